@@ -10,7 +10,16 @@ PYTHON ?= python3
 VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# The service and nothing more.
+SERVICE := $(VENV)-service
+# The decoder of `kunicorn.columns` that is compiled: one wheel for every Python from 3.11 on.
+COLUMNS := service/columns
+COLUMNS_BUILT := build/columns/.built
+COLUMNS_SOURCES := $(wildcard $(COLUMNS)/src/*.rs $(COLUMNS)/Cargo.* $(COLUMNS)/pyproject.toml $(COLUMNS)/*.pyi)
+NO_COLUMNS := kunicorn_columns is not built, and everything but mode = "arrow" works without it; \
+ to have it, install Rust (https://rustup.rs) and a C compiler, and run make again
+export CARGO_TARGET_DIR := $(CURDIR)/build/columns
+PIP := pip --disable-pip-version-check --quiet
 
 # For a part of the tests: .venv/bin/python -m pytest tests/unit -k revoke
 PYTEST := $(BIN)/python -m pytest
@@ -18,23 +27,47 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
 JOBS ?= 4
 
-.PHONY: help venv tools demo lint format test test-fast test-pythons test-again test-long conformance-long starts healthy-hour pictures chaos docs lock clean
+.PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos docs docs-site dist lock clean
+.PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pairs bench-pipeline bench-decoding bench-differential bench-features bench-sharing
+.PHONY: bench-pairs bench-pipeline bench-decoding bench-columns bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
-venv: $(INSTALLED)  ## the virtual environment in .venv, exactly as locked
+venv: $(INSTALLED) $(VENV)/.columns  ## the virtual environment in .venv, exactly as locked
+
+# Where it cannot be built, the next run says so again. Two lines: `make -n` runs the first, and must install nothing.
+$(VENV)/.columns: $(INSTALLED) $(COLUMNS_SOURCES)
+	@$(MAKE) --no-print-directory $(COLUMNS_BUILT) || { echo '$(NO_COLUMNS)'; rm -f $@; }
+	@! test -e $(COLUMNS_BUILT) || { $(BIN)/$(PIP) install --force-reinstall --no-deps build/columns/wheels/*.whl && touch $@; }
+
+$(COLUMNS_BUILT): $(COLUMNS_SOURCES) | $(INSTALLED)
+	@rm -rf build/columns/wheels $@
+	@command -v cargo >/dev/null
+	$(BIN)/maturin build --quiet --release --manifest-path $(COLUMNS)/Cargo.toml --out build/columns/wheels
+	@touch $@
+
+columns: venv  ## fails where the decoder of columns is not built, which `make venv` only tells
+	@test -e $(VENV)/.columns || { echo '$(NO_COLUMNS)'; exit 1; }
 
 $(INSTALLED): requirements-dev.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); kunicorn needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory python3-venv
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install -r requirements-dev.lock
-	$(PIP) install --no-deps -e .
-	@touch $@
+	$(call installed-into,$(VENV),requirements-dev.lock)
+
+# What who only wants to use it needs: a twentieth of what tests do.
+$(SERVICE)/.installed: requirements.lock pyproject.toml
+	$(call installed-into,$(SERVICE),requirements.lock)
+
+# An environment in the directory $(1), with what the file $(2) has locked, and kunicorn from here.
+define installed-into
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); kunicorn needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
+@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory python3-venv
+@test -x $(1)/bin/pip || $(PYTHON) -m venv --clear $(1)
+$(1)/bin/$(PIP) install -r $(2)
+$(1)/bin/$(PIP) install --no-deps -e .
+@touch $(1)/.installed
+endef
 
 # Debian ships Python without what makes virtual environments.
 .PHONY: python3-venv
@@ -48,18 +81,25 @@ python3-venv:
 tools: venv  ## what tests need besides: Helm, promtool, Prometheus, hadolint, Kubernetes' schemas, jemalloc; cached
 	@$(BIN)/python -m tests.deploy.tools
 
-demo: venv  ## a group on a mock cluster, hurt on purpose and audited; half a minute
-	@$(BIN)/kunicorn demo
+demo: $(SERVICE)/.installed  ## a group on a mock cluster, hurt on purpose and audited; half a minute
+	@$(SERVICE)/bin/kunicorn demo
 
 lint: venv  ## style, types, and which package may import which
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if command -v cargo >/dev/null; then \
+	  cargo fmt --check --manifest-path $(COLUMNS)/Cargo.toml && \
+	  cargo clippy --quiet --locked --release --manifest-path $(COLUMNS)/Cargo.toml -- -D warnings; \
+	else \
+	  echo '$(COLUMNS) was not looked at: there is no cargo'; \
+	fi
 
 format: venv  ## what ruff can put right by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	@! command -v cargo >/dev/null || cargo fmt --manifest-path $(COLUMNS)/Cargo.toml
 
 test: lint tools test-fast  ## lint, unit and contract tests, and the core tests against a real Kafka
 	$(SYSTEM) -n $(JOBS) --dist loadfile
@@ -69,6 +109,10 @@ test-fast: venv  ## unit and contract tests: no broker, a minute or two
 
 test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13 that is there
 	$(BIN)/python -m tests.pythons
+
+# A cell that was green on this code is not run again: a series that was cut off goes on.
+test-matrix: tools  ## each Python from 3.11 and each Kafka from 2.8, into docs/compatibility.md; ONLY="3.13 4.4.0"
+	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY))
 
 # reports/again.jsonl is gone on with when a series was cut off. BUSY=2 starts as many busy loops beside.
 test-again: venv  ## `make test` RUNS times in a row, each at the first try; BUSY=n, PYTHON=…
@@ -102,6 +146,13 @@ starts: venv  ## starts that cannot work, 200 in each of five ways: all must end
 
 healthy-hour: venv tools  ## the real alerts over a healthy group that is restarted twice: none may fire; MINUTES=n
 	$(BIN)/python -m tests.deploy.healthy $(if $(MINUTES),--minutes $(MINUTES))
+
+# IMAGE=…, and HOST=… (this machine's address, as pods reach it) or BROKERS=…; ONLY="rollout drain": parts of it.
+test-kubernetes: venv tools  ## the chart and the image on the cluster of KUBECONFIG, audited; IMAGE=…, HOST=…, ONLY=…
+	@$(BIN)/python -m tests.kubernetes --write
+
+game-day: venv tools  ## faults in a running release on that cluster: what pages, and whether runbooks heal it; ONLY=…
+	@$(BIN)/python -m tests.kubernetes.game_day --write
 
 pictures: venv chromium  ## the documentation's pictures, of a real group and of the demo
 	PICTURES=$(CURDIR)/docs/pictures $(PYTEST) tests/system/service/test_page_in_browser.py
@@ -155,6 +206,9 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 bench-decoding: venv  ## what decoding adds to a record, in half a minute
 	$(BIN)/python -m bench.decoding --write
 
+bench-columns: columns  ## what decoding to columns costs a record, by codec, in a minute
+	$(BIN)/python -m bench.columns --write
+
 bench-features: venv  ## what each feature adds to a record, in half a minute
 	$(BIN)/python -m bench.features --write
 
@@ -165,15 +219,36 @@ bench-differential: venv  ## ours beside confluent-kafka's members through the s
 docs: venv  ## the pages, and the chart's schema and dashboard, that are generated from the code
 	$(BIN)/python -m kunicorn.settings
 	$(BIN)/python -m kunicorn.observe
+	$(BIN)/python -m tests.matrix --page
 	$(BIN)/python -m tests.contract.conformance
+	$(BIN)/python -m tests.kubernetes.page
+	$(BIN)/python -m tests.kubernetes.game_page
+	$(BIN)/python -m tests.deploy.chart_page
 
-lock: venv  ## both lock files anew, from pyproject.toml
-	$(PIP) install pip-tools
-	for extra in "" dev; do \
-	  $(BIN)/pip-compile --quiet --upgrade --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
-	    --no-emit-trusted-host $${extra:+--extra $$extra --extra pipeline --extra delta --extra connect --extra schema-registry --extra tracing -c requirements.lock} \
-	    -o requirements$${extra:+-$$extra}.lock pyproject.toml; \
-	done
+# The wheel is built from the archive, which so has all that it takes. Dated by the commit: the same files each time.
+# The wheel of columns is for this machine's processor and libraries; .github/workflows/columns.yml has the others.
+dist: columns  ## the archive of sources and the wheels, in dist/; in half a minute
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(BIN)/python -m build --outdir dist .
+	cp build/columns/wheels/*.whl dist/
+
+docs-site: venv  ## the documentation as a site, in build/site; a link that leads nowhere fails it
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . build/site
+	@echo "build/site/README.html"
+
+COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+EXTRAS := dev pipeline delta connect schema-registry tracing cookbook docs
+
+# Of the service, of everything, of the images for columns and for pipelines, and of what builds the two wheels in an image.
+lock: venv  ## the lock files anew, with hashes, from pyproject.toml
+	$(BIN)/$(PIP) install pip-tools
+	$(COMPILE) -o requirements.lock pyproject.toml
+	$(COMPILE) $(EXTRAS:%=--extra %) -c requirements.lock -o requirements-dev.lock pyproject.toml
+	$(COMPILE) --extra arrow -c requirements-dev.lock -o requirements-arrow.lock pyproject.toml
+	$(COMPILE) --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
+	$(COMPILE) --only-build-deps --build-deps-for wheel -o requirements-build.lock pyproject.toml
+	$(COMPILE) --only-build-deps --build-deps-for wheel -o requirements-columns.lock $(COLUMNS)/pyproject.toml
 
 clean:  ## caches and build results; .venv stays
 	rm -rf build dist reports .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,33 +10,49 @@ What decoding costs by the kind of model is `bench.decoding`'s; concurrency as a
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import Message, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from rich.console import Console
 from rich.table import Table
 
 from bench.decoding import RECORDS, messages, plain
 from bench.pages import write_section
 from bench.quick_handlers import copy
-from kunicorn.handler.call import Calls, OfOne, calls_of
-from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
+from kunicorn.handler.call import Calls, OfSome, calls_of
+from kunicorn.handler.config import (
+    CircuitBreaking,
+    Decoding,
+    Encoding,
+    FilterRule,
+    HandlerConfig,
+    OutputEncoding,
+    RateLimiting,
+    Tracing,
+)
+from kunicorn.handler.decode.schema_registry import client_of
+from kunicorn.handler.encode.encoders import Encoder
+from kunicorn.handler.filter import filters_of, untold
 from kunicorn.handler.load import Handler
+from kunicorn.handler.middleware import Call, loaded
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays
 from kunicorn.worker.fetch import runs
-from kunicorn.worker.partitions import TableSettings
+from kunicorn.worker.gate import Gate, gate_of
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox
 from kunicorn.worker.produce.sender import Outputs, outputs_in, put
-from kunicorn.worker.progress import Grant, OffsetTracker, Slots
+from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots
 from kunicorn.worker.scheduler import Scheduler
+from kunicorn.worker.stats import Counters
 
 TURNS = 10
 KEYS = 100
@@ -59,12 +75,12 @@ def half(records: Batch) -> None:
     raise BatchError(done=len(records) // 2)
 
 
-def called(calls: Calls, some: Sequence[Message], origin: Grant | None = None) -> Callable[[], None]:
+def called(calls: Calls, some: Sequence[Message], origin: InFlight | None = None) -> Callable[[], None]:
     """One go over all records."""
     following, cells = range(1, len(some) + 1), memoryview(array("q", [0]))
 
     def go() -> None:
-        with suppress(OfOne):
+        with suppress(OfSome):
             calls(some, following, cells, 0, [], origin)
 
     return go
@@ -75,15 +91,51 @@ def form(handle: Callable[..., Any], mode: str = "record", *, is_async: bool = F
     return calls_of(Handler("bench", handle, is_async=is_async), mode, **more)
 
 
+def around(call: Call) -> Iterator[None]:
+    """A middleware that does nothing."""
+    yield
+
+
+def filtered(by: FilterRule) -> Calls:
+    """How a worker calls a handler that gets every record, behind this filter."""
+    config = HandlerConfig("bench", "record", {}, 1, 1, 0, 0, filters=[by])
+    return calls_of(Handler("bench", plain, is_async=False, filters=filters_of(config, untold)), "record")
+
+
+def within(middlewares: int, handle: Callable[..., Any] = plain, mode: str = "record") -> Calls:
+    """How a worker calls it within so many middlewares."""
+    return calls_of(loaded(Handler("bench", handle, is_async=False), [f"{__name__}:around"] * middlewares), mode)
+
+
+def _encoded(handler: Handler, encoding: Encoding | None) -> Handler:
+    return handler if encoding is None else Encoder(encoding, "out").around(handler)
+
+
+def returned(record: Record) -> dict[str, Any]:
+    """A model for the default topic."""
+    return {"id": 7, "by": "customer"}
+
+
+def by_registry() -> Encoding:
+    """Avro by a schema registry in memory."""
+    properties: dict[str, Any] = {"url": "mock://bench"}
+    text = json.dumps({"type": "record", "name": "Order", "fields": [_ID, _BY]})
+    client_of(SchemaRegistryClient, properties).register_schema("out-value", Schema(text, "AVRO", []))
+    return Encoding(OutputEncoding("avro"), schema_registry=properties)
+
+
+_ID, _BY = {"name": "id", "type": "long"}, {"name": "by", "type": "string"}
+
+
 class Sent:
     """A handler whose outputs go into an outbox, and from there to a client that has no broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, handle: Callable[..., Any] = copy, encoding: Encoding | None = None) -> None:
         self.outbox = Outbox(_EVERYTHING)
-        outputs = Outputs(self.outbox, "out", "at_least_once")
-        self._grant = Grant(1, TopicPartition("t", 0), 0, 0)
+        outputs = Outputs("out", "at_least_once")
+        self._tracker = OffsetTracker(TopicPartition("t", 0), 1, Slots("partition", 1, runs=True), 0)
         order = HandlerConfig("bench", "record", {}, 1, 1, 0, 0)
-        self.calls = outputs.calls(Handler("bench", copy, is_async=False), order)
+        self.calls = outputs.calls(_encoded(Handler("bench", handle, is_async=False), encoding), order)
         self._producer = Producer(
             {
                 "bootstrap.servers": "127.0.0.1:1",
@@ -95,19 +147,25 @@ class Sent:
 
     def handled(self, some: Sequence[Message]) -> Callable[[], None]:
         """The runner's part, and a batch that is taken and thrown away."""
-        go = called(self.calls, some, self._grant)
 
         def handle() -> None:
-            go()
+            flight = self._in_flight(some)
+            called(self.calls, some, flight)()
+            self.outbox.put(flight.entries, len(some), 0)
             self._taken()
 
         return handle
 
     def delivered(self, some: Sequence[Message]) -> Callable[[], None]:
         """The sender's part: the client's own is most of it."""
-        called(self.calls, some, self._grant)()
+        flight = self._in_flight(some)
+        called(self.calls, some, flight)()
+        self.outbox.put(flight.entries, len(some), 0)
         entries = self._taken()
         return lambda: put(self._producer, outputs_in(entries), lambda output, error: None)
+
+    def _in_flight(self, some: Sequence[Message]) -> InFlight:
+        return InFlight(1, self._tracker, Lane(self._tracker, None), 0, 0, 0, some, end=len(some))
 
     def _taken(self) -> list[Entry]:
         self.outbox.hurry()
@@ -118,20 +176,31 @@ class Sent:
         return entries
 
 
-def by_key(some: Sequence[Message]) -> None:
-    """Everything through the lanes of a worker with several records in hand."""
+def by_key(some: Sequence[Message], gate: Gate | None = None) -> None:
+    """Everything through the lanes of a worker with several records in hand, and through the handler's gate."""
     scheduler, slots = Scheduler(), Slots("key", 16)
     tracker = OffsetTracker(TopicPartition("t", 0), 1, slots, 0)
     for offset, message in enumerate(some):
         scheduler.arrive(tracker, offset, 0, b"%d" % (offset % KEYS), message, 100)
     while (flight := scheduler.start(slots, 0)) is not None:
+        if gate is not None and gate.room(0) and gate.admitted(flight, 0):
+            gate.took(flight, 0)
+            gate.succeeded(flight, 1, 0)
         scheduler.finish(flight)
+
+
+def gated(**limits: Any) -> Gate:
+    """A worker's gate of a handler with these limits."""
+    config = HandlerConfig("bench", "record", {}, 1, 1, 0, 0, **limits)
+    gate = gate_of(config, Counters())
+    assert gate is not None
+    return gate
 
 
 def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
     """Cutting where that retry topic is consumed, too, and nothing waits."""
-    table: Any = SimpleNamespace(settings=TableSettings(0, {topic: 5000}))
-    delays = Delays(table)
+    table: Any = SimpleNamespace()
+    delays = Delays(table, {topic: 5000})
 
     def go() -> None:
         for run in runs(some, several_topics=True):
@@ -142,13 +211,19 @@ def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
 
 def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[str, Callable[[], Any]]:
     """What is measured, by name."""
-    sent = Sent()
+    sent, as_json = Sent(), Encoding(OutputEncoding("json"))
+    breaker = gated(circuit_breaker=CircuitBreaking(["builtins.OSError"], 0.5, 10_000, 10, 30_000, 1))
+    limited = gated(rate_limit=RateLimiting(1e9, 1e9, "service", "records"))
+    limited_by_key = gated(rate_limit=RateLimiting(1e9, 1e9, "key", "records"))
     long_ago = [Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, 1)) for at in range(RECORDS)]
     return {
         "nothing": called(form(plain), some),
         "`async def`": called(form(plain_async, is_async=True), some),
         '`value = "json"`': called(form(plain, decoding=Decoding(value="json")), some),
         "`[tracing]`, with nobody who collects": called(form(plain, tracing=Tracing("g")), some),
+        "one of `filters`, by key": called(filtered(FilterRule(on="key", none_of=["none"])), some),
+        "one of `middlewares`": called(within(1), some),
+        "two of them": called(within(2), some),
         '`mode = "batch"`': called(form(batch, "batch"), some),
         "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
         "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
@@ -157,7 +232,12 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
         "the same, records of a retry topic whose time has come": delayed(long_ago, "t"),
         "`[producing]`: handler and outbox, one output each": sent.handled(some),
         "`[producing]`: the sender, client included": sent.delivered(some),
+        '`[producing] value = "json"`: the same, a dict returned': Sent(returned, as_json).handled(some),
+        '`[producing] value = "avro"`: the same, by a registered schema': Sent(returned, by_registry()).handled(some),
         '`ordering = "key"`: its lanes': lambda: by_key(some),
+        "the same, and `[handler.circuit_breaker]`": lambda: by_key(some, breaker),
+        "the same, and `[handler.rate_limit]`": lambda: by_key(some, limited),
+        "the same, by key": lambda: by_key(some, limited_by_key),
     }
 
 

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: a section for each benchmark, written by the benchmark itself."""
+"""Sections of a page, each written by the program that measures it: mostly docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-_HEAD = "# Benchmarks\n\nEvery section is written by the program it names; nobody copies figures by hand.\n"
+_HEAD = "# Benchmarks\n"
+"""Of a page that is not there yet. What docs/benchmarks.md says above its first section is written by hand."""
 
 
-def write_section(title: str, body: str) -> None:
+def write_section(title: str, body: str, page: Path = PAGE) -> None:
     """Put the section in its place, or at the end if it is new. The others stay as they are."""
-    text = PAGE.read_text() if PAGE.exists() else _HEAD
+    text = page.read_text() if page.exists() else _HEAD
     section = f"## {title}\n\n{body.strip()}\n"
     whole = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if whole.search(text):
         text = whole.sub(lambda _: section + "\n", text).rstrip() + "\n"
     else:
         text = text.rstrip() + "\n\n" + section
-    PAGE.write_text(text)
+    page.write_text(text)

@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T | None], what: str, within: float = 10.0, every: float = 0.02) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, within: float = 60.0, every: float = 0.02) -> T:
     """Call `condition` until it returns something true, and return that.
 
     After `within` seconds it raises `AssertionError` with `what` was waited for and the last answer.

@@ -15,7 +15,7 @@ import kunicorn
 from bench.peers.environments import HERE, franz_go, franz_go_version, python_of, version_of
 from kunicorn.allocator import SYSTEM, with_library
 from tests.deploy.tools import tools
-from tests.kafka.artifacts import distribution
+from tests.kafka.artifacts import distribution, tools_version
 from tests.kafka.cluster import VERSION
 from tests.system.members import toml
 
@@ -114,7 +114,7 @@ def _faststream(who: Contender, _setting: Setting) -> list[str]:
 
 
 def _java(_who: Contender, setting: Setting) -> list[str]:
-    kafka, properties = distribution(VERSION), setting.directory / "consumer.properties"
+    kafka, properties = distribution(tools_version(VERSION)), setting.directory / "consumer.properties"
     properties.write_text("heartbeat.interval.ms=1000\nsession.timeout.ms=45000\n")
     told = {
         "--bootstrap-server": setting.bootstrap,
@@ -227,7 +227,9 @@ PYRALLEL, PYRALLEL_PROCESSES = (
         ("Pyrallel-Consumer, 2 processes", "processes", 2),
     )
 )
-JAVA = Contender("Java ConsumerPerformance", _java, lambda: VERSION, kinds=frozenset({"nothing"}), audited=False)
+JAVA = Contender(
+    "Java ConsumerPerformance", _java, partial(tools_version, VERSION), kinds=frozenset({"nothing"}), audited=False
+)
 FRANZ_GO = Contender("franz-go", _franz_go, franz_go_version, kinds=frozenset({"nothing", "delay"}))
 
 CONTENDERS = (

@@ -4,16 +4,18 @@ Each name is loaded when it is asked for. Every process imports this package fir
 confluent_kafka by it, nor `--help` anything at all. Inside the package, modules import one another by their real names.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Batch",
     "BatchError",
+    "Call",
     "DeadLetter",
     "Done",
     "DrainDeadline",
     "Halt",
     "HandlerTimeout",
     "NotDecodableYet",
+    "NotEncodableYet",
     "NotToBeSent",
     "Origin",
     "Outcome",
@@ -23,15 +25,30 @@ __all__ = [
     "Skip",
     "TopicPartition",
     "Undecodable",
+    "Unencodable",
+    "Wait",
     "Worker",
 ]
 
 TYPE_CHECKING = False  # Type checkers take it for true by its name; importing `typing` for it would cost every start.
 if TYPE_CHECKING:
     from kunicorn.handler.decode import NotDecodableYet, Undecodable
+    from kunicorn.handler.encode import NotEncodableYet, Unencodable
     from kunicorn.handler.lifecycle import Worker
     from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-    from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, NotToBeSent, Outcome, Retry, Send, Skip
+    from kunicorn.handler.middleware import Call
+    from kunicorn.handler.outcome import (
+        BatchError,
+        DeadLetter,
+        Done,
+        Halt,
+        NotToBeSent,
+        Outcome,
+        Retry,
+        Send,
+        Skip,
+        Wait,
+    )
     from kunicorn.handler.record import Batch, Origin, Record
     from kunicorn.positions import TopicPartition
 else:
@@ -55,12 +72,14 @@ else:
     _MODULES = {
         "Batch": "kunicorn.handler.record",
         "BatchError": "kunicorn.handler.outcome",
+        "Call": "kunicorn.handler.middleware",
         "DeadLetter": "kunicorn.handler.outcome",
         "Done": "kunicorn.handler.outcome",
         "DrainDeadline": "kunicorn.handler.load",
         "Halt": "kunicorn.handler.outcome",
         "HandlerTimeout": "kunicorn.handler.load",
         "NotDecodableYet": "kunicorn.handler.decode",
+        "NotEncodableYet": "kunicorn.handler.encode",
         "NotToBeSent": "kunicorn.handler.outcome",
         "Origin": "kunicorn.handler.record",
         "Outcome": "kunicorn.handler.outcome",
@@ -70,6 +89,8 @@ else:
         "Skip": "kunicorn.handler.outcome",
         "TopicPartition": "kunicorn.positions",
         "Undecodable": "kunicorn.handler.decode",
+        "Unencodable": "kunicorn.handler.encode",
+        "Wait": "kunicorn.handler.outcome",
         "Worker": "kunicorn.handler.lifecycle",
     }
     # Type checkers do not see `__getattr__`: with it they would believe every name.

@@ -13,6 +13,10 @@ NO_EPOCH = -1
 """The leader epoch is unknown (Kafka's own marker, KIP-320)."""
 
 
+EARLIEST, LATEST = -2, -1
+"""A log's first offset and its end, where an offset or a time is asked for (`ListOffsetsRequest.java`); Spark's JSON
+has the same."""
+
 NO_TIMESTAMP = -1
 """The record carries no time (Kafka's `NO_TIMESTAMP`), or none is known yet."""
 
@@ -45,6 +49,21 @@ class Position(NamedTuple):
 Offsets = Mapping[TopicPartition, int]
 
 
+class Edges(NamedTuple):
+    """First offset of a partition's log, and its end; with read_committed the end is the last stable offset."""
+
+    first: int
+    end: int
+
+    def placed(self, offset: int) -> int:
+        """The offset that `EARLIEST` or `LATEST` stands for; any other one as it is.
+
+        `NO_OFFSET` is the end as well, and `LATEST` has its number: it is what brokers answer for a time that all
+        records are older than, and the first one that is not is still to come.
+        """
+        return self.first if offset == EARLIEST else self.end if offset == LATEST else offset
+
+
 class OffsetRange(NamedTuple):
     """The records of one partition from `start` up to, not including, `stop`; some of the offsets may have none."""
 
@@ -69,6 +88,17 @@ class OffsetRange(NamedTuple):
 def between(starts: Offsets, stops: Offsets) -> list[OffsetRange]:
     """Ranges from starts to stops, partition by partition, without the empty ones."""
     return [OffsetRange(*tp, start, stops[tp]) for tp, start in sorted(starts.items()) if start < stops[tp]]
+
+
+def still_there(starts: Offsets, stops: Offsets, logs: Offsets) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """Ranges from starts to stops as far as the logs have them, and those that are gone. `logs`: where each begins."""
+    begin = {tp: min(max(start, logs[tp]), max(start, stops[tp])) for tp, start in starts.items()}
+    return between(begin, stops), between(starts, begin)
+
+
+def ends_of(logs: Mapping[TopicPartition, Edges]) -> dict[TopicPartition, int]:
+    """End of each log."""
+    return {tp: log.end for tp, log in logs.items()}
 
 
 def total(ranges: Iterable[OffsetRange]) -> int:

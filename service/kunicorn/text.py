@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
@@ -68,6 +69,12 @@ def as_json_text(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def listed(items: Iterable[object], most: int = 20, separator: str = " ") -> str:
+    """The first of the items, and an ellipsis for the others: a line that must not become thousands."""
+    first = list(islice(items, most + 1))
+    return separator.join(map(str, first[:most])) + (" …" if len(first) > most else "")
+
+
 def printable(text: str) -> str:
     """The text without control characters: a terminal must not obey what somebody else's client or record says."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -109,6 +116,13 @@ def duration(seconds: float | None) -> str | None:
         if seconds >= size:
             return f"{int(seconds // size)}{name}{int(seconds % size // smaller):02d}{rest}"
     return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+
+
+def utc(ms: int | None, timespec: str = "seconds") -> str:
+    """A record's time for a person: 2026-01-31T12:00:00Z."""
+    if ms is None:
+        return "without a timestamp"
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 _AGO = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")

@@ -24,6 +24,7 @@ class Repeats(Enum):
     NOTHING = "0"
     IN_HAND = "the record in hand"
     SINCE_COMMIT = "since the last commit"
+    ROUND = "the round underway"
     POISON = "each poison once"
 
 
@@ -102,7 +103,7 @@ def _kill_supervisor(group: Group) -> Hurt:
     hurt = Hurt(now(), workers, victim.name)
     victim.kill()
     group.alive.remove(victim)
-    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor", 5)
+    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor", 30)
     if not group.static:
         group.wait_whole()
     group.start(instead_of=victim)

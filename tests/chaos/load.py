@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -15,7 +16,10 @@ from tests.system.handlers.lethal import POISON
 class Load:
     """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: int, keys: int = 1000) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, rate: int, keys: int = 1000, more: Mapping[str, str | int] | None = None
+    ) -> None:
+        """`more`: further properties of the producer."""
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -23,6 +27,7 @@ class Load:
                 "linger.ms": 5,
                 "enable.idempotence": True,
                 "log_level": 0,
+                **(more or {}),
             }
         )
         self._topic = topic

@@ -26,81 +26,80 @@ PROMISES = (
         ("kunicorn_drain_seconds", "kafka_consumer_rebalances_total"),
     ),
     Promise(
-        "A killed worker repeats the record (or batch) it had in hand, or those if it had several, and causes no "
-        "rebalance.",
+        "A killed worker causes no rebalance. The records (or the batch) that it had in hand are handled again.",
         ("handler.mode", "handler.batch_max_records", "handler.concurrency", "workers.max_crashes"),
         ("kunicorn_worker_restarts_total",),
     ),
     Promise(
-        "A member that is killed, or frozen for longer than its session, repeats at most what it handled since its "
-        "last commit.",
+        "If a member is killed, or frozen for longer than its session, at most what it handled since its last commit "
+        "is handled again.",
         ("group.commit_interval_ms", "group.session_timeout_ms"),
         ("kunicorn_last_commit_seconds", "kafka_consumer_partitions_lost_total"),
     ),
     Promise(
-        "A partition is in the hands of one worker of the group at a time; when a lease ran out, except the record "
-        "each of its workers had in hand.",
+        "One worker of the group at a time handles a partition. The exception: when a lease runs out, each worker "
+        "finishes the record that it has in hand.",
         ("group.session_timeout_ms",),
         ("kunicorn_lease_left_seconds", "kunicorn_workers_paused"),
     ),
     Promise(
-        "Records of a partition are handled in the order of their offsets; those of a key, or none, where that is "
-        "asked for.",
+        "Records of a partition are handled in the order of their offsets. `handler.ordering` loosens that to the "
+        "records of a key, or to none.",
         ("handler.ordering", "handler.concurrency"),
         ("kafka_consumer_position", "kunicorn_inflight_records"),
     ),
     Promise(
-        "Workers are recycled and code is reloaded without a rebalance, and nothing is handled twice as long as "
-        "records in hand finish within the drain budget.",
+        "Workers are recycled and code is reloaded without a rebalance. Nothing is handled twice, as long as records "
+        "in hand finish within the drain budget.",
         ("workers.max_records", "workers.max_age_s", "workers.max_rss_mb", "group.drain_timeout_ms"),
         ("kunicorn_worker_recycles_total", "kunicorn_reloads_total"),
     ),
     Promise(
-        "A record that fails is tried again, then halts its partition, is skipped or becomes a dead letter; no other "
+        "A record that fails is tried again, then halts its partition, is skipped or becomes a dead letter. No other "
         "partition waits for it.",
         ("handler.max_attempts", "handler.retry_backoff_ms", "handler.retry_timeout_ms", "handler.on_failure"),
         ("kunicorn_handler_failures_total", "kunicorn_partitions_waiting", "kunicorn_skipped_records_total"),
     ),
     Promise(
-        "A dead letter is acknowledged by every in-sync replica before its record's offset is committed; while the "
+        "Every in-sync replica has acknowledged a dead letter before its record's offset is committed. While the "
         "dead-letter topic is away, that partition waits.",
         ("dead_letters.topic", "dead_letters.delivery_timeout_ms"),
         ("kunicorn_dead_letters_total", "kunicorn_partitions_waiting"),
     ),
     Promise(
-        "With retry topics a record that fails gives up its place: its offset is committed only once its retry topic "
-        "has it, it is not handled again before its delay, and its partition goes on meanwhile.",
+        "With retry topics a record that fails gives up its place, and its partition goes on. Its offset is committed "
+        "only once its retry topic has it. It is not handled again before its delay is over.",
         ("handler.retry_topic_delays_ms", "handler.retry_topic"),
         ("kunicorn_retry_topic_records_total", "kunicorn_partitions_waiting"),
     ),
     Promise(
-        "A record that kills its worker, or has it killed by a time-out, goes the way of a failed one after so many "
-        "deaths, without the handler being called again.",
+        "A record that kills its worker, or has it killed by a time-out, counts as failed after `workers.max_crashes` "
+        "deaths. The handler is not called with it again.",
         ("workers.max_crashes", "handler.handler_timeout_ms", "handler.on_failure"),
         ("kunicorn_worker_restarts_total", "kunicorn_handler_timeouts_total"),
     ),
     Promise(
-        "What a worker fetches ahead stays within its memory, however many partitions it has.",
+        "A worker's fetched records stay within its memory, however many partitions it has.",
         ("workers.memory_per_worker_mb",),
         ("kunicorn_worker_rss_bytes",),
     ),
     Promise(
-        "A partition that nobody handles has a state and a reason in /status, and its lag goes on growing; /livez is "
-        "red for what a restart cures, and for nothing else.",
+        "A partition that nobody handles has a state and a reason in /status, and its lag goes on growing. /livez is "
+        "red if a restart is the cure, and only then.",
         (),
         ("kunicorn_partitions", "kafka_consumer_lag_seconds", "kunicorn_live"),
     ),
     Promise(
-        "No start offset is guessed: without a committed one the policy decides, and its choice is committed before "
-        "anything is handled; under `latest` a new group handles nothing that was written before it began, and "
-        "everything of partitions that are added later; a position outside the log is told, counted and replaced by "
-        "policy.",
+        "No start offset is guessed. Without a committed one the policy decides, and its choice is committed before "
+        "anything is handled. Under `latest` a new group handles nothing that was written before it began, and "
+        "everything of partitions that are added later. A position outside the log is logged, counted and replaced "
+        "by policy.",
         ("group.auto_offset_reset",),
         ("kunicorn_offset_resets_total",),
     ),
     Promise(
-        "A broker that dies, freezes or restarts, the coordinator included, causes no rebalance; handling goes on "
-        "while commits wait, for as long as the session lasts.",
+        "A broker that dies, freezes or restarts causes no rebalance, be it the coordinator. Handling goes on while "
+        "commits wait, for as long as the session lasts.",
         ("group.session_timeout_ms", "kafka.request_timeout_ms"),
         ("kafka_consumer_last_heartbeat_seconds", "kafka_consumer_commits_total"),
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn import __version__
 from kunicorn.commands.dlq_topic import Replayed
 from kunicorn.errors import ConfigError
 from kunicorn.group.assignors import ASSIGNORS
@@ -248,10 +249,10 @@ def test_what_jobs_write_is_the_same(part: str) -> None:
     assert written.jobs(TODAY)[part] == GOLDEN["jobs"][part]
 
 
-def test_manifests_are_the_same_but_for_the_topics_ids_behind_all_else() -> None:
+def test_manifests_are_the_same_but_for_the_version_and_the_topics_ids_behind_all_else() -> None:
     jobs = written.jobs(TODAY)
     for name, lines in {**jobs["manifests"], "an export's": jobs["export"]}.items():
-        *before, last, end = MANIFESTS[name]
+        *before, last, end = (line.replace('"0.1.0"', f'"{__version__}"') for line in MANIFESTS[name])
         assert lines == [*before, last.replace("\n", ",\n"), ' "topics": {}\n', end]
 
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.deploy.charts import CHART
-from tests.deploy.prometheus import Prometheus
+from tests.deploy.prometheus import Prometheus, rules_of
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, group_settings, merged
@@ -46,7 +45,7 @@ def main() -> int:
 
 def watch(directory: Path, bootstrap: str, members: Members, seconds: float) -> int:
     """Run the group for that long below Prometheus' eyes; the exit code."""
-    rules = (CHART / "alerts" / "rules.yaml").read_text().replace("GROUP_ID", GROUP)
+    rules = rules_of(GROUP)
     running = _shared_out([members.start() for _ in range(MEMBERS)])
     with (
         Prometheus(tools(), directory, rules, SCRAPE_EVERY, LOOKBACK) as prometheus,

@@ -55,6 +55,10 @@ def build(home: Path, extra: str = "") -> Path:
     for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
         for name in copied.split():
             assert (source / name).exists(), f"{name} is copied, but .dockerignore leaves it out"
+    # The stage that compiles: `make venv` has done the same.
+    wheels = ROOT / "build/columns/wheels"
+    if wheels.is_dir():
+        shutil.copytree(wheels, source / "wheels")
     bare = {**BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
     # A stage with an extra is built upon the one without.
     for more in ((), (extra,)) if extra else ((),):

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.deploy.charts import CHART
 from tests.deploy.tools import Tools
 from tests.system.members import free_port
 from tests.waiting import wait_until
@@ -24,8 +25,15 @@ scrape_configs:
     file_sd_configs: [{{files: [{targets}], refresh_interval: 1s}}]
 """
 
+SELECTED = 'release="RELEASE"'
+"""What stands in the rules for the series of one release."""
 _SLOWEST_SCRAPE = 10
 """Seconds; Prometheus' own default."""
+
+
+def rules_of(group: str) -> str:
+    """The chart's rules for a group of this machine, where members have no namespace."""
+    return (CHART / "alerts" / "rules.yaml").read_text().replace(SELECTED, f'group="{group}"')
 
 
 def hurried(rules: str, thresholds: Mapping[str, str]) -> str:
@@ -77,8 +85,12 @@ class Prometheus:
 
     def scrape(self, ports: Sequence[int]) -> None:
         """From now on these."""
+        self.scrape_labelled([{"targets": [f"127.0.0.1:{port}" for port in ports]}])
+
+    def scrape_labelled(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """From now on these: groups of targets with labels, as `file_sd_configs` has them."""
         scratch = self._targets.with_suffix(".new")
-        scratch.write_text(json.dumps([{"targets": [f"127.0.0.1:{port}" for port in ports]}]))
+        scratch.write_text(json.dumps(groups))
         scratch.rename(self._targets)
 
     def query(self, expression: str) -> list[dict[str, Any]]:

@@ -109,6 +109,10 @@ class Driver:
     async def start(self) -> None:
         """Know the topics, and begin to be a member."""
         await self.topics.refresh()
+        await self.start_without_looking()
+
+    async def start_without_looking(self) -> None:
+        """Begin to be a member with the topics that it knows."""
         self.tasks.start(self._start_lookup.run(self.assignment.table.without_start))
         self._serving = self.tasks.start(self.source.run())
         for work in self.source.works():

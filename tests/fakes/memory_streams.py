@@ -11,13 +11,14 @@ from typing import Any
 
 _HERE = "127.0.0.1"
 _FIRST_PORT = 40_000
-Protocols = Callable[[], asyncio.Protocol]
+AnyProtocol = asyncio.Protocol | asyncio.BufferedProtocol
+Protocols = Callable[[], AnyProtocol]
 
 
 class MemoryTransport(asyncio.Transport):
     """One end. Whatever was written before `close` or `abort` still arrives, as on a socket that is shut down."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: asyncio.Protocol) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol: AnyProtocol) -> None:
         super().__init__()
         self._loop, self._protocol = loop, protocol
         self._closing = False
@@ -40,8 +41,16 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self.peer._end)
 
     def _receive(self, data: bytes) -> None:
-        if not self._closing:
-            self._protocol.data_received(data)
+        if isinstance(self._protocol, asyncio.Protocol):
+            if not self._closing:
+                self._protocol.data_received(data)
+            return
+        while data and not self._closing:
+            room = memoryview(self._protocol.get_buffer(len(data)))
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+            self._protocol.buffer_updated(count)
+            data = data[count:]
 
     def _end(self) -> None:
         if not self._closing:
@@ -80,7 +89,7 @@ class MemoryNetwork:
         self._ports[port] = protocols
         return MemoryServer(self._ports, port)
 
-    def connect(self, protocols: Protocols, host: str, port: int) -> tuple[MemoryTransport, asyncio.Protocol]:
+    def connect(self, protocols: Protocols, host: str, port: int) -> tuple[MemoryTransport, AnyProtocol]:
         """In place of `create_connection`."""
         if host != _HERE or port not in self._ports:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens at {host}:{port}")

@@ -1,9 +1,12 @@
-"""A schema registry in a process of its own: the documented REST API, as far as consumers use it.
+"""A schema registry in a process of its own: the documented REST API, as far as decoders and encoders use it.
 
     python -m tests.fakes.schema_registry FILE [PASSWORD]
 
-FILE has the schemas by id as JSON, `{"1": {"schema": "…", "schemaType": "AVRO"}}`, and is read at every request; a file
-that holds a number is the status of every answer. With PASSWORD only `orders:PASSWORD` is served. Prints its port.
+FILE has the schemas by id as JSON, `{"1": {"schema": "…", "schemaType": "AVRO", "subject": "orders-value"}}`, and is
+read at every request; a file that holds a number is the status of every answer. A schema without a subject is of none.
+Versions of a subject are its ids in their order. What is registered is written into the file; an Avro record with a
+field that its latest version does not have, and no default for it, is incompatible. With PASSWORD only
+`orders:PASSWORD` is served. Prints its port.
 """
 
 from __future__ import annotations
@@ -12,20 +15,32 @@ import base64
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+Answer = tuple[int, object]
 
 
 class Registry(BaseHTTPRequestHandler):
-    """Answers GET /schemas/ids/{id}."""
+    """Answers about schemas by id, and about a subject's versions."""
 
     file = Path()
     password = ""
 
     def do_GET(self) -> None:
         """See the module."""
+        self._serve(self._read)
+
+    def do_POST(self) -> None:
+        """Looks up, registers, compares."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._serve(lambda path, schemas: self._told(path, schemas, body))
+
+    def _serve(self, answer: Callable[[list[str], dict[str, Any]], Answer]) -> None:
         self.log_message("%s", self.path)
         login = base64.b64encode(f"orders:{self.password}".encode()).decode()
         if self.password and self.headers.get("Authorization") != f"Basic {login}":
@@ -35,11 +50,42 @@ class Registry(BaseHTTPRequestHandler):
         if isinstance(schemas, int):
             self._answer(schemas, {"error_code": schemas, "message": "ordered by the test"})
             return
-        number = self.path.partition("?")[0].removeprefix("/schemas/ids/")
-        if number in schemas:
-            self._answer(200, schemas[number])
-        else:
-            self._answer(404, {"error_code": 40403, "message": f"Schema {number} not found"})
+        path = [unquote(each) for each in self.path.partition("?")[0].strip("/").split("/")]
+        self._answer(*answer(path, schemas))
+
+    def _read(self, path: list[str], schemas: dict[str, Any]) -> Answer:
+        if path[0] == "schemas":
+            number = path[2]
+            if number in schemas:
+                return 200, schemas[number]
+            return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
+        _, subject, _, version = path
+        of_subject = _of(subject, schemas)
+        if not of_subject:
+            return _no_subject(subject)
+        at = len(of_subject) if version == "latest" else int(version)
+        if at > len(of_subject):
+            return 404, {"error_code": 40402, "message": f"Version {version} not found."}
+        return 200, _registered(subject, of_subject, at)
+
+    def _told(self, path: list[str], schemas: dict[str, Any], body: dict[str, Any]) -> Answer:
+        subject = path[2] if path[0] == "compatibility" else path[1]
+        of_subject = _of(subject, schemas)
+        incompatible = _incompatible(schemas[of_subject[-1]], body) if of_subject else ""
+        if path[0] == "compatibility":
+            return (200, {"is_compatible": not incompatible}) if of_subject else _no_subject(subject)
+        same = [at for at, number in enumerate(of_subject, 1) if schemas[number]["schema"] == body["schema"]]
+        if same:
+            return 200, _registered(subject, of_subject, same[0], body)
+        if len(path) == 2:
+            return (404, {"error_code": 40403, "message": "Schema not found"}) if of_subject else _no_subject(subject)
+        if incompatible:
+            message = f"Schema being registered is incompatible with an earlier schema for subject; {incompatible}"
+            return 409, {"error_code": 409, "message": message}
+        number = str(max(map(int, schemas), default=0) + 1)
+        kept = {"schema": body["schema"], "schemaType": body.get("schemaType", "AVRO"), "subject": subject}
+        self.file.write_text(json.dumps({**schemas, number: kept}))
+        return 200, _registered(subject, [*of_subject, number], len(of_subject) + 1, body)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Requests are noted beside the schemas."""
@@ -53,6 +99,28 @@ class Registry(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+
+def _of(subject: str, schemas: dict[str, Any]) -> list[str]:
+    """Ids of the subject's schemas, by version."""
+    return sorted((number for number, each in schemas.items() if each.get("subject") == subject), key=int)
+
+
+def _registered(subject: str, numbers: list[str], version: int, schema: dict[str, Any] | None = None) -> object:
+    own = schema or json.loads(Registry.file.read_text())[numbers[version - 1]]
+    return {**own, "subject": subject, "version": version, "id": int(numbers[version - 1])}
+
+
+def _no_subject(subject: str) -> Answer:
+    return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+
+
+def _incompatible(old: dict[str, Any], new: dict[str, Any]) -> str:
+    if {old.get("schemaType", "AVRO"), new.get("schemaType", "AVRO")} != {"AVRO"}:
+        return ""
+    known = {each["name"] for each in json.loads(old["schema"])["fields"]}
+    added = [each for each in json.loads(new["schema"])["fields"] if each["name"] not in known]
+    return next((f"READER_FIELD_MISSING_DEFAULT_VALUE {each['name']}" for each in added if "default" not in each), "")
 
 
 @contextmanager

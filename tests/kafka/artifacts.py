@@ -25,6 +25,10 @@ SLF4J = "1.7.36"
 """The version Kafka is built with; `slf4j-simple` logs to standard error without a configuration file."""
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
+_TOOLS = {"4.4.0": "4.3.1"}
+"""Versions of Kafka whose command-line tools are in no public repository (kafka-tools 4.4.0 was missing from Maven
+Central on 2026-11-23, when everything else of 4.4.0 was there), and the newest version whose tools are."""
+
 _DEBIAN_PACKAGES = ("default-jre-headless", "maven")
 _ADVICE = f"Install Java {MINIMUM_JAVA} or later and Maven (Debian: apt-get install {' '.join(_DEBIAN_PACKAGES)})."
 _PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -100,6 +104,11 @@ def distribution(version: str) -> Distribution:
     return Distribution(version, java, jars, home / f"classes-java-{java.version}.jsa")
 
 
+def tools_version(version: str) -> str:
+    """The version whose command-line tools are run against brokers of `version`."""
+    return _TOOLS.get(version, version)
+
+
 def find_java() -> Java:
     """The Java of `$JAVA_HOME` or the PATH; as root on Debian it is installed if missing."""
     command = _java_command() or (_install_on_debian() and _java_command())
@@ -135,11 +144,9 @@ def _fetch(version: str, jars: Path) -> None:
     maven = shutil.which("mvn") or (_install_on_debian() and shutil.which("mvn"))
     if not maven:
         raise KafkaUnavailable(f"Kafka {version} is not in {jars.parent} and there is no mvn to fetch it. {_ADVICE}")
-    wanted = (
-        ("org.apache.kafka", "kafka_2.13", version),
-        ("org.apache.kafka", "kafka-tools", version),
-        ("org.slf4j", "slf4j-simple", SLF4J),
-    )
+    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.slf4j", "slf4j-simple", SLF4J)]
+    if tools_version(version) == version:
+        wanted.append(("org.apache.kafka", "kafka-tools", version))
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         pom = Path(scratch) / "pom.xml"
         pom.write_text(project_of(*wanted))

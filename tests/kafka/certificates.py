@@ -33,18 +33,25 @@ class Certificates:
     def both(self, name: str) -> Path:
         return self.directory / f"{name}-both.pem"
 
+    def sign_client(self, name: str) -> None:
+        """One more client of the CA."""
+        _sign(self.directory, name, "ca", "extendedKeyUsage=clientAuth")
+
 
 def make_certificates(
-    directory: Path, key_password: str, ca_extensions: Sequence[str] = ("keyUsage=critical,keyCertSign,cRLSign",)
+    directory: Path,
+    key_password: str,
+    ca_extensions: Sequence[str] = ("keyUsage=critical,keyCertSign,cRLSign",),
+    host: str = "127.0.0.1",
 ) -> Certificates:
-    """`server` for 127.0.0.1 and localhost, `misnamed` for another host, `client` (its key also encrypted, as
+    """`server` for `host` and localhost, `misnamed` for another host, `client` (its key also encrypted, as
     `client-encrypted`) and `stranger`, a client of the other CA."""
     made = Certificates(directory)
     for ca in ("ca", "other-ca"):
         _openssl(directory, "req", "-x509", *_KEY, "-noenc", "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2",
                  "-subj", f"/CN=kunicorn-{ca}",
                  *(part for each in ca_extensions for part in ("-addext", each)))  # fmt: skip
-    _sign(directory, "server", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    _sign(directory, "server", "ca", f"subjectAltName=DNS:localhost,IP:{host}")
     _sign(directory, "misnamed", "ca", "subjectAltName=DNS:kafka.example.com")
     _sign(directory, "client", "ca", "extendedKeyUsage=clientAuth")
     _sign(directory, "stranger", "other-ca", "extendedKeyUsage=clientAuth")

@@ -18,12 +18,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kunicorn.commands.demo.member import start_child
-from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked
+from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
 from tests.kafka.broker import SMALL, Broker, java_command
 from tests.kafka.properties import plan_nodes, server_properties
 from tests.waiting import wait_until
 
-VERSION = "4.3.1"
+VERSION = "4.4.0"
 START_SECONDS = 90.0
 """A cluster is up in two to five seconds; a machine busy with everything else may take long."""
 
@@ -113,9 +113,10 @@ class KafkaCluster:
         `main` is the class: `"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"`.
         Raises `RuntimeError` with all its output where it fails.
         """
+        tools = distribution(tools_version(self._kafka.version))
         done = subprocess.run(
-            java_command(self._kafka, main, arguments),
-            env={**os.environ, "CLASSPATH": self._kafka.classpath},
+            java_command(tools, main, arguments),
+            env={**os.environ, "CLASSPATH": tools.classpath},
             input=input or "",
             capture_output=True,
             text=True,
@@ -129,8 +130,9 @@ class KafkaCluster:
     def start_tool(self, main: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a tool that runs on, with text pipes; the caller ends it. It dies with this process."""
         log = self.workdir / f"{main.rpartition('.')[2]}.txt"
-        command = java_command(self._kafka, main, arguments)
-        return start_child(command, env={"CLASSPATH": self._kafka.classpath}, pipes=True, log=log)
+        tools = distribution(tools_version(self._kafka.version))
+        command = java_command(tools, main, arguments)
+        return start_child(command, env={"CLASSPATH": tools.classpath}, pipes=True, log=log)
 
     def wait_until_ready(self, within: float = START_SECONDS) -> None:
         """Wait until every broker is listed and the group coordinators answer."""
@@ -150,7 +152,7 @@ class KafkaCluster:
         wait_until(self._in_sync, "all replicas in sync", within, every=0.1)
 
     def _in_sync(self) -> bool:
-        topics = self.admin().list_topics(timeout=10).topics.values()
+        topics = self.admin().list_topics(timeout=60).topics.values()
         partitions = [partition for topic in topics for partition in topic.partitions.values()]
         return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
 
@@ -171,7 +173,7 @@ class KafkaCluster:
                 raise KafkaUnavailable(f"Kafka's StorageTool refused the configuration:\n{log.read_text()[-2000:]}")
 
     def _led(self, topic: str) -> int:
-        metadata = self.admin().list_topics(topic, timeout=10).topics[topic]
+        metadata = self.admin().list_topics(topic, timeout=60).topics[topic]
         return sum(partition.leader > 0 for partition in metadata.partitions.values())
 
     def _complete(self) -> bool:
@@ -199,7 +201,9 @@ def make_archive(kafka: Distribution) -> None:
             broker.start(f"-XX:ArchiveClassesAtExit={part}")
             try:
                 training.wait_until_ready()
-                broker.stop()
+                # It writes the archive as it ends: ten seconds, and minutes beside other work. Without an archive
+                # every test of the session would fail, and so would those of the next one.
+                broker.stop(timeout=240)
             finally:
                 training.close()
             if part.exists():

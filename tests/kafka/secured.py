@@ -39,9 +39,12 @@ _MECHANISMS = {
 
 
 class SecuredCluster(KafkaCluster):
-    """One broker. Over PLAINTEXT, and over TLS without a certificate, everybody may do everything."""
+    """One broker. Over PLAINTEXT, and over TLS without a certificate, everybody may do everything.
 
-    def __init__(self, workdir: Path) -> None:
+    All listeners but PLAINTEXT are on `host`, an address of this machine.
+    """
+
+    def __init__(self, workdir: Path, host: str = "127.0.0.1") -> None:
         scram = [
             f"--add-scram={mechanism}=[name={user},password={password}]"
             for user, password in PASSWORDS.items()
@@ -50,7 +53,8 @@ class SecuredCluster(KafkaCluster):
         super().__init__(1, workdir, format_arguments=scram)
         directory = workdir / "certificates"
         directory.mkdir()
-        self.certificates: Certificates = make_certificates(directory, KEY_PASSWORD)
+        self.certificates: Certificates = make_certificates(directory, KEY_PASSWORD, host=host)
+        self._host = host
         self._ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
         self._overrides = {**self._listeners(), **self._tls(), **self._logins(), **_ACCESS}
 
@@ -69,7 +73,7 @@ class SecuredCluster(KafkaCluster):
 
     def _listeners(self) -> dict[str, object]:
         node = self.brokers[0].node
-        own = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports.items())
+        own = ",".join(f"{name}://{self._host}:{port}" for name, port in self._ports.items())
         protocols = ",".join(f"{name}:{protocol}" for name, protocol in LISTENERS.items())
         return {
             "listeners": f"PLAINTEXT://127.0.0.1:{node.port},CONTROLLER://127.0.0.1:{node.controller_port},{own}",

@@ -80,10 +80,13 @@ class MemberProcess:
         stdout: int | None = None,
         within: Sequence[str] = (),
         options: Sequence[str] = (),
+        *,
         more: str = "",
+        python: str = sys.executable,
     ) -> None:
         """`within` is a command that runs the service: `("unshare", "--pid", "--fork")`; `pid` is then its pid.
-        `options` are further ones of `kunicorn run`, `more` further tables of the settings' file."""
+        `options` are further ones of `kunicorn run`, `more` further tables of the settings' file, `python` is the
+        interpreter of the environment that kunicorn is installed in."""
         self.name = name
         self.port = free_port()
         self.log = directory / f"{name}.log"
@@ -97,7 +100,7 @@ class MemberProcess:
         self._output = self.log.open("ab")
         self._has_answered = False
         self.process = subprocess.Popen(
-            [*within, sys.executable, "-m", "kunicorn", "run", "--config", str(self.config), *options],
+            [*within, python, "-m", "kunicorn", "run", "--config", str(self.config), *options],
             env=self.environment,
             stdout=self._output if stdout is None else stdout,
             stderr=self._output,
@@ -128,7 +131,7 @@ class MemberProcess:
         if not self._has_answered:
             self._has_answered = True
             with suppress(AssertionError):
-                wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer", 5)
+                wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer", 60)
         code, body = self.get("/status")
         return json.loads(body) if code == 200 else {}
 
@@ -155,11 +158,11 @@ class MemberProcess:
 
     # -- waiting
 
-    def wait_running(self, partitions: int, within: float = 30.0) -> None:
+    def wait_running(self, partitions: int, within: float = 60.0) -> None:
         """Until so many partitions are being fetched."""
         self.wait(lambda: len(self.partitions("running")) == partitions, f"{partitions} running partitions", within)
 
-    def wait(self, condition: Any, what: str, within: float = 30.0) -> Any:
+    def wait(self, condition: Any, what: str, within: float = 60.0) -> Any:
         try:
             return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every=0.05)
         except AssertionError as error:
@@ -214,7 +217,9 @@ class Members:
         name: str | None = None,
         within: Sequence[str] = (),
         options: Sequence[str] = (),
+        *,
         more: str = "",
+        python: str = sys.executable,
     ) -> MemberProcess:
         """One more member; `settings` over those of the group, and `more` tables."""
         member = MemberProcess(
@@ -225,7 +230,8 @@ class Members:
             stdout,
             within,
             options,
-            more,
+            more=more,
+            python=python,
         )
         self.started.append(member)
         return member

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as Coordinates
 from tests.waiting import wait_until
 
 
-def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> Counter[str]:
+def committed_outputs(bootstrap: str, topic: str, partitions: int, within: float = 60.0) -> Counter[str]:
     """The values of all committed records, and how often each is there."""
     return values_of(committed_records(bootstrap, topic, partitions, within))
 
@@ -21,7 +21,7 @@ def values_of(records: Iterable[Message]) -> Counter[str]:
     return Counter((each.value() or b"").decode() for each in records)
 
 
-def committed_records(bootstrap: str, topic: str, partitions: int, within: float = 30.0) -> list[Message]:
+def committed_records(bootstrap: str, topic: str, partitions: int, within: float = 60.0) -> list[Message]:
     """All committed records. Open transactions are waited for."""
     consumer = Consumer(
         {
@@ -36,7 +36,7 @@ def committed_records(bootstrap: str, topic: str, partitions: int, within: float
     try:
         consumer.assign(places)
         ends = {
-            place.partition: consumer.get_watermark_offsets(Coordinates(topic, place.partition), timeout=10)[1]
+            place.partition: consumer.get_watermark_offsets(Coordinates(topic, place.partition), timeout=60)[1]
             for place in places
         }
 

@@ -41,7 +41,7 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[TopicPartit
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "end-offsets"})
     try:
         return {
-            TopicPartition(topic, number): consumer.get_watermark_offsets(Coordinates(topic, number), timeout=10)[1]
+            TopicPartition(topic, number): consumer.get_watermark_offsets(Coordinates(topic, number), timeout=60)[1]
             for number in range(partitions)
         }
     finally:
@@ -52,7 +52,7 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
     """What the group has committed, as the broker says; −1001 for nothing."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        found = consumer.committed([Coordinates(topic, number) for number in range(partitions)], timeout=10)
+        found = consumer.committed([Coordinates(topic, number) for number in range(partitions)], timeout=60)
         return {TopicPartition(topic, each.partition): each.offset for each in found}
     finally:
         consumer.close()
@@ -63,7 +63,7 @@ def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "consumed", "enable.auto.commit": False})
     try:
         consumer.assign([Coordinates(topic, 0, 0)])
-        _, end = consumer.get_watermark_offsets(Coordinates(topic, 0), timeout=10)
+        _, end = consumer.get_watermark_offsets(Coordinates(topic, 0), timeout=60)
         assert end == count
         return consumer.consume(count, 10) if count else []
     finally:
@@ -132,3 +132,29 @@ def begun(bootstrap: str, topic: str) -> Producer:
     sender.init_transactions(30)
     sender.begin_transaction()
     return sender
+
+
+def offsets_compacted(bootstrap: str, topic: str, end: int) -> list[int]:
+    """What compaction has left of partition 0, which ends at `end`, once it takes nothing more and has taken half."""
+    reads: list[list[int]] = []
+
+    def settled() -> bool:
+        reads.append(_offsets_left(bootstrap, topic, end))
+        return len(reads) > 1 and reads[-1] == reads[-2] and len(reads[-1]) < end // 2
+
+    wait_until(settled, "a compacted log", 30, every=0.5)
+    return reads[-1]
+
+
+def _offsets_left(bootstrap: str, topic: str, end: int) -> list[int]:
+    """What another consumer still finds of partition 0."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "left", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**settings, "enable.auto.commit": False})
+    consumer.assign([Coordinates(topic, 0, 0)])
+    found: list[int] = []
+    try:
+        while not found or found[-1] < end - 1:
+            found += [offset for message in consumer.consume(1_000, 1) if (offset := message.offset()) is not None]
+    finally:
+        consumer.close()
+    return found

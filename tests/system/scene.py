@@ -52,7 +52,7 @@ class Scene:
         """Whether the handlers have left all these marks: `0@1 sleeps`."""
         return all((self.marks / mark).exists() for mark in marks)
 
-    def wait_marked(self, mark: str, member: MemberProcess, within: float = 20.0) -> None:
+    def wait_marked(self, mark: str, member: MemberProcess, within: float = 60.0) -> None:
         """Until a handler has left this mark."""
         member.wait(lambda: self.marked(mark), f"the mark {mark!r}", within)
 
@@ -72,7 +72,7 @@ class Scene:
         at = (e.time_ns for e in entries if (e.kind, e.partition, e.offset) == (Kind.BEGIN, partition, offset))
         return sorted(at)
 
-    def wait_handled(self, partition: int, offset: int, member: MemberProcess, within: float = 20.0) -> None:
+    def wait_handled(self, partition: int, offset: int, member: MemberProcess, within: float = 60.0) -> None:
         """Until the handler has returned from this record."""
         member.wait(lambda: offset in self.handled(partition), f"{partition}@{offset} to be handled", within)
 

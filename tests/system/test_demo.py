@@ -27,8 +27,9 @@ def printed(console: Console) -> str:
 
 
 @pytest.mark.timeout(240)
-def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console) -> None:
-    assert run_demo(console=console) == 0, printed(console)
+@pytest.mark.parametrize("arrow", [False, True], ids=["records", "columns"])
+def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arrow: bool) -> None:
+    assert run_demo(console=console, arrow=arrow) == 0, printed(console)
     assert "every promise kept" in printed(console)
 
 
@@ -41,7 +42,7 @@ def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] is True
     assert {"name", "value", "kept"} == told["audit"][0].keys()
-    assert not [name for name in kafka.admin().list_topics(timeout=10).topics if name.startswith("kunicorn-demo")]
+    assert not [name for name in kafka.admin().list_topics(timeout=60).topics if name.startswith("kunicorn-demo")]
     groups = kafka.admin().list_consumer_groups().result(10).valid
     assert not [group.group_id for group in groups if group.group_id.startswith("kunicorn-demo")]
 

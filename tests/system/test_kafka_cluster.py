@@ -34,8 +34,8 @@ def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None
 
 
 def test_a_missing_topic_is_not_created_by_asking_for_it(kafka: KafkaCluster, topic: str) -> None:
-    kafka.admin().list_topics(topic, timeout=10)
-    assert topic not in kafka.admin().list_topics(timeout=10).topics
+    kafka.admin().list_topics(topic, timeout=60)
+    assert topic not in kafka.admin().list_topics(timeout=60).topics
 
 
 def test_a_tool_that_fails_says_what_it_printed(kafka: KafkaCluster) -> None:

@@ -1,86 +1,88 @@
-"""The README's five minutes, in its own words: its files and its commands, beside a real broker."""
+"""The README's five minutes, in its own words: its files and every one of its commands."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.kafka import KafkaCluster
+import pytest
+
+import kunicorn
+from tests.markdown import ROOT, commands, write_files
+from tests.system.embedded import Desk
 from tests.system.members import free_port
 from tests.waiting import wait_until
 
-README = Path(__file__).parents[2] / "README.md"
-FILES = ("shop/handlers.py", "config.toml", "produce.py")
+README = ROOT / "README.md"
+INSTALL = ["python3 -m venv my-shop/.venv", "my-shop/.venv/bin/pip install ./kunicorn"]
+ELSEWHERE = {
+    ". .venv/bin/activate": "what is installed there runs here by its path",
+    "kunicorn demo": "tests/system/test_demo.py",
+}
+REGISTRY = "registry.example.com/kunicorn"
+DEPLOY = [
+    f"docker build -t {REGISTRY}:{kunicorn.__version__} .",
+    f"docker push {REGISTRY}:{kunicorn.__version__}",
+    f"helm install example deploy/helm -f deploy/helm/ci/example-values.yaml --set image.repository={REGISTRY}",
+]
+"""tests/system/deploy renders the last one, and asks for the image that the others push."""
 
 
-def written(directory: Path, bootstrap: str) -> str:
-    """Put the section's files where it says; the section."""
-    section = README.read_text().partition("## Your own handler")[2].partition("\n## ")[0]
-    blocks = {
-        re.split(r"[:\s]", body[2:], maxsplit=1)[0]: body for body in re.findall(r"```\w+\n(#.*?)```", section, re.S)
-    }
-    for name in FILES:
-        file = directory / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(blocks[name].replace("127.0.0.1:9092", bootstrap))
-    return section
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    write_files(README, tmp_path, free_port())
+    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(free_port())})
 
 
-def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(kafka: KafkaCluster, tmp_path: Path) -> None:
-    section = written(tmp_path, kafka.bootstrap)
-    port = free_port()
-    environ = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(README.parent / "service"), os.environ.get("PYTHONPATH")])),
-        "KUNICORN_HTTP__PORT": str(port),
-        "PYTHONUNBUFFERED": "1",
-    }
+def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> None:
+    told = [command for command in commands(README) if command not in {*INSTALL, *ELSEWHERE, *DEPLOY}]
+    broker, check, run, status, lag, replay, plan = told
+    with desk.broker(broker):
+        checked = desk.type(check)
+        assert checked.returncode == 0, checked.stdout
+        assert "5 records handled" in checked.stdout
+        with desk.running(run) as log:
+            wait_until(lambda: '"records": 1000' in desk.type(status, "--json").stdout, "1000 orders", 60)
+            assert "stable" in desk.type(status).stdout
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", 30)
+            assert "done after" in desk.type(replay).stdout
+            wait_until(
+                lambda: "1,000 offsets would be handled again" in desk.type(plan).stdout, "what is committed", 30
+            )
+        assert "a large order" in log.read_text()
 
-    def do(command: str) -> subprocess.CompletedProcess[str]:
-        assert command in section, "the README says something else"
-        return told(command)
 
-    def told(command: str, *more: str) -> subprocess.CompletedProcess[str]:
-        arguments = command.replace("kunicorn", "-m kunicorn").split()[0 if "kunicorn" in command else 1 :]
-        return subprocess.run(
-            [sys.executable, *arguments, *more],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environ,
-            timeout=90,
-        )
+def test_the_handler_has_twelve_lines_and_the_page_is_short() -> None:
+    handler = next(block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL))
+    assert len(handler.splitlines()) == 12
+    assert len(README.read_text().splitlines()) < 160
 
-    assert do("python produce.py").returncode == 0
-    checked = do("kunicorn check --try 5")
-    assert checked.returncode == 0, checked.stdout
-    assert "5 records handled" in checked.stdout
-    assert "kunicorn run --reload" in section
-    log = tmp_path / "log"
-    with log.open("wb") as output:
-        service = subprocess.Popen(
-            [sys.executable, "-m", "kunicorn", "run", "--reload"],
-            cwd=tmp_path,
-            env=environ,
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            # Several processes write to one file: lines are counted by the service, not here.
-            wait_until(lambda: '"records": 1000' in told("kunicorn status", "--json").stdout, "1000 orders", 60)
-            assert "stable" in do("kunicorn status").stdout
-            wait_until(lambda: re.search(r"orders +8 +0 ", do("kunicorn lag").stdout), "no lag", 30)
-            plan = do("kunicorn offsets reset --to-earliest")
-            assert "1,000 offsets would be handled again" in plan.stdout
-            service.send_signal(signal.SIGINT)
-            assert service.wait(40) == 0
-            # Not before: what a handler prints to a file is written in blocks.
-            assert "orders 0 0 " in log.read_text()
-        finally:
-            service.kill()
-            service.wait(10)
+
+def test_the_command_that_installs_it_installs_it(tmp_path: Path) -> None:
+    assert commands(README)[:2] == INSTALL
+    checkout = tmp_path / "kunicorn"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, checkout)
+    shutil.copytree(ROOT / "service", checkout / "service", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    # The packages that it needs are here already.
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "--target", str(tmp_path / "there"), "./kunicorn"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "there" / "bin" / "kunicorn").exists()
+
+
+@pytest.mark.parametrize("page", sorted([README, *(ROOT / "docs").rglob("*.md")]), ids=lambda page: page.name)
+def test_nothing_is_installed_from_a_name_that_anybody_may_register(page: Path) -> None:
+    assert not re.search(r"pip install '?kunicorn\b(?!\S*(?: @|\.whl))", page.read_text())

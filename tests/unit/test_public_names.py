@@ -20,9 +20,22 @@ import kunicorn.testing
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.dead_letters import cause_of
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.encode import NotEncodableYet, Unencodable
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout, load
-from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, NotToBeSent, Outcome, Retry, Send, Skip
+from kunicorn.handler.middleware import Call
+from kunicorn.handler.outcome import (
+    BatchError,
+    DeadLetter,
+    Done,
+    Halt,
+    NotToBeSent,
+    Outcome,
+    Retry,
+    Send,
+    Skip,
+    Wait,
+)
 from kunicorn.handler.record import Batch, Origin, Record
 from kunicorn.handler.retry import find
 from kunicorn.positions import TopicPartition
@@ -32,9 +45,9 @@ SERVICE = ROOT / "service"
 DEFINED: dict[str, type] = {
     each.__name__: each
     for each in (
-        *(Batch, Record, Origin, TopicPartition, Worker, Send, NotToBeSent),
-        *(Outcome, Done, Skip, DeadLetter, Halt, Retry, BatchError),
-        *(Undecodable, NotDecodableYet, DrainDeadline, HandlerTimeout),
+        *(Batch, Call, Record, Origin, TopicPartition, Worker, Send, NotToBeSent),
+        *(Outcome, Done, Skip, DeadLetter, Halt, Retry, Wait, BatchError),
+        *(Undecodable, NotDecodableYet, Unencodable, NotEncodableYet, DrainDeadline, HandlerTimeout),
     )
 }
 EXCEPTIONS = sorted(name for name, each in DEFINED.items() if issubclass(each, BaseException))
@@ -118,7 +131,7 @@ def test_a_handler_that_imports_what_is_not_there_is_told_what_is(
 ) -> None:
     (tmp_path / "lost_shop.py").write_text(f"{line}\ndef handle(record): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(HandlerLoadError, match="handlers import from kunicorn: Batch, BatchError, DeadLetter, "):
+    with pytest.raises(HandlerLoadError, match="handlers import from kunicorn: Batch, BatchError, Call, DeadLetter, "):
         load("lost_shop:handle")
 
 
@@ -132,7 +145,8 @@ def test_modules_inside_are_still_found_beside_the_names() -> None:
 def test_an_exception_is_named_in_rules_and_dead_letters_as_it_is_imported(name: str) -> None:
     kind = DEFINED[name]
     assert find(f"kunicorn.{name}") is kind
-    raised = BatchError(done=1) if kind is BatchError else kind("why")
+    made: dict[type, BaseException] = {BatchError: BatchError(done=1), Wait: Wait(5, "why")}
+    raised = made.get(kind) or kind("why")
     assert isinstance(raised, BaseException)
     assert cause_of(raised, 1).type == f"kunicorn.{name}"
 
@@ -141,6 +155,7 @@ def test_an_exception_is_named_in_rules_and_dead_letters_as_it_is_imported(name:
     "said",
     [
         Done(), Skip("odd"), DeadLetter("why"), Halt("why"), Retry("locked", timedelta(seconds=5)),
+        Wait(timedelta(seconds=5), "the limit"),
         BatchError("bad", done=3), BatchError(failed=7), Undecodable("no JSON"), NotDecodableYet("away"),
         DrainDeadline(), HandlerTimeout(), NotToBeSent("no text"),
     ],

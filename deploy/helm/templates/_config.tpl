@@ -117,6 +117,61 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Ports of the brokers: those of bootstrap_servers, and those that networkPolicy names. As a JSON array. */}}
+{{- define "kunicorn.brokerPorts" -}}
+{{- $ports := list -}}
+{{- range (include "kunicorn.effective" . | fromJson).kafka.bootstrap_servers -}}
+{{- $ports = append $ports (regexFind "[0-9]+$" . | int) -}}
+{{- end -}}
+{{- range .Values.networkPolicy.brokers.ports -}}
+{{- $ports = append $ports (int .) -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end -}}
+
+{{/* Ports of the URLs that the service asks beside the brokers. As a JSON array. */}}
+{{- define "kunicorn.urlPorts" -}}
+{{- $settings := include "kunicorn.effective" . | fromJson -}}
+{{- $ports := list -}}
+{{- range list (dig "schema_registry" "url" "" $settings) (dig "kafka" "sasl_oauthbearer_token_endpoint_url" "" $settings) -}}
+{{- if . -}}
+{{- $url := urlParse . -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{- $ports = append $ports (default (ternary 443 80 (eq $url.scheme "https")) ($port | int)) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports | uniq | toJson -}}
+{{- end -}}
+
+{{/* A quantity of memory in MiB, rounded down: 1.5Gi, 512Mi, 2G or bytes. */}}
+{{- define "kunicorn.mebibytes" -}}
+{{- $units := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[A-Za-z]+$" $text -}}
+{{- divf (mulf (trimSuffix $unit $text | float64) (default 1.0 (get $units $unit))) 1048576.0 | floor | int64 -}}
+{{- end -}}
+
+{{/* MiB that a pod of the service needs: every worker with its handler, one that replaces another, and the rest. */}}
+{{- define "kunicorn.memoryNeeded" -}}
+{{- $workers := (include "kunicorn.effective" . | fromJson).workers -}}
+{{- $each := add $workers.memory_per_worker_mb .Values.memory.handlerMb | int64 -}}
+{{- if $workers.max_rss_mb -}}
+{{- $each = max $each (int64 $workers.max_rss_mb) -}}
+{{- end -}}
+{{- add (mul (include "kunicorn.workersPerPod" . | int | add1) $each) 150 -}}
+{{- end -}}
+
+{{/* The service's resources, with the memory that it needs where the values give none. */}}
+{{- define "kunicorn.resources" -}}
+{{- $needed := printf "%sMi" (include "kunicorn.memoryNeeded" .) -}}
+{{- $limits := deepCopy (default dict .Values.resources.limits) -}}
+{{- if and .Values.memory.limited (not $limits.memory) -}}
+{{- $_ := set $limits "memory" $needed -}}
+{{- end -}}
+{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed) -}}
+{{- merge (dict "requests" $requests "limits" $limits) .Values.resources | toYaml -}}
+{{- end -}}
+
 {{- define "kunicorn.mostPods" -}}
 {{- if include "kunicorn.autoscaled" . }}{{ int .Values.autoscaling.maxReplicas }}{{ else }}{{ int .Values.replicaCount }}{{ end -}}
 {{- end -}}

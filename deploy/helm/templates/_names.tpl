@@ -58,8 +58,14 @@ annotations:
 {{- end -}}
 
 {{- define "kunicorn.pipelineImage" -}}
-{{- $tag := default (printf "%s-pipeline" (default .Chart.AppVersion .Values.image.tag)) .Values.pipeline.image.tag -}}
-{{- printf "%s:%s" (default .Values.image.repository .Values.pipeline.image.repository) $tag -}}
+{{- $image := .Values.pipeline.image -}}
+{{- $repository := default .Values.image.repository $image.repository -}}
+{{- $tag := default (printf "%s-pipeline" (default .Chart.AppVersion .Values.image.tag)) $image.tag -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository $tag -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "kunicorn.autoscaled" -}}

@@ -15,9 +15,40 @@ annotations:
 {{- end }}
 {{- end -}}
 
+{{/* "true" where Spark's executors are pods, which the driver asks Kubernetes for. */}}
+{{- define "kunicorn.executorPods" -}}
+{{- if and .Values.pipelines (hasPrefix "k8s://" .Values.pipeline.master) }}true{{ end -}}
+{{- end -}}
+
+{{- define "kunicorn.pipelineAccount" -}}
+{{- if and (include "kunicorn.executorPods" .) .Values.serviceAccount.create -}}
+{{ include "kunicorn.fullname" . }}-pipeline
+{{- else -}}
+{{ include "kunicorn.serviceAccountName" . }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Arguments of a run. A backfill that the Job starts again goes on where it was: it is named after the Job, unless its own
+arguments name it.
+*/}}
+{{- define "kunicorn.pipelineArguments" -}}
+{{- $args := default list .run.args -}}
+{{- $named := false -}}
+{{- range $args -}}
+{{- if regexMatch "^--(run|resume|begin-or-resume|dry-run)(=|$)" (toString .) -}}{{- $named = true -}}{{- end -}}
+{{- end -}}
+{{- if and (eq .run.command "backfill") (not $named) -}}
+{{- $args = concat $args (list "--begin-or-resume" "$(JOB_NAME)") -}}
+{{- end -}}
+{{- $config := "/etc/kunicorn/config/config.toml" -}}
+{{- concat (list "pipeline" .run.command "--config" $config "--master" .root.Values.pipeline.master) $args | toYaml -}}
+{{- end -}}
+
 {{/* The Job of one entry of `pipelines`: `name` and `run`. */}}
 {{- define "kunicorn.pipelineJob" -}}
 {{- $pipeline := .root.Values.pipeline -}}
+{{- $executors := include "kunicorn.executorPods" .root -}}
 backoffLimit: {{ $pipeline.backoffLimit }}
 {{- with $pipeline.activeDeadlineSeconds }}
 activeDeadlineSeconds: {{ int64 . }}
@@ -30,19 +61,62 @@ template:
     labels:
       {{- include "kunicorn.pipelineLabels" .root | nindent 6 }}
       {{- include "kunicorn.commonLabels" .root | nindent 6 }}
+      {{- with .root.Values.podLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    annotations:
+      checksum/config: {{ include "kunicorn.toml" .root | sha256sum }}
+      checksum/handlers: {{ toJson .root.Values.handlerFiles | sha256sum }}
+      {{- with .root.Values.podAnnotations }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
   spec:
     restartPolicy: Never
+    serviceAccountName: {{ include "kunicorn.pipelineAccount" .root }}
+    automountServiceAccountToken: {{ if $executors }}true{{ else }}{{ .root.Values.serviceAccount.automountToken }}{{ end }}
     {{- include "kunicorn.podSettings" .root | nindent 4 }}
     containers:
       - name: pipeline
         # What a run keeps by a relative path (config.pipeline.directory) must land where it can be written.
         workingDir: /tmp
         args:
-          {{- concat (list "pipeline" .run.command "--config" "/etc/kunicorn/config/config.toml" "--master" $pipeline.master) (default list .run.args) | toYaml | nindent 10 }}
-        {{- include "kunicorn.container" (dict "root" .root "image" (include "kunicorn.pipelineImage" .root) "resources" $pipeline.resources) | nindent 8 }}
+          {{- include "kunicorn.pipelineArguments" . | nindent 10 }}
+        {{- include "kunicorn.container" (dict "root" .root "image" (include "kunicorn.pipelineImage" .root) "resources" $pipeline.resources "driver" true) | nindent 8 }}
         ports:
           - name: http
             containerPort: {{ (include "kunicorn.effective" .root | fromJson).http.port | int }}
     volumes:
       {{- include "kunicorn.volumes" (dict "root" .root "tmp" $pipeline.tmp.sizeLimit) | nindent 6 }}
+      {{- if $executors }}
+      - name: spark
+        configMap: {name: {{ include "kunicorn.fullname" .root }}-spark}
+      {{- end }}
+{{- end -}}
+
+{{/* What Spark makes executors of: settings, handler, Secrets and all else of the driver's pod, but its rights. */}}
+{{- define "kunicorn.executorPod" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    app.kubernetes.io/name: {{ include "kunicorn.name" . }}
+    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/component: executor
+    {{- include "kunicorn.commonLabels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "kunicorn.podAccount" . | nindent 2 }}
+  {{- include "kunicorn.podSettings" . | nindent 2 }}
+  containers:
+    - name: executor
+      workingDir: /tmp
+      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.pipelineImage" .) "resources" .Values.pipeline.resources) | nindent 6 }}
+  volumes:
+    {{- include "kunicorn.volumes" (dict "root" . "tmp" .Values.pipeline.tmp.sizeLimit) | nindent 4 }}
 {{- end -}}

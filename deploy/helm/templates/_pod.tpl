@@ -14,6 +14,7 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
+  {{- include "kunicorn.podAccount" . | nindent 2 }}
   {{- include "kunicorn.podSettings" . | nindent 2 }}
   terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
   topologySpreadConstraints:
@@ -36,7 +37,7 @@ spec:
     {{- end }}
     {{- if .Values.check.enabled }}
     - name: check
-      args: [check, --config, /etc/kunicorn/config/config.toml]
+      args: [check, --wait, --config, /etc/kunicorn/config/config.toml]
       {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.image" .)) | nindent 6 }}
     {{- end }}
   {{- end }}
@@ -47,6 +48,10 @@ spec:
       ports:
         - name: http
           containerPort: {{ (include "kunicorn.effective" . | fromJson).http.port | int }}
+      {{- with .Values.lifecycle }}
+      lifecycle:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       startupProbe:
         httpGet: {path: /livez, port: http}
         {{- toYaml .Values.probes.startup | nindent 8 }}
@@ -63,28 +68,36 @@ spec:
     {{- include "kunicorn.volumes" (dict "root" . "tmp" .Values.tmp.sizeLimit) | nindent 4 }}
 {{- end -}}
 
+{{- define "kunicorn.podAccount" -}}
+serviceAccountName: {{ include "kunicorn.serviceAccountName" . }}
+automountServiceAccountToken: {{ .Values.serviceAccount.automountToken }}
+{{- end -}}
+
 {{/* What pods of services, pipelines and tests have in common. */}}
 {{- define "kunicorn.podSettings" -}}
-serviceAccountName: {{ include "kunicorn.serviceAccountName" . }}
-automountServiceAccountToken: false
 # Variables made of Services' names are not settings.
 enableServiceLinks: false
+{{- if not (kindIs "invalid" .Values.hostUsers) }}
+hostUsers: {{ .Values.hostUsers }}
+{{- end }}
 securityContext:
   {{- toYaml .Values.podSecurityContext | nindent 2 }}
-{{- range $field := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" }}
+{{- range $field := list "imagePullSecrets" "nodeSelector" "tolerations" "affinity" "hostAliases" "dnsConfig" }}
 {{- with get $.Values $field }}
 {{ $field }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
-{{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+{{- range $field := list "priorityClassName" "runtimeClassName" "dnsPolicy" }}
+{{- with get $.Values $field }}
+{{ $field }}: {{ . }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
-the group; `resources` are others than the service's.
+the group, `driver` where it runs a pipeline; `resources` are others than the service's.
 */}}
 {{- define "kunicorn.container" -}}
 {{- $values := .root.Values -}}
@@ -101,10 +114,17 @@ envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 resources:
-  {{- toYaml (default $values.resources .resources) | nindent 2 }}
+  {{- if .resources }}
+  {{- toYaml .resources | nindent 2 }}
+  {{- else }}
+  {{- include "kunicorn.resources" .root | nindent 2 }}
+  {{- end }}
 volumeMounts:
   - {name: config, mountPath: /etc/kunicorn/config, readOnly: true}
   - {name: tmp, mountPath: /tmp}
+  {{- if and .driver (include "kunicorn.executorPods" .root) }}
+  - {name: spark, mountPath: /etc/kunicorn/spark, readOnly: true}
+  {{- end }}
   {{- if include "kunicorn.handlerFiles" .root }}
   - {name: handlers, mountPath: /etc/kunicorn/handlers, readOnly: true}
   {{- end }}
@@ -123,6 +143,16 @@ volumeMounts:
 {{- if and .member $values.membership.static }}
 - name: KUNICORN_GROUP__GROUP_INSTANCE_ID
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
+{{- if .driver }}
+- name: JOB_NAME
+  valueFrom: {fieldRef: {fieldPath: "metadata.labels['batch.kubernetes.io/job-name']"}}
+{{- if include "kunicorn.executorPods" .root }}
+- {name: SPARK_CONF_DIR, value: /etc/kunicorn/spark}
+# Executors find the driver by its address: a pod's name is known to nobody.
+- name: SPARK_LOCAL_HOSTNAME
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end }}
 {{- end }}
 {{- if include "kunicorn.handlerFiles" .root }}
 - {name: PYTHONPATH, value: "/etc/kunicorn/handlers:/app"}

@@ -6,6 +6,19 @@ itself is left to `kunicorn check`; here is what only the chart knows, pods and 
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
 {{- $group := $settings.group -}}
 {{- $grace := int .Values.terminationGracePeriodSeconds -}}
+{{- if not $settings.kafka.bootstrap_servers }}
+config.kafka.bootstrap_servers: not set, and the chart has no default; name brokers of yours, such as ["kafka:9092"]
+{{- end }}
+{{- $assigned := dig "assign" "partitions" nil $settings -}}
+{{- if not (or $assigned $group.id) }}
+config.group.id: not set, and the chart has no default, as a release could then commit another one's offsets; name the group that this release is, or set config.assign.partitions
+{{- end }}
+{{- if not (or $assigned $group.topics) }}
+config.group.topics: not set, and the chart has no default; name the topics to handle, or give those of each handler in config.handlers
+{{- end }}
+{{- if not (or $settings.handlers (dig "handler" "entrypoint" "" $settings)) }}
+config.handler.entrypoint: not set, and the chart has no default; name the function of your image, such as shop.handlers:handle_order, or put a small one into handlerFiles
+{{- end }}
 {{- $stop := add $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
 {{- if lt (int64 (mul $grace 1000)) $stop }}
 terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
@@ -42,7 +55,12 @@ autoscaling.scaleDownStabilizationSeconds = {{ $scaledDown }}: shorter than term
 {{- if and .Values.maxPartitions (gt $workers (int .Values.maxPartitions)) }}
 maxPartitions = {{ int .Values.maxPartitions }}: fewer than {{ include "kunicorn.mostPods" . }} pods × {{ include "kunicorn.workersPerPod" . }} workers = {{ $workers }}, which would idle; lower {{ if include "kunicorn.autoscaled" . }}autoscaling.maxReplicas{{ else }}replicaCount{{ end }} or config.workers.count, or add partitions
 {{- end }}
-{{- if dig "assign" "partitions" nil $settings }}
+{{- $limit := dig "limits" "memory" "" .Values.resources -}}
+{{- $needed := include "kunicorn.memoryNeeded" . | int64 -}}
+{{- if and $limit (lt (include "kunicorn.mebibytes" $limit | int64) $needed) }}
+resources.limits.memory = {{ $limit }}: below what the pod needs, ({{ include "kunicorn.workersPerPod" . }} workers + 1 that replaces another) × (config.workers.memory_per_worker_mb + memory.handlerMb) + 150 = {{ $needed }}Mi; the kernel would kill workers; raise it, or lower config.workers.count or those
+{{- end }}
+{{- if $assigned }}
 {{- if or .Values.membership.static (include "kunicorn.autoscaled" .) (gt (int .Values.replicaCount) 1) }}
 config.assign.partitions: every pod would handle the same partitions; set replicaCount = 1, without membership.static and autoscaling
 {{- end }}

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
-from kunicorn.clients.config import consumer_properties, dead_letter_target, security_properties, token_request
+from kunicorn.clients.config import consumer_properties, dead_letter_target, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.ipc.messages import Token
@@ -42,21 +41,7 @@ class Access:
         """Consumer for ranges: assigned by hand, a member of no group; it reports where a partition ends."""
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
-        return _made(lambda: Consumer(own, logger=librdkafka))
-
-    def admin(self) -> AdminClient:
-        """Admin client, for questions and for a group's offsets."""
-        own = {
-            **security_properties(self.kafka),
-            "bootstrap.servers": ",".join(self.kafka.bootstrap_servers),
-            "client.id": f"{self.kafka.client_id}-{_CLIENT}",
-            **self._callbacks(),
-        }
-        client = _made(lambda: AdminClient(own, logger=librdkafka))
-        if self.kafka.uses_tokens:
-            # The first token is fetched by a callback, and callbacks need a poll.
-            client.poll(0.1)
-        return client
+        return made(lambda: Consumer(own, logger=librdkafka))
 
     def letters(self, topic: str) -> Producer:
         """Producer of dead letters: every in-sync replica acknowledges, and keys go where Java's partitioner puts
@@ -65,7 +50,7 @@ class Access:
         target = dead_letter_target(self.settings, f"{self.kafka.client_id}-{_CLIENT}-dead-letters", topic)
         assert target is not None
         own = {**target.client, "linger.ms": 5, **self._callbacks()}
-        return _made(lambda: Producer(own, logger=librdkafka))
+        return made(lambda: Producer(own, logger=librdkafka))
 
     def log_in(self, consumer: Consumer) -> None:
         """Give the consumer the current password for its next connections: the file may be rotated while a job runs.
@@ -104,7 +89,7 @@ def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
 def range_consumer(properties: Mapping[str, Any], token: Token | None) -> Consumer:
     """Consumer for a `RangeReader`, of a process that ends soon and has its token. Raises `ConfigError`."""
     own = {**properties, "enable.partition.eof": True, "log_level": 0, **token_login(token)}
-    return _made(lambda: Consumer(own))
+    return made(lambda: Consumer(own))
 
 
 def token_login(token: Token | None) -> dict[str, Any]:
@@ -114,27 +99,8 @@ def token_login(token: Token | None) -> dict[str, Any]:
     return {"oauth_cb": lambda _: (token.value, token.expires_at, token.principal, token.extensions)}
 
 
-class Admin:
-    """Admin client of a long-lived process: replaced when the password has changed.
-
-    One that was refused, as when its session ended between two questions, would fail the next question at once.
-    """
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._password: str | None = None
-        self._client: AdminClient | None = None
-
-    def now(self) -> AdminClient:
-        """Client for the next question. Raises `ConfigError`. Reads a file at most."""
-        kafka = self._access.kafka
-        password = None if kafka.sasl_username is None else kafka.secret("sasl_password")
-        if self._client is None or password != self._password:
-            self._client, self._password = self._access.admin(), password
-        return self._client
-
-
-def _made(make: Callable[[], T]) -> T:
+def made(make: Callable[[], T]) -> T:
+    """The client. Raises `ConfigError` where librdkafka refuses its properties."""
     try:
         return make()
     except (KafkaException, ValueError, TypeError) as error:

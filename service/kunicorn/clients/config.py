@@ -15,8 +15,11 @@ from kunicorn.handler.config import (
     Batching,
     DeadLetterTarget,
     Decoding,
+    Encoding,
     HandlerConfig,
+    OutputEncoding,
     ProducingTarget,
+    RateLimiting,
     Tracing,
 )
 from kunicorn.ipc.messages import FetchToken
@@ -68,7 +71,9 @@ def dead_letter_target(settings: Settings, client_id: str, topic: str | None) ->
         extra=dict(kafka.librdkafka),
         delivery_timeout_ms=settings.dead_letters.delivery_timeout_ms,
     )
-    return DeadLetterTarget(topic, settings.group.id, dict(properties))
+    return DeadLetterTarget(
+        topic, settings.group.id, dict(properties), settings.dead_letters.headers, dict(settings.dead_letters.topics)
+    )
 
 
 def producing_target(settings: Settings, client_id: str, transactional_id: str) -> ProducingTarget | None:
@@ -98,6 +103,21 @@ def producing_target(settings: Settings, client_id: str, transactional_id: str) 
         max_records=producing.transaction_max_records if producing.in_transactions else _MOST_RECORDS,
         max_bytes=producing.buffer_memory,
         max_ms=producing.transaction_max_ms if producing.in_transactions else producing.linger_ms,
+        encoding=encoding_of(settings),
+    )
+
+
+def encoding_of(settings: Settings) -> Encoding | None:
+    """Encoders of outputs, secrets included; None where they are bytes. Raises `ConfigError` for the registry's
+    password.
+    """
+    producing = settings.producing
+    if not producing.encodes:
+        return None
+    return Encoding(
+        msgspec.convert(producing, OutputEncoding, from_attributes=True),
+        {each.topic: msgspec.convert(each, OutputEncoding, from_attributes=True) for each in producing.topics},
+        registry_properties(settings),
     )
 
 
@@ -118,13 +138,20 @@ def configs_of_jobs(settings: Settings) -> list[HandlerConfig]:
 def _handler_config(settings: Settings, handler: HandlerSettings) -> HandlerConfig:
     failures = tuple(completed(rule, handler) for rule in handler.failures)
     return msgspec.structs.replace(
-        by_name(handler.model_copy(update={"failures": failures}), HandlerConfig),
+        by_name(handler.model_copy(update={"failures": failures, "rate_limit": None}), HandlerConfig),
         decoding=decoding_of(settings, handler),
+        rate_limit=_rate_limit_of(handler),
         batching=_batching_of(settings, handler),
         tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
         topics=taken_topics(handler, settings.group.id),
         retry_topics=list(retry_topics_of(handler, settings.group.id)),
     )
+
+
+def _rate_limit_of(handler: HandlerSettings) -> RateLimiting | None:
+    if (limit := handler.rate_limit) is None:
+        return None
+    return RateLimiting(limit.per_second, limit.whole_burst, limit.per, limit.counts, limit.header)
 
 
 def by_name(section: HandlerSettings, kind: type[S]) -> S:
@@ -136,6 +163,13 @@ def by_name(section: HandlerSettings, kind: type[S]) -> S:
 
 def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
     """Decoders of values and keys, secrets included. Raises `ConfigError` for the registry's password."""
+    return msgspec.structs.replace(by_name(handler, Decoding), schema_registry=registry_properties(settings))
+
+
+def registry_properties(settings: Settings) -> dict[str, str | int | float | bool]:
+    """confluent-kafka's configuration of the registry's client, secrets included; empty without a registry. Raises
+    `ConfigError` for its password.
+    """
     registry = settings.schema_registry
     given: dict[str, str | None] = {
         "url": registry.url,
@@ -148,7 +182,7 @@ def decoding_of(settings: Settings, handler: HandlerSettings) -> Decoding:
     if properties:
         # The record waits and asks again, so that the other partitions go on; the client itself would block them.
         properties |= {"timeout": registry.timeout_ms / 1000, "max.retries": 0}
-    return msgspec.structs.replace(by_name(handler, Decoding), schema_registry=properties)
+    return properties
 
 
 def _batching_of(settings: Settings, handler: HandlerSettings) -> Batching:
@@ -179,17 +213,22 @@ def security_properties(kafka: KafkaSettings) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in values.items() if value is not None}
 
 
-def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) -> Security:
-    """Security of the supervisor's connections. `bearer` gives the current token, where `uses_tokens`. Raises
-    `ConfigError`.
-    """
-    tls = Tls(
+def tls_of(kafka: KafkaSettings) -> Tls:
+    """Files and passwords of TLS. Raises `ConfigError`."""
+    return Tls(
         ca_location=kafka.ssl_ca_location,
         certificate_location=kafka.ssl_certificate_location,
         key_location=kafka.ssl_key_location,
         key_password=kafka.secret("ssl_key_password"),
         verify_hostname=kafka.ssl_endpoint_identification_algorithm == "https",
     )
+
+
+def security_of(kafka: KafkaSettings, bearer: Callable[[], BearerToken] | None) -> Security:
+    """Security of the supervisor's connections. `bearer` gives the current token, where `uses_tokens`. Raises
+    `ConfigError`.
+    """
+    tls = tls_of(kafka)
     sasl = None
     if kafka.sasl_mechanism is not None and bearer is not None:
         sasl = Sasl(kafka.sasl_mechanism, token=bearer)

@@ -9,9 +9,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.errors import PeerError
+from kunicorn.handler.record import offset_of
 from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
 from kunicorn.positions import NO_TIMESTAMP, OffsetRange, TopicPartition
+
+log = logging.getLogger("kunicorn.pipeline")
 
 _RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
@@ -65,11 +69,20 @@ class RangeReader:
     The consumer reports where partitions end (`enable.partition.eof`), and has no start offset of its own.
     """
 
-    def __init__(self, consumer: Consumer, patience: float = _PATIENCE_SECONDS, gone: str = _GONE_REMEDY) -> None:
-        """`gone`: what a person can do where the log has not all of a range any more."""
+    def __init__(
+        self,
+        consumer: Consumer,
+        patience: float = _PATIENCE_SECONDS,
+        gone: str = _GONE_REMEDY,
+        *,
+        passes_over_deleted: bool = False,
+    ) -> None:
+        """`gone`: what a person can do where the log has not all of a range any more. `passes_over_deleted`: where its
+        beginning was deleted (retention, DeleteRecords), a range is read from what is left on, and that is logged."""
         self.consumer = consumer
         self._patience = patience
         self._gone = gone
+        self._passes_over_deleted = passes_over_deleted
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
 
@@ -141,19 +154,41 @@ class RangeReader:
                     log_refused_fetch(message)
             elif wanted is None:
                 continue
+            elif error.code() in _GONE and self._passes_over_deleted and (first := self._first_left(wanted, message)):
+                if first >= wanted.stop:
+                    del left[wanted.tp]
+                else:
+                    self._begin_again(left.values(), wanted.tp, first)
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise self._unreadable(wanted, message, error)
-            elif _place(message) >= wanted.stop:
+            elif offset_of(message) >= wanted.stop:
                 del left[wanted.tp]
+
+    def _begin_again(self, ranges: Iterable[OffsetRange], tp: TopicPartition, first: int) -> None:
+        """Have the client go on in that partition at `first`, in the others where it is: it seeks in none that has
+        failed."""
+        ranges = list(ranges)
+        read: Any = self.consumer.position([ClientPartition(*each.tp) for each in ranges])
+        at = {TopicPartition(each.topic, each.partition): each.offset for each in read} | {tp: first}
+        self.consumer.assign([ClientPartition(*each.tp, max(each.start, at[each.tp])) for each in ranges])
+
+    def _first_left(self, wanted: OffsetRange, message: Message) -> int | None:
+        """Where the log begins, if that is behind the offset that was asked for; None: that was not deleted."""
+        at, (first, end) = offset_of(message), self._watermarks(wanted)
+        if at < 0 or first <= at:
+            return None
+        lost = f"offsets {at} to {min(wanted.stop, first)} were deleted before they were read"
+        log.warning(f"{wanted.tp}: {lost}; going on behind them, the log has {first} to {end} now")
+        return first
 
     def _unreadable(self, wanted: OffsetRange, message: Message, error: KafkaError) -> RangeUnreadable:
         if error.code() in _GONE:
             first, end = self._watermarks(wanted)
             return RangeUnreadable(
-                f"{wanted.tp}: offsets {_place(message)} to {min(wanted.stop, first)} are gone, the log has {first} to "
-                f"{end} now; {self._gone} ({error.str()})"
+                f"{wanted.tp}: offsets {offset_of(message)} to {min(wanted.stop, first)} are gone, the log has {first} "
+                f"to {end} now; {self._gone} ({error.str()})"
             )
-        remedy = fault_of(error.code()).remedy(rights="READ")
+        remedy = fault_of(error.code()).remedy(rights="READ", topic=f"the topic {wanted.topic!r}")
         return RangeUnreadable(f"{wanted.tp} cannot be read: {error.str()}; {remedy}")
 
     def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
@@ -175,9 +210,9 @@ class RangeReader:
 
 def _of_one(records: list[Message], wanted: OffsetRange) -> tuple[list[Message], list[TopicPartition]]:
     """Records within the only range that is assigned, and its partition if its end was seen."""
-    if not records or _place(records[-1]) < wanted.stop - 1:
+    if not records or offset_of(records[-1]) < wanted.stop - 1:
         return records, []
-    return [message for message in records if _place(message) < wanted.stop], [wanted.tp]
+    return [message for message in records if offset_of(message) < wanted.stop], [wanted.tp]
 
 
 def _of_several(
@@ -190,9 +225,9 @@ def _of_several(
         tp = _partition_of(message)
         if tp is None or (wanted := left.get(tp)) is None:
             continue
-        if _place(message) < wanted.stop:
+        if offset_of(message) < wanted.stop:
             within.append(message)
-        if _place(message) >= wanted.stop - 1:
+        if offset_of(message) >= wanted.stop - 1:
             ended.add(tp)
     return within, ended
 
@@ -216,9 +251,4 @@ def _is_stale(message: Message, left: Mapping[TopicPartition, OffsetRange]) -> b
     if error is None or error.code() not in _GONE or tp is None:
         return False
     wanted = left.get(tp)
-    return wanted is None or not wanted.start <= _place(message) <= wanted.stop
-
-
-def _place(message: Message) -> int:
-    offset = message.offset()
-    return -1 if offset is None else offset
+    return wanted is None or not wanted.start <= offset_of(message) <= wanted.stop

@@ -1,27 +1,39 @@
-"""One command's session with the cluster: connections made of the service's settings, questions asked one after the
-other. Blocks.
+"""The session of a command, or of a job's driver, with the cluster: connections made of the service's settings,
+questions asked one after the other by the own protocol, and refusals in words that say what to do. Blocks.
+
+A driver, which lives for hours, opens a session for each set of questions: each logs in with the password and the token
+of now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 from kunicorn.clients.config import security_of, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
+from kunicorn.group.protocol import Committed, LogOffset
 from kunicorn.group.reactions import COORDINATOR_MOVED
-from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import Described, GroupAdmin
+from kunicorn.ipc.clock import wall_ms
+from kunicorn.ipc.messages import FetchToken, Token
+from kunicorn.kafka.admin import STALE_METADATA, Described, GroupAdmin, IsolationLevel, list_offsets
 from kunicorn.kafka.auth import BearerToken
 from kunicorn.kafka.cluster import Cluster, Timeouts
-from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable
+from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable, UnsupportedByBroker
+from kunicorn.kafka.metadata import Metadata, TopicInfo
+from kunicorn.kafka.record_times import first_not_older, record_times
 from kunicorn.kafka_errors import ErrorCode, describe, fault
+from kunicorn.positions import EARLIEST, LATEST, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
 
@@ -32,12 +44,28 @@ REQUEST_TIMEOUT = 10.0
 """Seconds."""
 _PATIENCE = 15.0
 """Seconds for a coordinator that moves or loads its offsets."""
+JOB_PATIENCE = 20.0
+"""Seconds for brokers that restart: a job's work of hours must not end for them. A person would rather be told."""
 _PAUSE = 0.5
+
+
+_TOKEN_LIFE = 0.8
+"""Share of a token's life in which it is used again, as librdkafka does."""
+_tokens: list[tuple[FetchToken, Token, float]] = []
+"""Token of this process, what it was asked by, and until when it is used: a driver opens sessions for each round."""
 
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """OAUTHBEARER token, if the settings ask for one. Raises `PeerError`, `ConfigError`."""
-    return await asyncio.to_thread(request.fetch, token_request(kafka)) if kafka.uses_tokens else None
+    if not kafka.uses_tokens:
+        return None
+    asked, now = token_request(kafka), time.time()
+    for known, token, until in _tokens:
+        if known == asked and now < until:
+            return token
+    token = await asyncio.to_thread(request.fetch, asked)
+    _tokens[:] = [(asked, token, now + _TOKEN_LIFE * (token.expires_at - now))]
+    return token
 
 
 def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
@@ -54,22 +82,198 @@ def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
     )
 
 
-class Visit:
-    """One command's connections to the cluster and the group's coordinator. Each question is answered before the next
-    line of the command runs, so that a person's Ctrl-C is never held back by an event loop.
+def partition_count(metadata: Metadata, topic: str) -> int:
+    """Number of the topic's partitions; 0 where it does not exist. Raises `ConfigError` where it is denied."""
+    info = metadata.topics.get(topic)
+    if info is not None and info.error and not info.gone:
+        remedy = fault(info.error).remedy(topic=f"the topic {topic!r}", rights="READ")
+        raise ConfigError(f"{describe(info.error)}: {remedy}")
+    return 0 if info is None else len(info.partitions)
+
+
+NOT_TOLD = "not told"
+"""State of a group that its broker cannot describe."""
+
+
+class ClusterSession:
+    """Connections to the cluster and one group's coordinator. Each question is answered before the next line of the
+    command runs, so that a person's Ctrl-C is never held back by an event loop.
+
+    Methods raise `ConfigError` where a topic or a partition's leader refuses, and what `cluster_session` turns into a
+    `ServiceError`.
     """
 
-    def __init__(self, settings: Settings, cluster: Cluster, token: Token | None, runner: asyncio.Runner) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        group_id: str,
+        token: Token | None,
+        runner: asyncio.Runner,
+        patience: float = 0.0,
+    ) -> None:
+        """`patience`: seconds to ask on for while brokers do not answer. Sends nothing."""
         self.settings = settings
-        self.group_id = settings.group.id
-        self.cluster = cluster
+        self.group_id = group_id
         self.token = token
-        self.group = GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
+        self.cluster = open_cluster(settings.kafka, token)
+        self.group = GroupAdmin(self.cluster, group_id, REQUEST_TIMEOUT)
+        self._level = IsolationLevel[settings.kafka.isolation_level.upper()]
         self._runner = runner
+        self._patience = patience
 
     def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """Result of the question, asked again while the coordinator moves. Raises `PeerError`. Blocks."""
-        return self._runner.run(patiently(question))
+        return self._runner.run(self._patiently(question))
+
+    async def _patiently(self, question: Callable[[], Awaitable[T]]) -> T:
+        began = asyncio.get_running_loop().time()
+        while True:
+            try:
+                return await question()
+            except CoordinatorUnavailable as error:
+                if error.error not in _PASSING or asyncio.get_running_loop().time() > began + _PATIENCE:
+                    raise
+            except AuthenticationFailed:
+                raise
+            except PeerError:
+                if asyncio.get_running_loop().time() > began + self._patience:
+                    raise
+                self.group.forget()  # Another broker may be the coordinator now.
+            await asyncio.sleep(_PAUSE)
+
+    def close(self) -> None:
+        self._runner.run(self.cluster.close())
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    def metadata(self, topics: Collection[str] | None) -> Metadata:
+        """What the cluster says of these topics (None: of all)."""
+        return self.ask(lambda: self.cluster.refresh(topics))
+
+    def topics(
+        self, wanted: Collection[str], besides: Collection[str] = (), setting: str = "group.topics"
+    ) -> list[str]:
+        """Names of the topics that are wanted, by name or by pattern (a leading ^), as the live service matches them;
+        and of those `besides` that exist. Raises `ConfigError` for one that is wanted by name and missing, naming the
+        `setting` to correct.
+        """
+        patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
+        named = [topic for topic in wanted if not topic.startswith("^")]
+        known = self.metadata(None if patterns else {*named, *besides}).topics
+        for name in named:
+            _refuse_missing(name, known.get(name), setting)
+        there = {name: info for name, info in known.items() if info.partitions and not info.error}
+        # Kafka's own are had by name alone, as in the live service.
+        matching = {
+            name for name, info in there.items() if not info.is_internal and any(each.match(name) for each in patterns)
+        }
+        return sorted(matching.union(named, (name for name in besides if name in there)))
+
+    def partitions(self, wanted: Collection[str], setting: str = "group.topics") -> list[TopicPartition]:
+        """All partitions of the topics; see `topics`. Raises `ConfigError` where nothing matches."""
+        topics = self.topics(wanted, (), setting)
+        if not topics:
+            raise ConfigError(f"no topic matches {', '.join(wanted)}; correct {setting}")
+        return [TopicPartition(topic, number) for topic in topics for number in sorted(self._numbers(topic))]
+
+    def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions that were not deleted. One that we may not see counts as there: asking for its
+        offsets says why.
+        """
+        topics = self.metadata({tp.topic for tp in partitions}).topics if partitions else {}
+        return [tp for tp in partitions if (info := topics.get(tp.topic)) is not None and not info.lacks(tp.partition)]
+
+    def count(self, topic: str) -> int:
+        """Number of the topic's partitions; 0 where it does not exist. Raises `ConfigError` where it is denied."""
+        return partition_count(self.metadata([topic]), topic)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Ids of those topics that exist (KIP-516): the same name under another id is another topic. None where brokers
+        know no ids (Kafka before 2.8).
+
+        Ask for them before asking for offsets: a topic that is created anew in between is then noticed the next time.
+        """
+        if not (wanted := sorted(set(topics))):
+            return {}
+        known = self.metadata(wanted).topics
+        for name in wanted:
+            if (info := known.get(name)) is not None and info.error and not info.gone:
+                _refuse_missing(name, info, "group.topics")
+        infos = {name: known[name] for name in wanted if name in known}
+        return {name: as_text(info.topic_id) for name, info in infos.items() if info.topic_id and not info.error}
+
+    def _numbers(self, topic: str) -> Collection[int]:
+        return self.cluster.metadata.topics[topic].partitions
+
+    # -- offsets of logs -----------------------------------------------------------------------------------------
+
+    def log_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        """The leaders' answers, some of them errors; see `kunicorn.kafka.admin.list_offsets`."""
+        return self.ask(lambda: self._list_offsets(queries)) if queries else {}
+
+    def edges(
+        self, partitions: Iterable[TopicPartition], level: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Edges]:
+        """First offset and end of each log, as of now, by the settings' isolation level unless another one is given.
+
+        Raises `ConfigError` where a leader does not answer.
+        """
+        wanted = list(partitions)
+        self._know(wanted)
+        first, end = (self._sure(dict.fromkeys(wanted, at), level) for at in (EARLIEST, LATEST))
+        return {tp: Edges(first[tp].offset, end[tp].offset) for tp in wanted}
+
+    def at(self, times: Offsets) -> dict[TopicPartition, int]:
+        """First offset that is not older than each time (milliseconds since 1970); `NO_OFFSET` where all are older.
+
+        Raises `ConfigError` where a leader does not answer: an offset that is guessed would be lost records.
+        """
+        self._know(times)
+        return {tp: each.offset for tp, each in self._sure(times).items()}
+
+    def at_or_end(self, times: Offsets) -> dict[TopicPartition, int]:
+        """As `at`; the log's end where all records are older."""
+        self._know(times)
+        answers = self.ask(lambda: first_not_older(self._list_offsets, times))
+        return {tp: each.offset for tp, each in _checked(answers).items()}
+
+    def record_times(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """Timestamps of the records at these offsets, in milliseconds since 1970, by the running service's rule.
+
+        A partition is missing whose leader does not answer, or whose records carry no time.
+        """
+        found = self.ask(lambda: record_times(self._list_offsets, offsets, wall_ms()))
+        return {tp: at for tp, at in found.items() if at != NO_TIMESTAMP}
+
+    def _know(self, partitions: Iterable[TopicPartition]) -> None:
+        """Ask for the partitions' leaders, where they are not known yet."""
+        known = self.cluster.metadata.topics
+        if unknown := {tp.topic for tp in partitions if tp.topic not in known}:
+            self.metadata(unknown)
+
+    def _sure(
+        self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None
+    ) -> Mapping[TopicPartition, LogOffset]:
+        """The leaders' answers, asked for again while leaders move, for as long as the session is patient."""
+
+        async def answers() -> Mapping[TopicPartition, LogOffset]:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._patience
+            while True:
+                found = await self._list_offsets(queries, level)
+                errors = {each.error for each in found.values() if each.error}
+                if not errors or not errors <= _MOVING or loop.time() >= deadline:
+                    return found
+                await asyncio.sleep(_PAUSE)
+
+        return _checked(self.ask(answers)) if queries else {}
+
+    async def _list_offsets(
+        self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None
+    ) -> Mapping[TopicPartition, LogOffset]:
+        return await list_offsets(self.cluster, queries, self._level if level is None else level, REQUEST_TIMEOUT)
+
+    # -- the group -----------------------------------------------------------------------------------------------
 
     def refused(self, error: int, what: str) -> ServiceError:
         """Error for a refusal by the coordinator: what happened, to what, and what to do."""
@@ -77,33 +281,56 @@ class Visit:
 
     def described(self) -> Described:
         """The group with its members; one that does not exist has the error `GROUP_ID_NOT_FOUND`. Raises
-        `FatalGroupError` where it may not be read.
+        `FatalGroupError` where it may not be read. A broker that describes no groups, as the embedded one, leaves the
+        state `NOT_TOLD` and names no members.
         """
-        group = self.ask(self.group.describe)
+        try:
+            group = self.ask(self.group.describe)
+        except UnsupportedByBroker:
+            return Described(ErrorCode.NONE, state=NOT_TOLD)
         if group.error and group.error != ErrorCode.GROUP_ID_NOT_FOUND:
             raise self.refused(group.error, group.why or "its members cannot be read")
         return group
 
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
+        """What the group has committed for each of these partitions, if anything; open transactions are waited for
+        (KIP-447). Raises `FatalGroupError` where it may not be read.
+        """
+
+        async def stable() -> Mapping[TopicPartition, Committed]:
+            found = await self.group.committed(partitions, stable=True)
+            if unstable := [each for each in found.values() if each.error == ErrorCode.UNSTABLE_OFFSET_COMMIT]:
+                raise CoordinatorUnavailable(unstable[0].error, "a transaction of the group is open")
+            return found
+
+        found = self.ask(stable)
+        for tp in partitions:
+            if (error := found[tp].error if tp in found else ErrorCode.UNKNOWN_SERVER_ERROR) != ErrorCode.NONE:
+                raise self.refused(error, f"the committed offset of {tp} cannot be read")
+        return {tp: found[tp] for tp in partitions}
+
 
 @contextmanager
-def visiting(settings: Settings, when_lost: str = "try again") -> Iterator[Visit]:
-    """A visit, whose failures are worded by the settings at fault.
+def cluster_session(
+    settings: Settings, group_id: str | None = None, *, when_lost: str = "try again", patience: float = 0.0
+) -> Iterator[ClusterSession]:
+    """A session, whose failures are worded by the settings at fault. `group_id`: another group than the settings'.
 
     Raises `ConfigError` if no broker answers or lets us in; `FatalGroupError` if the group refuses. `when_lost`: what
     to do when the connection broke in the middle.
     """
-    group_id = settings.group.id
+    group_id = group_id or settings.group.id
     try:
         with asyncio.Runner() as runner:
-            token = runner.run(fetch_token(settings.kafka))
-            cluster = open_cluster(settings.kafka, token)
+            session = ClusterSession(settings, group_id, runner.run(fetch_token(settings.kafka)), runner, patience)
             try:
-                yield Visit(settings, cluster, token, runner)
+                yield session
             finally:
-                runner.run(cluster.close())
+                session.close()
     except BrokersUnreachable as failure:
         raise ConfigError(unreached(failure)) from failure
     except AuthenticationFailed as failure:
+        _tokens.clear()
         raise ConfigError(str(failure)) from failure
     except CoordinatorUnavailable as failure:
         raise FatalGroupError(f"group {group_id!r}: {failure}: {_with_remedy(failure.error)}") from failure
@@ -117,17 +344,28 @@ def unreached(failure: PeerError) -> str:
     return text if "security_protocol" in text else f"{text}; correct kafka.bootstrap_servers, or start them"
 
 
-async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The coordinator's answer, waiting while it moves. Raises `CoordinatorUnavailable` and other `PeerError`s."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
-    while True:
-        try:
-            return await ask()
-        except CoordinatorUnavailable as error:
-            if error.error not in COORDINATOR_MOVED or loop.time() > deadline:
-                raise
-        await asyncio.sleep(_PAUSE)
+def as_text(topic_id: UUID) -> str:
+    """A topic's id as Kafka's own tools write it."""
+    return base64.b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+_MOVING = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+_PASSING = COORDINATOR_MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
+
+
+def _refuse_missing(name: str, topic: TopicInfo | None, setting: str) -> None:
+    error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if error:
+        remedy = fault(error).remedy(setting=setting, rights="DESCRIBE and READ")
+        raise ConfigError(f"topic {name!r}: {describe(error)}; {remedy}")
+
+
+def _checked(answers: Mapping[TopicPartition, LogOffset]) -> Mapping[TopicPartition, LogOffset]:
+    for tp, answer in answers.items():
+        if answer.error:
+            remedy = fault(answer.error).remedy(rights="DESCRIBE and READ")
+            raise ConfigError(f"{tp}: its leader does not tell an offset: {describe(answer.error)}; {remedy}")
+    return answers
 
 
 def _with_remedy(error: int) -> str:

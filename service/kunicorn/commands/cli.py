@@ -1,5 +1,5 @@
-"""The command line: `run`, `check`, `status`, `lag`, `leave`, `demo`, `config` and `completion`. Declarations only: a
-command imports what it needs when it runs, so that `kunicorn --version` loads no Kafka client.
+"""The command line: `run`, `check`, `status`, `lag`, `leave`, `demo`, `broker`, `config` and `completion`. Declarations
+only: a command imports what it needs when it runs, so that `kunicorn --version` loads no Kafka client.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from kunicorn.commands.cli_group import dlq_commands as dlq
 from kunicorn.commands.cli_group import offsets_commands as offsets
 from kunicorn.commands.cli_group import register_control as add_control
 from kunicorn.commands.cli_group import register_replay_one as add_desk
+from kunicorn.commands.cli_group import topics_commands as topics
+from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json
 from kunicorn.commands.cli_pipeline import app as pipeline
 from kunicorn.errors import ServiceError
+from kunicorn.linux import need_linux
 from kunicorn.text import as_json_text, check_confirmable
 
 config_commands = typer.Typer(
@@ -32,9 +35,7 @@ config_commands = typer.Typer(
 
 @config_commands.command(short_help="Show the settings in force: file, environment, defaults; secrets hidden.")
 def show(
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")] = Path(
-        "config.toml"
-    ),
+    config: Config = DEFAULT_CONFIG,
     every: Annotated[bool, typer.Option("--all", help="Those at their default, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; always all of them.")] = False,
 ) -> None:
@@ -106,6 +107,7 @@ def prepare() -> None:
 _EPILOG = """\b
 Examples:
   kunicorn demo                         see it work, without a Kafka of your own
+  kunicorn broker --seed 1000           a Kafka to try things out with, until Ctrl-C
   kunicorn check --config config.toml   is everything there that the service needs?
   kunicorn run --config config.toml     the service, until SIGTERM or Ctrl-C
   kunicorn status --watch               what does the service on this machine do?
@@ -144,17 +146,9 @@ app = typer.Typer(
 
 app.add_typer(dlq, name="dlq")
 app.add_typer(offsets, name="offsets")
+app.add_typer(topics, name="topics")
 app.add_typer(config_commands, name="config")
 app.add_typer(pipeline, name="pipeline")
-
-Config = Annotated[
-    Path,
-    typer.Option(
-        "--config", "-c", metavar="PATH", help="The settings' TOML file; config.example.toml shows every setting."
-    ),
-]
-
-Json = Annotated[bool, typer.Option("--json", help="For a program.")]
 
 
 def _say_version(wanted: bool) -> None:
@@ -174,7 +168,7 @@ def _options(
 
 @app.command(short_help="Run the service until SIGTERM or Ctrl-C.")
 def run(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     reload: Annotated[
         bool, typer.Option("--reload", help="For development: reload when the handler's files or the settings change.")
     ] = False,
@@ -197,6 +191,7 @@ def run(
     A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the
     handler anew and replaces one worker after the other, without a rebalance.
     """
+    need_linux()
     # Imports leave nothing to collect, and looking for it again and again takes a tenth of the start.
     gc.disable()
     from kunicorn.settings import Settings, at_a_desk, load
@@ -235,17 +230,22 @@ def run(
 
 @app.command(short_help="Say what is missing or wrong, without joining the group.")
 def check(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     tries: Annotated[
         int,
         typer.Option("--try", min=0, max=10_000, metavar="N", help="Let the handler handle the latest N records."),
     ] = 0,
+    waits: Annotated[
+        bool, typer.Option("--wait", help="For a pod's start: wait for what may pass by itself, such as an outage.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check settings, handler, brokers, topics, rights and group, a line for each, without joining the group.
+    """Check settings, handler, its setup, port, brokers, topics, rights and group, a line for each, without joining.
 
-    Says what this member would be given beside those there are. Safe beside running members. With --try the handler is
-    called in a process of its own with the latest records: nothing is committed, but what the handler does is real.
+    Says what this member would be given beside those there are. Safe beside running members: setup and teardown are
+    called in a process of its own. With --try the handler is, too, with the latest records: nothing is committed, but
+    what the handler does is real. With --wait brokers that do not answer or refuse the login, a coordinator or schema
+    registry that is away and a token that cannot be had are waited for; all else that is wrong ends it at once.
 
     Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler cannot be loaded or fails.
     """
@@ -257,17 +257,17 @@ def check(
 
     found = [Finding("settings", f"{config} is valid")]
     if as_json:
-        code = check_service(settings, found.append, records=tries)
+        code = check_service(settings, found.append, records=tries, waits=waits)
         typer.echo(as_json_text([finding.told() for finding in found]))
     else:
         typer.echo(str(found[0]))
-        code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries)
+        code = check_service(settings, lambda finding: typer.echo(str(finding)), records=tries, waits=waits)
     raise typer.Exit(code)
 
 
 @app.command(short_help="Show what the service on this machine does.")
 def status(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Where it answers, such as http://pod:9400; no file is read then.")
     ] = None,
@@ -291,7 +291,7 @@ def status(
 
 @app.command(short_help="Show how far behind the group is, in records and in time.")
 def lag(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     every: Annotated[bool, typer.Option("--all", help="All partitions that are behind, not only the worst.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -315,7 +315,7 @@ def leave(
     instance: Annotated[
         str, typer.Option("--instance", metavar="ID", help="The member's group_instance_id, such as a pod's name.")
     ],
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -343,6 +343,9 @@ def demo(
         typer.Option(metavar="HOST:PORT", help="A broker of yours; without it a mock cluster is started and removed."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=5.0, max=3600.0, help="How long it lasts, about.")] = 25.0,
+    arrow: Annotated[
+        bool, typer.Option("--arrow", help="Its handler gets columns, pyarrow.RecordBatch, in place of records.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
@@ -354,10 +357,51 @@ def demo(
     Examples:
       kunicorn demo
       kunicorn demo --bootstrap 127.0.0.1:9092 --seconds 60
+      kunicorn demo --arrow
     """
     from kunicorn.commands.demo.scenario import run_demo
 
-    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, as_json=as_json))
+    raise typer.Exit(run_demo(bootstrap=bootstrap, seconds=seconds, arrow=arrow, as_json=as_json))
+
+
+@app.command(short_help="Serve an embedded Kafka for trying things out.")
+def broker(
+    config: Config = Path("config.toml"),
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:PARTITIONS]", help="This topic; no settings are read then. May be repeated."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="N", help="Its port: as kafka.bootstrap_servers says, or 9092; 0: any."),
+    ] = None,
+    partitions: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Partitions of each topic.")] = 8,
+    seed: Annotated[
+        int, typer.Option(min=0, max=100_000, metavar="N", help="Orders to put into each topic that is consumed.")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Serve a Kafka on this machine until Ctrl-C: in memory, with the topics that the settings name.
+
+    For trying things out. It is librdkafka's mock cluster, no Kafka: what it lacks is printed when it serves.
+
+    Exits 0; 1 if it ends by itself; 2 if a setting is wrong, or the port is taken.
+
+    \b
+    Examples:
+      kunicorn broker --seed 1000
+      kunicorn broker --topic orders:8 --topic refunds --port 9092
+    """
+    from kunicorn.commands import broker as embedded
+
+    if topic:
+        topics, at = embedded.named(topic, partitions), 9092
+    else:
+        from kunicorn.settings import load
+
+        settings = load(config, os.environ)
+        topics, at = embedded.topics_of(settings, partitions), embedded.port_of(settings)
+    embedded.serve(topics, at if port is None else port, seed, typer.echo, as_json=as_json)
 
 
 # In the order in which --help lists them, behind those above.

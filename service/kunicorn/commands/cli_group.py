@@ -1,5 +1,5 @@
-"""The commands about a group: `offsets`, `pause`, `resume`, `seek`, `dlq` and `replay-one`. Declarations only: a
-command imports what it needs when it runs.
+"""The commands about a group: `offsets`, `topics`, `pause`, `resume`, `seek`, `dlq` and `replay-one`. Declarations
+only: a command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -7,27 +7,25 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.text import as_json_text, check_confirmable
+from kunicorn.text import as_json_text, check_confirmable, tell
 
 offsets_commands = typer.Typer(
     name="offsets", help="Show where the group stands, and put it elsewhere.", no_args_is_help=True,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
-Config = Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")]
-Json = Annotated[bool, typer.Option("--json", help="For a program.")]
-
 
 @offsets_commands.command("show", short_help="Show committed offsets beside the logs' starts and ends.")
 def show_offsets(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="topic,partition,offset, as --from-file reads it.")] = False,
 ) -> None:
@@ -39,7 +37,6 @@ def show_offsets(
 
     settings = load(config, os.environ)
     from kunicorn.commands import offsets
-    from kunicorn.text import tell
 
     if as_csv:
         offsets.export(settings, typer.echo)
@@ -50,7 +47,7 @@ def show_offsets(
 @offsets_commands.command("reset", short_help="Plan a reset of committed offsets; --execute does it.")
 def reset_offsets(  # noqa: PLR0913 - each is an option
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To where the logs begin.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To where they end: skips what is there.")] = False,
     to_datetime: Annotated[
@@ -91,6 +88,70 @@ def reset_offsets(  # noqa: PLR0913 - each is an option
     reset_offsets(settings, options, topic or (), typer.echo, execute=execute, as_json=as_json)
 
 
+topics_commands = typer.Typer(
+    name="topics", help="Compare the topics that the settings need with those there are, and create them.",
+    no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+@topics_commands.command("plan", short_help="Show what would be created or changed.")
+def plan_topics(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Show what `apply` would create or change: dead-letter, retry and output topics, and inputs that are missing.
+    Changes nothing.
+
+    Nothing is ever deleted or lowered, and partitions are not added: keys would move.
+
+    Exits 0; 2 if no broker answers, one refuses, or a missing topic cannot be planned.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands import topics
+
+    tell(topics.show(settings), typer.echo, as_json=as_json)
+
+
+@topics_commands.command("check", short_help="Fail unless every topic is as the settings need it.")
+def check_topics(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Show the plan, and fail where there is anything in it: for a pipeline that deploys. Changes nothing.
+
+    Exits 0 if there is nothing to do; 2 if there is, or no broker answers.
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    from kunicorn.commands import topics
+
+    topics.check(settings, typer.echo, as_json=as_json)
+
+
+@topics_commands.command("apply", short_help="Create and change topics, after the plan was shown.")
+def apply_topics(
+    config: Config = DEFAULT_CONFIG,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the plan, ask, and carry it out. Nothing is ever deleted or lowered.
+
+    A change that brokers refuse does not hold up the others.
+
+    Exits 0 if everything is done, or there was nothing to do; 2 if a change was refused, nobody confirmed, or no broker
+    answers.
+
+    \b
+    Examples:
+      kunicorn topics plan
+      kunicorn topics apply --yes
+    """
+    from kunicorn.settings import load
+
+    settings = load(config, os.environ)
+    check_confirmable(yes=yes, as_json=as_json)
+    from kunicorn.commands import topics
+
+    topics.apply(settings, typer.echo, lambda: yes or typer.confirm("Do it?"), as_json=as_json)
+
+
 Partitions = Annotated[
     list[str] | None, typer.Argument(metavar="TOPIC[:N[-M]]...", help="Such as orders:7, orders:0-3, or orders.")
 ]
@@ -100,45 +161,48 @@ Every = Annotated[bool, typer.Option("--all", help="All partitions of this membe
 
 
 def register_control(app: typer.Typer) -> None:
-    """Add `pause`, `resume` and `seek` to the application."""
-    app.command(short_help="Have a running service fetch some partitions no more.")(pause)
-    app.command(short_help="Have a running service go on with paused or halted partitions.")(resume)
+    """Add `pause`, `resume`, `seek` and `recycle` to the application."""
+    pause, resume = _for_some("pause"), _for_some("resume")
+    app.command("pause", help=_PAUSE, short_help="Have a running service fetch some partitions no more.")(pause)
+    app.command("resume", help=_RESUME, short_help="Have a running service go on with paused or halted partitions.")(
+        resume
+    )
     app.command(short_help="Put partitions of a running service at another offset.")(seek)
+    app.command(short_help="Have a running service replace a worker, without a rebalance.")(recycle)
 
 
-def pause(
-    partitions: Partitions = None,
-    every: Every = False,
-    config: Config = Path("config.toml"),
-    url: Url = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
-) -> None:
-    """Pause partitions in the service on this machine, or at --url; what is in hand is finished.
+_PAUSE = """Pause partitions in the service on this machine, or at --url; what is in hand is finished.
 
-    A pause is this member's own: when the partition leaves it, or the service restarts, it is over. With --url
-    it takes [http] token; here, as the service's user, it takes none.
+A pause is this member's own: when the partition leaves it, or the service restarts, it is over. With --url
+it takes [http] token; here, as the service's user, it takes none.
 
-    Exits 0 if they are paused, 2 if not.
-    """
-    _act("pause", _named(partitions, every=every), config, url, token_file, as_json=as_json)
+Exits 0 if they are paused, 2 if not.
+"""
+_RESUME = """Resume partitions that are paused or halted; a record that halted its partition gets as many tries as a
+new one.
+
+With --url it takes [http] token; here, as the service's user, it takes none.
+
+Exits 0 if they go on, 2 if not.
+"""
 
 
-def resume(
-    partitions: Partitions = None,
-    every: Every = False,
-    config: Config = Path("config.toml"),
-    url: Url = None,
-    token_file: TokenFile = None,
-    as_json: Json = False,
-) -> None:
-    """Resume partitions that are paused or halted; a record that halted its partition gets as many tries as a new one.
+def _for_some(action: str) -> Callable[..., None]:
+    """The command of an action on partitions that are named, or on all."""
 
-    With --url it takes [http] token; here, as the service's user, it takes none.
+    def command(
+        partitions: Partitions = None,
+        every: Every = False,
+        config: Config = DEFAULT_CONFIG,
+        url: Url = None,
+        token_file: TokenFile = None,
+        as_json: Json = False,
+    ) -> None:
+        if bool(partitions) == every:
+            raise ConfigError("name partitions, such as orders:7, or say --all")
+        _act(action, {"partitions": partitions or []}, (config, url, token_file), as_json=as_json)
 
-    Exits 0 if they go on, 2 if not.
-    """
-    _act("resume", _named(partitions, every=every), config, url, token_file, as_json=as_json)
+    return command
 
 
 def seek(  # noqa: PLR0913 - each is an option
@@ -151,7 +215,7 @@ def seek(  # noqa: PLR0913 - each is an option
     earliest: Annotated[bool, typer.Option("--earliest", help="To where the log begins.")] = False,
     latest: Annotated[bool, typer.Option("--latest", help="To where it ends: skips what is there.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it. Without, only the plan is shown.")] = False,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     url: Url = None,
     token_file: TokenFile = None,
     as_json: Json = False,
@@ -171,9 +235,25 @@ def seek(  # noqa: PLR0913 - each is an option
       kunicorn seek orders:0-3 --to-datetime 2h --execute --url http://orders-2:9400
     """
     body = {**_target(to_offset, to_datetime, earliest=earliest, latest=latest), "execute": execute}
-    answer = _act("seek", {"partitions": partitions, **body}, config, url, token_file, as_json=as_json)
-    if not execute and not as_json and answer["ok"]:
-        typer.echo("--execute does it")
+    further = "" if execute else "--execute does it"
+    _act("seek", {"partitions": partitions, **body}, (config, url, token_file), further, as_json=as_json)
+
+
+def recycle(
+    worker: Annotated[int, typer.Argument(min=0, metavar="WORKER", help="Its number, as `kunicorn status` says.")],
+    config: Config = DEFAULT_CONFIG,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+) -> None:
+    """Have the running service replace a worker: its successor starts, then it finishes what it has and ends.
+
+    No rebalance. A call that does not end within drain_timeout_ms is interrupted, and its record is handled again. With
+    --url it takes [http] token; here, as the service's user, it takes none.
+
+    Exits 0 if the replacement has begun, 2 if not.
+    """
+    _act("recycle", {"worker": worker}, (config, url, token_file), as_json=as_json)
 
 
 def _target(
@@ -193,31 +273,25 @@ def _target(
     return given[0]
 
 
-def _named(partitions: list[str] | None, *, every: bool) -> Mapping[str, Any]:
-    if bool(partitions) == every:
-        raise ConfigError("name partitions, such as orders:7, or say --all")
-    return {"partitions": partitions or []}
-
-
 def _act(
-    action: str, body: Mapping[str, Any], config: Path, url: str | None, token_file: Path | None, *, as_json: bool
-) -> Mapping[str, Any]:
-    """Ask the running service, and print the answer. Raises `ConfigError` where it refuses."""
-    from kunicorn.commands.control import RunningService, lines
+    action: str,
+    body: Mapping[str, Any],
+    place: tuple[Path, str | None, Path | None],
+    further: str = "",
+    *,
+    as_json: bool,
+) -> None:
+    """Ask the running service, and print the answer. `place`: settings, URL and token's file. Raises `ConfigError`
+    where it refuses.
+    """
+    from kunicorn.commands.control import Reply, RunningService
     from kunicorn.settings import load
-    from kunicorn.text import as_json_text
 
-    answer = RunningService.of(load(config, os.environ), url, token_file).ask(action, body)
-    if as_json:
-        typer.echo(as_json_text(answer))
-    else:
-        for line in lines(answer.get("partitions", ())):
-            typer.echo(line)
-    if not answer["ok"]:
-        raise ConfigError(f"{answer['said']}{_hint(answer['said'])}")
-    if not as_json:
-        typer.echo(answer["said"])
-    return answer
+    config, url, token_file = place
+    reply = Reply(RunningService.of(load(config, os.environ), url, token_file).ask(action, body), further)
+    tell(reply, typer.echo, as_json=as_json)
+    if not reply.ok:
+        raise ConfigError(f"{reply.answer['said']}{_hint(reply.answer['said'])}")
 
 
 def _hint(said: str) -> str:
@@ -234,8 +308,9 @@ dlq_commands = typer.Typer(
 
 @dlq_commands.command("list", short_help="Count letters by error and by where they came from.")
 def list_letters(
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     latest: Annotated[int, typer.Option(min=0, help="How many of the latest letters to name.")] = 10,
+    letters: Annotated[str | None, typer.Option(help="Another dead-letter topic than dead_letters.topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; the latest letters whole.")] = False,
 ) -> None:
     """Count all letters by error type, topic and partition, and name the latest. Changes nothing."""
@@ -244,16 +319,16 @@ def list_letters(
     settings = load(config, os.environ)
     from kunicorn.commands.dlq import summary
     from kunicorn.commands.dlq_topic import opened
-    from kunicorn.text import tell
 
-    with opened(settings) as topic:
+    with opened(settings, letters) as topic:
         tell(summary(topic.name, topic.letters(), latest), typer.echo, as_json=as_json)
 
 
 @dlq_commands.command("show", short_help="Show one letter whole.")
 def show_letter(
     place: Annotated[str, typer.Argument(metavar="PARTITION@OFFSET", help="As `kunicorn dlq list` names it.")],
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
+    letters: Annotated[str | None, typer.Option(help="Another dead-letter topic than dead_letters.topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; nothing is cut.")] = False,
 ) -> None:
     """Show where a letter came from, why, and its key, headers and value. Changes nothing."""
@@ -262,16 +337,15 @@ def show_letter(
     settings = load(config, os.environ)
     from kunicorn.commands import dlq
     from kunicorn.commands.dlq_topic import opened
-    from kunicorn.text import tell
 
-    with opened(settings) as topic:
+    with opened(settings, letters) as topic:
         tell(dlq.one(topic, place), typer.echo, as_json=as_json)
 
 
 @dlq_commands.command("replay", short_help="Send letters back to the topics they came from.")
 def replay_letters(  # noqa: PLR0913 - each is an option
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     since: Annotated[str | None, typer.Option(help="Given up then or later: a time with zone, or an age: 2h.")] = None,
     until: Annotated[str | None, typer.Option(help="Given up before then.")] = None,
     error: Annotated[str | None, typer.Option(help="Error type, with or without its module.")] = None,
@@ -280,6 +354,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     from_beginning: Annotated[bool, typer.Option(help="Those that were replayed before, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
+    letters: Annotated[str | None, typer.Option(help="Another dead-letter topic than dead_letters.topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; with --yes.")] = False,
 ) -> None:
     """Send letters back with their key, value, headers and timestamp, and count the replay in a header.
@@ -310,6 +385,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         settings,
         chosen,
         limit,
+        letters=letters,
         from_beginning=from_beginning,
         confirm=lambda: yes or typer.confirm("Send them back?"),
         say=(lambda _: None) if as_json else typer.echo,
@@ -327,9 +403,7 @@ def replay_record(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION")],
     offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET")],
-    config: Annotated[Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file.")] = Path(
-        "config.toml"
-    ),
+    config: Config = DEFAULT_CONFIG,
     debug: Annotated[bool, typer.Option("--pdb", help="Stop in the debugger where the handler raises.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For a program.")] = False,
 ) -> None:
@@ -349,7 +423,6 @@ def replay_record(
     from kunicorn.commands import replay_one
     from kunicorn.positions import TopicPartition
     from kunicorn.settings import load
-    from kunicorn.text import tell
 
     if debug and (as_json or not sys.stdin.isatty()):
         raise ConfigError("--pdb needs a person at a terminal: leave --json out, and do not redirect the input")

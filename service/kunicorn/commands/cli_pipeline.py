@@ -7,12 +7,15 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.handler.extras import install_extra
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.executors import SettingsFile
@@ -25,9 +28,6 @@ app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 
-Config = Annotated[
-    Path, typer.Option("--config", "-c", metavar="PATH", help="The settings' TOML file; executors need the same path.")
-]
 Master = Annotated[
     str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, k8s://…, yarn.")
 ]
@@ -39,7 +39,7 @@ Json = Annotated[bool, typer.Option("--json", help="For a program: what came of 
 @app.command(short_help="Handle history again; the live group's offsets stay as they are.")
 def backfill(  # noqa: PLR0913 - each is an option
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     master: Master = "local[*]",
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First record: a time with its zone, or an age: 2h.")
@@ -56,6 +56,12 @@ def backfill(  # noqa: PLR0913 - each is an option
     topic: Annotated[list[str] | None, typer.Option(help="Only these of group.topics.")] = None,
     run: RunId = None,
     resume: Annotated[str | None, typer.Option(metavar="ID", help="Go on with a run that was cut off.")] = None,
+    begin_or_resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Begin the run of that name, or go on with it: for what starts a job again by itself."
+        ),
+    ] = None,
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
@@ -66,25 +72,33 @@ def backfill(  # noqa: PLR0913 - each is an option
 
     Exits 0 if everything was handled, 6 if something is left: stopped, or halted by its handler.
     """
+    _check_extra()
     from kunicorn.pipeline import backfill as job
     from kunicorn.text import span
 
     settings, file = _read(config)
     if resume is not None:
-        if any(each is not None for each in (since, until, slack, offsets, topic, run)):
+        if any(each is not None for each in (since, until, slack, offsets, topic, run, begin_or_resume)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
         raise typer.Exit(_told(job.resume(settings, file, resume, master, _saying(as_json)), as_json))
+    if begin_or_resume is not None and run is not None:
+        raise ConfigError("--begin-or-resume names the run itself; leave out --run")
     slack_ms = None if slack is None else round(span("--slack", slack) * 1000)
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
         return _tell(job.dry_run(settings, request), as_json=as_json)
-    raise typer.Exit(_told(job.backfill(settings, file, request, master, run, _saying(as_json)), as_json))
+    said = _saying(as_json)
+    if begin_or_resume is not None:
+        done = job.begin_or_resume(settings, file, request, master, begin_or_resume, said)
+    else:
+        done = job.backfill(settings, file, request, master, run, said)
+    raise typer.Exit(_told(done, as_json))
 
 
 @app.command(short_help="Handle records as they come, with Structured Streaming.")
 def stream(
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     master: Master = "local[*]",
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
@@ -104,6 +118,7 @@ def stream(
 
     Exits 0 after a stop, 6 if a record halts the stream.
     """
+    _check_extra()
     from kunicorn.pipeline import stream as job
 
     settings, file = _read(config)
@@ -115,7 +130,7 @@ def stream(
 def export(
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     master: Master = "local[*]",
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
     value: Annotated[
@@ -130,6 +145,7 @@ def export(
     Calls no handler, joins no group. Killed anywhere, every record is there once: the next export repeats the round
     underway under the same names, or in a Delta table commits it unless that has happened.
     """
+    _check_extra()
     from kunicorn.pipeline import export as job
     from kunicorn.pipeline.export import form_asked
     from kunicorn.pipeline.state import place
@@ -144,13 +160,14 @@ def export(
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
 
     Exits 0 if there are none, 6 if there are.
     """
+    _check_extra()
     from kunicorn.pipeline import reconcile as job
     from kunicorn.pipeline.state import place
 
@@ -162,7 +179,7 @@ def reconcile(
 def manifest(  # noqa: PLR0913 - each is an option
     command: Annotated[list[str], typer.Argument(metavar="-- JOB …", help="The job: backfill --from 7d")],
     *,
-    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn[pipeline].")],
+    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn's extra pipeline.")],
     kind: Annotated[str, typer.Option(help="submit, job, kubeflow or apache.")] = "job",
     name: Annotated[str, typer.Option(help="Of the job's objects.")] = "kunicorn-pipeline",
     namespace: Annotated[str, typer.Option(help="Where it runs.")] = "default",
@@ -182,6 +199,13 @@ def manifest(  # noqa: PLR0913 - each is an option
     arguments = arguments_of(command, kind)
     cluster = Cluster(name, namespace, image, config_map, secret, service_account, executors, arguments)
     typer.echo(rendered(kind, cluster), nl=False)
+
+
+def _check_extra() -> None:
+    """Raise `ConfigError` where the packages are missing that every job's module imports."""
+    missing = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} cannot be imported: {install_extra('pipeline')}")
 
 
 def _read(config: Path) -> tuple[Settings, SettingsFile]:
@@ -222,7 +246,7 @@ def _time(option: str, text: str | None) -> int | None:
 @app.command("catch-up", short_help="Take over a group that is far behind, bring it to its end, hand it back.")
 def catch_up(
     *,
-    config: Config = Path("config.toml"),
+    config: Config = DEFAULT_CONFIG,
     master: Master = "local[*]",
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
@@ -238,6 +262,7 @@ def catch_up(
 
     Exits 0 if the group is at the ends, 4 if it has members, 6 if something is left.
     """
+    _check_extra()
     from kunicorn.pipeline import catch_up as job
 
     settings, file = _read(config)

@@ -11,7 +11,7 @@ import os
 import platform
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,11 +144,28 @@ def _who() -> str:
 _HEAD = ("partition", "committed", "position", "then", "records", "log start", "log end", "note")
 
 
-def lines(moves: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A seek's plan for the person who decides. `moves`: as the service answers, see
-    `kunicorn.observe.requests.SeekMove`.
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the service answered: `ok`, `said`, and for a seek the move of each partition
+    (`kunicorn.observe.requests.SeekMove`).
     """
-    yield from table(_HEAD, map(_row, moves))
+
+    answer: Mapping[str, Any]
+    further: str = ""
+    """What to do next, for a person."""
+
+    @property
+    def ok(self) -> bool:
+        return bool(self.answer["ok"])
+
+    def lines(self) -> Iterator[str]:
+        yield from table(_HEAD, map(_row, self.answer.get("partitions", ())))
+        if self.ok:
+            yield self.answer["said"]
+            yield from [self.further] if self.further else []
+
+    def as_json(self) -> Mapping[str, Any]:
+        return self.answer
 
 
 def _row(move: Mapping[str, Any]) -> tuple[str | int | None, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,11 +18,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from kunicorn.clients.post import Post
-from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, opened
+from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, one_line, opened
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
 from kunicorn.settings import Settings
-from kunicorn.text import json_bytes, printable, shown_bytes
+from kunicorn.text import utc
 
 _REMEMBER_EVERY = 1_000
 _FLUSH_SECONDS = 120.0
@@ -197,7 +196,7 @@ class Letters:
         return sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))
 
     def lines(self) -> Iterator[str]:
-        span = f", {_time(self.times[0])} to {_time(self.times[1])}" if self.times else ""
+        span = f", {utc(self.times[0])} to {utc(self.times[1])}" if self.times else ""
         yield f"{self.topic}: {self.total} dead letter{'' if self.total == 1 else 's'}{span}"
         for (error, source, partition), count in self.groups():
             yield f"{count:>8}  {error}  {source}-{partition}"
@@ -209,8 +208,8 @@ class Letters:
             told = found.told
             assert told is not None
             source = f"{told.topic}-{told.partition}@{told.offset}"
-            error = f"{told.cause.type}: {_one_line(told.cause.message)}"
-            yield f"  {found.partition}@{found.offset}  {_time(told.time_ms)}  {source}  {error}"
+            error = f"{told.cause.type}: {one_line(told.cause.message)}"
+            yield f"  {found.partition}@{found.offset}  {utc(told.time_ms)}  {source}  {error}"
 
     def as_json(self) -> dict[str, Any]:
         groups = [
@@ -218,7 +217,7 @@ class Letters:
             for (error, source, partition), count in self.groups()
         ]
         told = {"topic": self.topic, "letters": self.total, "foreign": self.foreign.total(), "groups": groups}
-        return {**told, "latest": [_plain(found) for found in self.latest]}
+        return {**told, "latest": [found.as_json() for found in self.latest]}
 
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
@@ -229,21 +228,7 @@ def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
     return counted
 
 
-@dataclass(frozen=True, slots=True)
-class OneLetter:
-    """One record of the dead-letter topic, whole."""
-
-    found: Found
-
-    def lines(self) -> Iterator[str]:
-        return _whole(self.found)
-
-    def as_json(self) -> dict[str, Any]:
-        """Bytes that are not UTF-8 are base64."""
-        return _plain(self.found)
-
-
-def one(topic: LettersTopic, place: str) -> OneLetter:
+def one(topic: LettersTopic, place: str) -> Found:
     """The letter at "partition@offset". Raises `ConfigError`."""
     number, at, offset = place.partition("@")
     if not (at and number.isdecimal() and offset.isdecimal()):
@@ -253,7 +238,7 @@ def one(topic: LettersTopic, place: str) -> OneLetter:
         ends = {other: bound[1] for other, bound in topic.bounds.items() if other != int(number)}
         for found in topic.letters({**ends, int(number): int(offset)}):
             if found.offset == int(offset):
-                return OneLetter(found)
+                return found
             break
     raise ConfigError(f"there is no record at {place} of {topic.name!r}: it has {_shown_bounds(topic)}")
 
@@ -263,57 +248,19 @@ def _shown_bounds(topic: LettersTopic) -> str:
                      for number, (first, end) in topic.bounds.items())  # fmt: skip
 
 
-def _whole(found: Found) -> Iterator[str]:
-    record, told = found.record, found.told
-    if told is None:
-        yield f"no dead letter of kunicorn's: {found.why}"
-    else:
-        yield f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}"
-        yield f"given up  {_time(told.time_ms)} after {told.cause.attempts} attempts, {told.replays} replays before"
-        yield f"error     {told.cause.type}: {_one_line(told.cause.message)}"
-        yield from (f"          {printable(line)}" for line in told.cause.stack.splitlines())
-    yield f"timestamp {_time(record.timestamp) if record.timestamp is not None else 'none'}"
-    yield f"key       {shown_bytes(record.key)}"
-    for name, value in told.headers if told is not None else record.headers:
-        yield f"header    {printable(name)}: {shown_bytes(value)}"
-    yield f"value     {shown_bytes(record.value)}"
-
-
-def _plain(found: Found) -> dict[str, Any]:
-    record, told = found.record, found.told
-    letter: dict[str, Any] = {
-        "place": f"{found.partition}@{found.offset}",
-        "timestamp": record.timestamp,
-        "key": json_bytes(record.key),
-        "value": json_bytes(record.value),
-        "headers": [[name, json_bytes(value)] for name, value in (told.headers if told else record.headers)],
-    }
-    if told is not None:
-        letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
-        letter |= {"error": told.cause.type, "message": told.cause.message, "stack": told.cause.stack}
-        letter |= {"attempts": told.cause.attempts, "time": told.time_ms, "replays": told.replays}
-    return letter
-
-
-def _one_line(text: str) -> str:
-    return printable(text.splitlines()[0] if text else "")[:200]
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def run(
     settings: Settings,
     selection: Selection,
     limit: int | None,
     *,
+    letters: str | None = None,
     from_beginning: bool,
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Plan, ask for confirmation, send; the result for a program. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
-    with opened(settings) as topic:
+    """Plan, ask for confirmation, send; the result for a program. `letters`: another dead-letter topic than that of the
+    settings. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
+    with opened(settings, letters) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)

@@ -4,27 +4,28 @@ been replayed. Joins no group. Times are milliseconds since 1970.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer
 
 from kunicorn.clients.access import range_consumer, token_login
 from kunicorn.clients.config import consumer_properties, dead_letter_target
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
-from kunicorn.clients.session import fetch_token
-from kunicorn.errors import ConfigError, PeerError
+from kunicorn.clients.session import ClusterSession, cluster_session
+from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
-from kunicorn.ipc.messages import Token
-from kunicorn.librdkafka.errors import fault_of
-from kunicorn.positions import OffsetRange
+from kunicorn.kafka.errors import CoordinatorUnavailable
+from kunicorn.kafka.stored_positions import Lost, resolve
+from kunicorn.kafka_errors import describe, fault
+from kunicorn.positions import OffsetRange, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.handler import default_topic
+from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 _METADATA_BYTES = 4_000
 """The broker takes 4096 (`offset.metadata.max.bytes`)."""
@@ -118,40 +119,73 @@ class Found:
     offset: int
     record: Record
     told: Told | None
-    """None: it is no dead letter of ours, and `why` says what is missing."""
+    """None: it is no dead letter, and `why` says what is missing."""
     why: str = ""
+
+    def lines(self) -> Iterator[str]:
+        record, told = self.record, self.told
+        if told is None:
+            yield f"no dead letter of kunicorn's: {self.why}"
+        else:
+            yield f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}"
+            yield f"given up  {utc(told.time_ms)} after {told.cause.attempts} attempts, {told.replays} replays before"
+            yield f"error     {told.cause.type}: {one_line(told.cause.message)}"
+            yield from (f"          {printable(line)}" for line in told.cause.stack.splitlines())
+        yield f"timestamp {utc(record.timestamp) if record.timestamp is not None else 'none'}"
+        yield f"key       {shown_bytes(record.key)}"
+        for name, value in told.headers if told is not None else record.headers:
+            yield f"header    {printable(name)}: {shown_bytes(value)}"
+        yield f"value     {shown_bytes(record.value)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Bytes that are not UTF-8 are base64."""
+        record, told = self.record, self.told
+        letter: dict[str, Any] = {
+            "place": f"{self.partition}@{self.offset}",
+            "timestamp": record.timestamp,
+            "key": json_bytes(record.key),
+            "value": json_bytes(record.value),
+            "headers": [[name, json_bytes(value)] for name, value in (told.headers if told else record.headers)],
+        }
+        if told is not None:
+            letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
+            letter |= {"error": told.cause.type, "message": told.cause.message, "stack": told.cause.stack}
+            letter |= {"attempts": told.cause.attempts, "time": told.time_ms, "replays": told.replays}
+        return letter
+
+
+def one_line(text: str) -> str:
+    """An error's message in a list."""
+    return printable(text.splitlines()[0] if text else "")[:200]
 
 
 class LettersTopic:
-    """The dead-letter topic, with a client of its own. Every method blocks.
+    """The dead-letter topic. Every method blocks.
 
     Raises `ConfigError` where the topic is missing or the brokers do not answer.
     """
 
-    def __init__(self, settings: Settings, consumer: Consumer, token: Token | None) -> None:
-        self.name = settings.dead_letter_topic or default_topic(settings.group.id)
-        self.side_group = f"{settings.group.id}.dlq-replay"
-        self._settings = settings
+    def __init__(self, session: ClusterSession, consumer: Consumer, name: str | None = None) -> None:
+        """`session`: of the side group, which remembers what was replayed. `name`: None for the settings' topic."""
+        settings = session.settings
+        self.name = name or settings.dead_letter_topic or default_topic(settings.group.id)
+        self._session = session
         self._consumer = consumer
-        self._token = token
         partitions = self.partitions_of(self.name)
         if not partitions:
             raise ConfigError(
                 f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
                 f"dead_letters.topic"
             )
-        self.bounds = {number: self._bounds(number) for number in range(partitions)}
+        self.bounds = {tp.partition: edges for tp, edges in session.edges(self._each(partitions)).items()}
         """First offset and end of each partition, at the start."""
 
     def partitions_of(self, topic: str) -> int:
         """Number of the topic's partitions; 0 where it does not exist."""
-        found = self._asked(lambda: self._consumer.list_topics(topic, timeout=10)).topics.get(topic)
-        return len(found.partitions) if found is not None and found.error is None else 0
+        return self._session.count(topic)
 
-    def _bounds(self, number: int) -> tuple[int, int]:
-        place = TopicPartition(self.name, number)
-        first, end = self._asked(lambda: self._consumer.get_watermark_offsets(place, timeout=10))
-        return int(first), int(end)
+    def _each(self, partitions: int) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(partitions)]
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         """Records from the beginning (or from `starts`, by partition) up to the ends."""
@@ -167,72 +201,55 @@ class LettersTopic:
 
     def replayed(self) -> dict[int, Replayed]:
         """Replayed letters by partition, as the side group has them."""
-        asked = [TopicPartition(self.name, number) for number in self.bounds]
-        known = self._asked(lambda: self._consumer.committed(asked, timeout=15))
-        # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
-        return {
-            each.partition: Replayed(each.offset, each.metadata or "")
-            if 0 <= each.offset <= self.bounds[each.partition][1]
-            else Replayed()
-            for each in known
-        }
+        try:
+            committed = self._session.committed(self._each(len(self.bounds)))
+        except CoordinatorUnavailable as error:
+            group = f"the group {self._session.group_id!r}, which remembers what was replayed"
+            remedy = fault(error.error).remedy(group=group)
+            raise ConfigError(f"{describe(error.error)}: {remedy}") from error
+        found: dict[int, Replayed] = {}
+        for tp, known in committed.items():
+            at = max(0, known.offset)
+            loss = resolve(tp, Position(at), self.bounds[tp.partition]).loss
+            # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
+            anew = loss is not None and loss.why is Lost.TRUNCATED
+            found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)
+        return found
 
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         """Commit for the side group."""
-        offsets = [
-            TopicPartition(self.name, number, each.upto, metadata=each.metadata()) for number, each in replayed.items()
-        ]
-        self._asked(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+        offsets = {
+            TopicPartition(self.name, number): Position(each.upto, done=each.metadata())
+            for number, each in replayed.items()
+        }
+        answers = self._session.ask(lambda: self._session.group.commit(offsets, ""))
+        for tp, error in answers.items():
+            if error:
+                raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")
 
     def producer(self) -> Producer:
         """Producer for sending back, with the properties with which letters are sent."""
-        target = dead_letter_target(self._settings, f"{self._settings.kafka.client_id}-dlq", self.name)
+        settings = self._session.settings
+        target = dead_letter_target(settings, f"{settings.kafka.client_id}-dlq", self.name)
         assert target is not None
-        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_login(self._token)})
-
-    def _asked(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except KafkaException as error:
-            raise ConfigError(self._explained(self._group_refusal() or error.args[0])) from error
-
-    def _group_refusal(self) -> KafkaError | None:
-        """Error of the side group's coordinator, which librdkafka reports as an event only: the question just times
-        out.
-        """
-        told = (message.error() for message in self._consumer.consume(_BATCH, 0.1))
-        return next((each for each in told if each and each.code() == KafkaError.GROUP_AUTHORIZATION_FAILED), None)
-
-    def _explained(self, error: KafkaError) -> str:
-        """Message for a refusal by the brokers, with what to do."""
-        if error.code() not in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
-            return f"the brokers do not answer: {error.str()}; see kafka.bootstrap_servers"
-        remedy = fault_of(error.code()).remedy(
-            topic=f"the topic {self.name!r}",
-            group=f"the group {self.side_group!r}, which remembers what was replayed",
-            rights="READ",
-        )
-        return f"{error.str()}: {remedy}"
+        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_login(self._session.token)})
 
 
 @contextmanager
-def opened(settings: Settings) -> Iterator[LettersTopic]:
-    """The dead-letter topic of these settings. Raises `ConfigError`."""
-    try:
-        token = asyncio.run(fetch_token(settings.kafka))
-    except PeerError as error:
-        raise ConfigError(f"no OAUTHBEARER token: {error}") from error
-    properties = dict(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"))
-    consumer = range_consumer({**properties, "group.id": f"{settings.group.id}.dlq-replay"}, token)
-    try:
-        yield LettersTopic(settings, consumer, token)
-    finally:
-        consumer.close()
+def opened(settings: Settings, name: str | None = None) -> Iterator[LettersTopic]:
+    """The dead-letter topic of these settings, or another one. Raises `ConfigError`; `FatalGroupError` where the side
+    group refuses."""
+    with cluster_session(settings, f"{settings.group.id}.dlq-replay") as session:
+        consumer = range_consumer(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"), session.token)
+        try:
+            yield LettersTopic(session, consumer, name)
+        finally:
+            consumer.close()
 
 
 def _found(message: Message) -> Found:
     record = Record.of(message)
     try:
-        return Found(record.partition, record.offset, record, read(record.headers))
+        return Found(record.partition, record.offset, record, read(record.headers, record.timestamp))
     except Unreadable as error:
         return Found(record.partition, record.offset, record, None, str(error))

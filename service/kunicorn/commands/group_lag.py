@@ -4,19 +4,18 @@ brokers know them. Joins nothing, changes nothing, fetches no record.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from kunicorn.clients.session import REQUEST_TIMEOUT, Visit
+from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.errors import ConfigError
-from kunicorn.group.protocol import EARLIEST, LATEST, Committed, LogOffset
-from kunicorn.ipc.clock import wall_ms
-from kunicorn.kafka.admin import Described, DescribedMember, IsolationLevel, list_offsets
-from kunicorn.kafka.metadata import Metadata
-from kunicorn.kafka.record_times import record_times
-from kunicorn.kafka_errors import ErrorCode, describe, fault
-from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kunicorn.group.protocol import Committed, LogOffset
+from kunicorn.kafka.admin import Described, DescribedMember
+from kunicorn.kafka.stored_positions import Lost, resolve
+from kunicorn.kafka_errors import ErrorCode, describe
+from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
+from kunicorn.text import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,39 @@ class Standing:
     """Why one of the offsets is not known."""
 
     @property
-    def lag(self) -> int | None:
-        """Number of records that a restart would handle at most; without a committed offset it is not known."""
+    def log(self) -> Edges | None:
+        """Edges of the log; None where one of them is not known."""
+        return None if self.first is None or self.end is None else Edges(self.first, self.end)
+
+    @property
+    def start(self) -> int | None:
+        """Where a restart would go on at the earliest; None: nothing is committed."""
         if self.committed is None or self.end is None:
             return None
-        return max(0, self.end - max(self.committed, self.first or 0))
+        start, _ = resolve(self.tp, Position(self.committed), Edges(self.first or 0, self.end))
+        return start
+
+    @property
+    def owner(self) -> str | None:
+        """Name of the member, for people."""
+        return None if self.member is None else self.member.instance_id or self.member.client_id
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "committed": self.committed,
+            "log_start": self.first,
+            "log_end": self.end,
+            "lag": self.lag,
+            "member_id": self.member.member_id if self.member is not None else None,
+            "problem": self.problem,
+        }
+
+    @property
+    def lag(self) -> int | None:
+        """Number of records that a restart would handle at most; without a committed offset it is not known."""
+        return None if self.end is None or (start := self.start) is None else self.end - start
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,67 +79,78 @@ class GroupStanding:
     members: tuple[DescribedMember, ...]
     partitions: tuple[Standing, ...]
 
+    def lines(self) -> Iterator[str]:
+        yield self.head
+        columns = ("topic", "partition", "committed", "log start", "log end", "lag", "member", "note")
+        yield from table(columns, map(_row, self.partitions))
 
-def look(visit: Visit) -> GroupStanding:
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group_id,
+            "state": self.state,
+            "members": [member_json(member) for member in self.members],
+            "partitions": [each.as_json() for each in self.partitions],
+        }
+
+    @property
+    def head(self) -> str:
+        """The group in one line."""
+        return f"group {self.group_id}: {self.state}, {len(self.members)} members"
+
+
+def _row(each: Standing) -> tuple[str | int | None, ...]:
+    offsets = (each.committed, each.first, each.end, each.lag)
+    return (each.tp.topic, each.tp.partition, *offsets, each.owner, each.problem or _note(each))
+
+
+def _note(each: Standing) -> str:
+    if each.committed is None or each.log is None:
+        return " "
+    loss = resolve(each.tp, Position(each.committed), each.log).loss
+    if loss is None:
+        return " "
+    if loss.why is Lost.DELETED:
+        return f"{loss.edge - loss.stored:,} offsets are not in the log any more"
+    return "beyond the end: the log was truncated, or the topic created anew"
+
+
+def member_json(member: DescribedMember) -> dict[str, Any]:
+    """One member for a program."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host.removeprefix("/"),
+        "partitions": [str(tp) for tp in member.partitions],
+    }
+
+
+def look(session: ClusterSession) -> GroupStanding:
     """Ask coordinator and leaders. Blocks.
 
     Raises `ConfigError` with [assign], or where nothing is there; `FatalGroupError` where the group refuses.
     """
-    if visit.settings.assigned:
+    if session.settings.assigned:
         raise ConfigError(
             "there is no group: these settings assign partitions by name, and commit nothing; see [assign]"
         )
-    group = visit.described()
-    committed = visit.ask(visit.group.committed) if not group.error else {}
-    topics = subscribed(visit, {tp.topic for tp, found in committed.items() if found.offset != NO_OFFSET})
-    partitions = {TopicPartition(t, n) for t in topics for n in visit.cluster.metadata.topics[t].partitions}
-    firsts, ends = (_log_offsets(visit, dict.fromkeys(partitions, at)) for at in (EARLIEST, LATEST))
+    group = session.described()
+    answered = session.ask(session.group.committed) if not group.error else {}
+    committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
+    topics = session.topics(session.settings.subscribed_topics, {tp.topic for tp in committed})
+    known = session.cluster.metadata.topics
+    partitions = {TopicPartition(topic, number) for topic in topics for number in known[topic].partitions}
+    if group.state == NOT_TOLD:
+        # Such a broker does not list what a group has committed, either; asked for partitions by name, it answers.
+        answered = session.ask(lambda: session.group.committed(partitions))
+        committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
+    firsts, ends = (session.log_offsets(dict.fromkeys(partitions, at)) for at in (EARLIEST, LATEST))
     held = {tp: member for member in group.members for tp in member.partitions}
-    every = partitions | {tp for tp, found in committed.items() if found.offset != NO_OFFSET}
-    rows = tuple(_standing(tp, committed.get(tp), firsts.get(tp), ends.get(tp), held.get(tp)) for tp in sorted(every))
-    return GroupStanding(visit.group_id, _state(group), tuple(group.members), rows)
-
-
-def subscribed(visit: Visit, besides: Collection[str] = ()) -> list[str]:
-    """Names of the topics that the settings match, and of those `besides` that exist. Raises `ConfigError` for one that
-    is missing.
-    """
-    wanted = visit.settings.subscribed_topics
-    patterns = [topic for topic in wanted if topic.startswith("^")]
-    asked = None if patterns else {*wanted, *besides}
-    metadata = visit.ask(lambda: visit.cluster.refresh(asked))
-    for name in wanted:
-        if not name.startswith("^"):
-            _refuse_missing(name, metadata)
-    matching = {name for name in metadata.topics if any(re.match(pattern, name) for pattern in patterns)}
-    named = matching.union(besides, (name for name in wanted if not name.startswith("^")))
-    return sorted(name for name in named if name in metadata.topics and metadata.topics[name].partitions)
-
-
-def at_time(visit: Visit, partitions: Collection[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
-    """First offset of each partition whose record is not older; the log's end where all are.
-
-    Raises `ConfigError` where a leader does not answer: an offset that is guessed would be lost records.
-    """
-    found = _log_offsets(visit, dict.fromkeys(partitions, timestamp_ms))
-    older = [tp for tp, answer in found.items() if not answer.error and answer.offset == NO_OFFSET]
-    answers = {**found, **_log_offsets(visit, dict.fromkeys(older, LATEST))}
-    for tp, answer in answers.items():
-        if answer.error:
-            raise ConfigError(f"{tp}: its leader cannot look up a time: {describe(answer.error)}; try again")
-    return {tp: answer.offset for tp, answer in answers.items()}
-
-
-def _log_offsets(visit: Visit, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
-    level = IsolationLevel[visit.settings.kafka.isolation_level.upper()]
-    return visit.ask(lambda: list_offsets(visit.cluster, queries, level, REQUEST_TIMEOUT)) if queries else {}
-
-
-def _refuse_missing(name: str, metadata: Metadata) -> None:
-    topic = metadata.topics.get(name)
-    error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if error:
-        raise ConfigError(f"topic {name!r}: {describe(error)}; {fault(error).remedy(setting='group.topics')}")
+    rows = tuple(
+        _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), held.get(tp))
+        for tp in sorted(partitions.union(committed))
+    )
+    return GroupStanding(session.group_id, _state(group), tuple(group.members), rows)
 
 
 def _state(group: Described) -> str:
@@ -136,17 +174,3 @@ def _standing(
         member,
         problem,
     )
-
-
-def timestamps(visit: Visit, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Timestamps of the records at these offsets, in milliseconds since 1970, by the running service's rule. Blocks.
-
-    A partition is missing whose leader does not answer, or whose records carry no time.
-    """
-    level = IsolationLevel[visit.settings.kafka.isolation_level.upper()]
-
-    def ask(queries: Mapping[TopicPartition, int]) -> Awaitable[Mapping[TopicPartition, LogOffset]]:
-        return list_offsets(visit.cluster, queries, level, REQUEST_TIMEOUT)
-
-    found = visit.ask(lambda: record_times(ask, offsets, wall_ms()))
-    return {tp: at for tp, at in found.items() if at != NO_TIMESTAMP}

@@ -6,9 +6,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kunicorn.clients.session import visiting
-from kunicorn.commands.group_lag import GroupStanding, Standing, look, timestamps
-from kunicorn.commands.offsets import standing_json
+from kunicorn.clients.session import cluster_session
+from kunicorn.commands.group_lag import GroupStanding, Standing, look
 from kunicorn.handler.config import RetryTopic
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
@@ -53,10 +52,10 @@ class Lag:
 
 def lag(settings: Settings, most: int) -> Lag:
     """Ask the brokers. Blocks. Raises `ConfigError`, `FatalGroupError`."""
-    with visiting(settings) as visit:
-        group = look(visit)
-        behind = {each.tp: _start(each) for each in group.partitions if each.lag}
-        told = timestamps(visit, behind)
+    with cluster_session(settings) as session:
+        group = look(session)
+        behind = {each.tp: each.start for each in group.partitions if each.lag and each.start is not None}
+        told = session.record_times(behind)
     waits = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
     due = {tp: timestamp_ms + waits.get(tp.topic, 0) for tp, timestamp_ms in told.items()}
     return Lag(group, _ages(group.partitions, due, time.time()), settings.retry_topics.values(), most)
@@ -74,17 +73,13 @@ def by_topic(partitions: Sequence[Standing], ages: Ages) -> list[TopicLag]:
     return sorted(topics, key=lambda topic: (-topic.lag, topic.topic))
 
 
-def _start(each: Standing) -> int:
-    return max(each.committed or 0, each.first or 0)
-
-
 def _ages(partitions: Sequence[Standing], told: Mapping[TopicPartition, int], now: float) -> Ages:
     none_waits = {each.tp: 0.0 for each in partitions if each.lag == 0}
     return {**none_waits, **{tp: max(0.0, now - ms / 1000) for tp, ms in told.items()}}
 
 
 def _shown(group: GroupStanding, ages: Ages, most: int) -> Iterator[str]:
-    yield f"group {group.group_id}: {group.state}, {len(group.members)} members"
+    yield group.head
     topics = by_topic(group.partitions, ages)
     rows = [(t.topic, t.partitions, t.lag, t.worst, duration(t.oldest), t.unknown) for t in topics]
     yield from table(("topic", "partitions", "lag", "worst", "oldest", "unknown"), rows)
@@ -98,8 +93,7 @@ def _shown(group: GroupStanding, ages: Ages, most: int) -> Iterator[str]:
 
 
 def _row(each: Standing, ages: Ages) -> tuple[str | int | None, ...]:
-    owner = each.member.instance_id or each.member.client_id if each.member is not None else None
-    return (str(each.tp), each.lag, duration(ages.get(each.tp)), each.committed, each.end, owner)
+    return (str(each.tp), each.lag, duration(ages.get(each.tp)), each.committed, each.end, each.owner)
 
 
 def _json(group: GroupStanding, ages: Ages) -> dict[str, object]:
@@ -114,5 +108,5 @@ def _json(group: GroupStanding, ages: Ages) -> dict[str, object]:
         "members": len(group.members),
         "lag": sum(each.lag or 0 for each in group.partitions),
         "topics": topics,
-        "partitions": [{**standing_json(each), "oldest_seconds": ages.get(each.tp)} for each in group.partitions],
+        "partitions": [{**each.as_json(), "oldest_seconds": ages.get(each.tp)} for each in group.partitions],
     }

@@ -6,21 +6,44 @@ on purpose. An operator who scales a StatefulSet down for good frees the partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from kunicorn.clients.session import visiting
-from kunicorn.commands.offsets import member_json
+from kunicorn.clients.session import cluster_session
+from kunicorn.commands.group_lag import member_json
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings import Settings
-from kunicorn.text import as_json_text
-
-_PARTITIONS_SHOWN = 20
+from kunicorn.text import listed, tell
 
 Say = Callable[[str], None]
 Confirm = Callable[[], bool]
 """Whether the person who saw what was said wants it done. May block."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticMember:
+    """The member that is to be removed, or is removed, and its group."""
+
+    group_id: str
+    group: Described
+    member: DescribedMember
+
+    def lines(self) -> Iterator[str]:
+        member, partitions = self.member, sorted(self.member.partitions)
+        yield f"group      {self.group_id}: {self.group.state}, {len(self.group.members)} members"
+        yield f"member     {member.instance_id}: {member.member_id}"
+        yield f"client     {member.client_id} at {member.host.removeprefix('/')}"
+        yield f"partitions {len(partitions)}: {listed(partitions)}".rstrip(": ")
+        yield (
+            "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and "
+            "rejoins."
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {"group": self.group_id, "removed": member_json(self.member)}
 
 
 def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, as_json: bool = False) -> None:
@@ -32,18 +55,18 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, a
     if settings.assigned:
         raise ConfigError("there is no group to leave: these settings assign partitions by name; see [assign]")
     group_id = settings.group.id
-    with visiting(settings, "see whether the member is still there") as visit:
-        group = visit.described()
-        member = _static_member(group, group_id, instance_id)
-        for line in () if as_json else _shown(group, group_id, member):
-            say(line)
+    with cluster_session(settings, when_lost="see whether the member is still there") as session:
+        group = session.described()
+        found = StaticMember(group_id, group, _static_member(group, group_id, instance_id))
+        if not as_json:
+            tell(found, say, as_json=False)
         if not confirm():
             raise ConfigError("nothing was removed")
-        error = visit.ask(lambda: visit.group.remove(member, "removed by kunicorn leave"))
+        error = session.ask(lambda: session.group.remove(found.member, "removed by kunicorn leave"))
         if error:
-            raise visit.refused(error, f"static member {instance_id!r} was not removed")
+            raise session.refused(error, f"static member {instance_id!r} was not removed")
     if as_json:
-        say(as_json_text({"group": group_id, "removed": member_json(member)}))
+        tell(found, say, as_json=True)
     else:
         say(f"static member {instance_id} is removed: the others take its partitions over")
 
@@ -59,15 +82,3 @@ def _static_member(group: Described, group_id: str, instance_id: str) -> Describ
     raise ConfigError(
         f"group {group_id!r} has no static member {instance_id!r}: {there_are}; correct --instance, or it has left"
     )
-
-
-def _shown(group: Described, group_id: str, member: DescribedMember) -> list[str]:
-    partitions = sorted(member.partitions)
-    listed = " ".join(map(str, partitions[:_PARTITIONS_SHOWN])) + (" …" if len(partitions) > _PARTITIONS_SHOWN else "")
-    return [
-        f"group      {group_id}: {group.state}, {len(group.members)} members",
-        f"member     {member.instance_id}: {member.member_id}",
-        f"client     {member.client_id} at {member.host.removeprefix('/')}",
-        f"partitions {len(partitions)}: {listed}".rstrip(": "),
-        "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and rejoins.",
-    ]

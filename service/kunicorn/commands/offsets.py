@@ -9,19 +9,20 @@ import csv
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, assert_never
 
-from kunicorn.clients.session import Visit, visiting
-from kunicorn.commands.group_lag import GroupStanding, Standing, at_time, look
+from kunicorn.clients.session import ClusterSession, cluster_session
+from kunicorn.commands.group_lag import GroupStanding, Standing, look
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.kafka.admin import DescribedMember
+from kunicorn.kafka.stored_positions import resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import partitions_named
-from kunicorn.text import as_json_text, moment, printable, table
+from kunicorn.text import moment, printable, table, tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,24 +193,27 @@ def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicP
     """
     moves = []
     for standing in standings:
-        if standing.first is None or standing.end is None:
+        if (log := standing.log) is None:
             why = standing.problem or "its leader does not answer"
             raise ConfigError(f"{standing.tp}: {why}; leave it out with --topic, or try again")
         wanted = _wanted(target, standing, found)
         if wanted is None:
             continue
-        then = min(max(wanted, standing.first), standing.end)
-        note = "" if then == wanted else f"{wanted:,} is not in the log ({standing.first:,} to {standing.end:,})"
+        wanted = log.placed(wanted)
+        then, loss = resolve(standing.tp, Position(wanted), log)
+        assert then is not None
+        note = "" if loss is None else f"{wanted:,} is not in the log ({log.first:,} to {log.end:,})"
         moves.append(Move(standing.tp, standing.committed, then, note))
     return moves
 
 
 def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, int]) -> int | None:
+    """Offset, `EARLIEST` or `LATEST`; None: the partition is not meant."""
     match target:
         case ToEarliest():
-            return standing.first
+            return EARLIEST
         case ToLatest():
-            return standing.end
+            return LATEST
         case ToDatetime():
             return found[standing.tp]
         case ToOffset(offset):
@@ -244,32 +248,54 @@ class NotAllReset(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffsets:
-    """Where a group stands."""
-
-    group: GroupStanding
-
-    def lines(self) -> Iterator[str]:
-        return _shown(self.group)
-
-    def as_json(self) -> dict[str, Any]:
-        return _group_json(self.group)
-
-
-def show(settings: Settings) -> GroupOffsets:
+def show(settings: Settings) -> GroupStanding:
     """Ask the brokers. Blocks. Raises `ConfigError`, `FatalGroupError`."""
-    with visiting(settings) as visit:
-        return GroupOffsets(look(visit))
+    with cluster_session(settings) as session:
+        return look(session)
 
 
 def export(settings: Settings, say: Say) -> None:
     """Print the committed offsets in the format of `--from-file`."""
-    with visiting(settings) as visit:
-        group = look(visit)
+    with cluster_session(settings) as session:
+        group = look(session)
     for each in group.partitions:
         if each.committed is not None:
             say(f"{each.tp.topic},{each.tp.partition},{each.committed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The plan of a reset, and whether it was carried out."""
+
+    group: GroupStanding
+    moves: Sequence[Move]
+    kept: Collection[str] = ()
+    """Retry topics that stay where they are."""
+    executed: bool = False
+
+    def lines(self) -> Iterator[str]:
+        yield self.group.head
+        yield from lines(self.moves)
+        if self.kept:
+            # Going back would repeat retries, going on would lose records that wait for theirs.
+            yield f"retry topics stay where they are unless --topic names them: {', '.join(sorted(self.kept))}"
+
+    @property
+    def outcome(self) -> str:
+        """What became of it, for people."""
+        if self.executed:
+            return f"done: {len(self.moves)} offsets are committed; the group goes on there when it is started"
+        return "nothing was changed; --execute does it" + (_warning(self.group) if self.group.members else "")
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "group": self.group.group_id,
+            "executed": self.executed,
+            "partitions": [
+                {"topic": m.tp.topic, "partition": m.tp.partition, "committed": m.now, "then": m.then, "note": m.note}
+                for m in self.moves
+            ],
+        }
 
 
 def reset(
@@ -281,38 +307,33 @@ def reset(
     refuses single partitions.
     """
     target = options.target(time.time_ns() // 1_000_000)
-    with visiting(settings, "look at the offsets, then try again") as visit:
-        group = look(visit)
-        moves = _moves(visit, target, group, topics)
+    with cluster_session(settings, when_lost="look at the offsets, then try again") as session:
+        group = look(session)
+        moves = _moves(session, target, group, topics)
+        plan = Reset(group, moves, settings.retry_topics.keys() - {move.tp.topic for move in moves})
         if not as_json:
-            say(f"group {group.group_id}: {group.state}, {len(group.members)} members")
-            for line in lines(moves):
-                say(line)
-            if kept := settings.retry_topics.keys() - {move.tp.topic for move in moves}:
-                # Going back would repeat retries, going on would lose records that wait for theirs.
-                say(f"retry topics stay where they are unless --topic names them: {', '.join(sorted(kept))}")
+            tell(plan, say, as_json=False)
         if execute:
             _refuse_while_alive(group)
-            _commit(visit, moves)
+            _commit(session, moves)
+            plan = replace(plan, executed=True)
     if as_json:
-        say(as_json_text({"group": group.group_id, "executed": execute, "partitions": [_move_json(m) for m in moves]}))
-    elif execute:
-        say(f"done: {len(moves)} offsets are committed; the group goes on there when it is started")
+        tell(plan, say, as_json=True)
     else:
-        say("nothing was changed; --execute does it" + (_warning(group) if group.members else ""))
+        say(plan.outcome)
 
 
-def _moves(visit: Visit, target: Target, group: GroupStanding, topics: Sequence[str]) -> list[Move]:
+def _moves(session: ClusterSession, target: Target, group: GroupStanding, topics: Sequence[str]) -> list[Move]:
     known = {each.tp: each for each in group.partitions}
     named = bool(topics) or isinstance(target, FromFile)
-    wanted = chosen([tp for tp in known if named or tp.topic not in visit.settings.retry_topics], topics)
+    wanted = chosen([tp for tp in known if named or tp.topic not in session.settings.retry_topics], topics)
     if isinstance(target, FromFile):
         if strangers := sorted(tp for tp in target.offsets if tp not in known):
             raise ConfigError(
                 f"--from-file names {strangers[0]}, which the group does not consume; correct group.topics"
             )
         wanted = [tp for tp in wanted if tp in target.offsets]
-    found = at_time(visit, wanted, target.timestamp_ms) if isinstance(target, ToDatetime) else {}
+    found = session.at_or_end(dict.fromkeys(wanted, target.timestamp_ms)) if isinstance(target, ToDatetime) else {}
     moves = planned(target, [known[tp] for tp in wanted], found)
     if not moves:
         raise ConfigError("this means no partition of the group; correct --topic or --from-file")
@@ -340,8 +361,8 @@ def _warning(group: GroupStanding) -> str:
     return f", once its {len(group.members)} members are stopped: {'; '.join(map(_member, group.members[:5]))}"
 
 
-def _commit(visit: Visit, moves: Sequence[Move]) -> None:
-    answers = visit.ask(lambda: visit.group.reset({move.tp: move.then for move in moves}, _METADATA))
+def _commit(session: ClusterSession, moves: Sequence[Move]) -> None:
+    answers = session.ask(lambda: session.group.commit({m.tp: Position(m.then) for m in moves}, _METADATA))
     refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
     refused = {tp: error for tp, error in refused.items() if error}
     if not refused:
@@ -349,72 +370,8 @@ def _commit(visit: Visit, moves: Sequence[Move]) -> None:
     tp, error = next(iter(refused.items()))
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
         remedy = fault(ErrorCode.NON_EMPTY_GROUP).remedy()
-        raise ConfigError(f"group {visit.group_id!r} has got members meanwhile and refuses: {remedy}")
+        raise ConfigError(f"group {session.group_id!r} has got members meanwhile and refuses: {remedy}")
     if error == ErrorCode.GROUP_AUTHORIZATION_FAILED:
-        raise visit.refused(error, "its offsets may not be changed")
+        raise session.refused(error, "its offsets may not be changed")
     why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
     raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; the others are set")
-
-
-# -- what is printed -------------------------------------------------------------------------------------------------
-
-
-def _shown(group: GroupStanding) -> Iterator[str]:
-    yield f"group {group.group_id}: {group.state}, {len(group.members)} members"
-    head = ("topic", "partition", "committed", "log start", "log end", "lag", "member", "note")
-    yield from table(head, map(_row, group.partitions))
-
-
-def _row(each: Standing) -> tuple[str | int | None, ...]:
-    owner = each.member.instance_id or each.member.client_id if each.member is not None else None
-    offsets = (each.committed, each.first, each.end, each.lag)
-    return (each.tp.topic, each.tp.partition, *offsets, owner, each.problem or _note(each))
-
-
-def _note(each: Standing) -> str:
-    if each.committed is not None and each.first is not None and each.committed < each.first:
-        return f"{each.first - each.committed:,} offsets are not in the log any more"
-    if each.committed is not None and each.end is not None and each.committed > each.end:
-        return "beyond the end: the log was truncated, or the topic created anew"
-    return " "
-
-
-def _group_json(group: GroupStanding) -> dict[str, Any]:
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "members": [member_json(member) for member in group.members],
-        "partitions": [standing_json(each) for each in group.partitions],
-    }
-
-
-def member_json(member: DescribedMember) -> dict[str, Any]:
-    """One member for a program."""
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host.removeprefix("/"),
-        "partitions": [str(tp) for tp in member.partitions],
-    }
-
-
-def standing_json(each: Standing) -> dict[str, Any]:
-    """One partition for a program."""
-    return {
-        **_tp_json(each.tp),
-        "committed": each.committed,
-        "log_start": each.first,
-        "log_end": each.end,
-        "lag": each.lag,
-        "member_id": each.member.member_id if each.member is not None else None,
-        "problem": each.problem,
-    }
-
-
-def _move_json(move: Move) -> dict[str, Any]:
-    return {**_tp_json(move.tp), "committed": move.now, "then": move.then, "note": move.note}
-
-
-def _tp_json(tp: TopicPartition) -> dict[str, Any]:
-    return {"topic": tp.topic, "partition": tp.partition}

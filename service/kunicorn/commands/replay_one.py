@@ -4,14 +4,12 @@ is joined, nothing is committed or sent; what the handler itself does is real.
 
 from __future__ import annotations
 
-import asyncio
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from confluent_kafka import Message
@@ -19,22 +17,19 @@ from confluent_kafka import Message
 from kunicorn.clients.access import range_consumer
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
-from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
-from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.protocol import EARLIEST, LATEST
+from kunicorn.clients.session import cluster_session
+from kunicorn.errors import ConfigError
 from kunicorn.handler.load import user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import list_offsets
-from kunicorn.kafka.errors import AuthenticationFailed
-from kunicorn.kafka_errors import ErrorCode, describe, fault
+from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.testing.bench import Bench
-from kunicorn.testing.memory import GivenRecord
+from kunicorn.testing.memory import given_of
 from kunicorn.testing.outcome import Handled, Run
-from kunicorn.text import json_bytes, printable, shown_bytes
+from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ class Replayed:
 
     def lines(self) -> Iterator[str]:
         record, handled, error = self.record, self.handled, self.error
-        yield f"record    {record.topic}-{record.partition}@{record.offset}, {_time(record.timestamp)}"
+        yield f"record    {record.topic}-{record.partition}@{record.offset}, {utc(record.timestamp, 'milliseconds')}"
         yield f"key       {shown_bytes(record.key)}"
         for name, value in record.headers:
             yield f"header    {printable(name)}: {shown_bytes(value)}"
@@ -109,18 +104,8 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     handler = settings.handler_of(record.topic)
     rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in handler.failures)
     once = handler.model_copy(update={**limits, "failures": rules})
-    given = GivenRecord(
-        record.value,
-        record.key,
-        tuple(record.headers),
-        record.topic,
-        record.partition,
-        record.offset,
-        record.timestamp,
-    )
-    bench = Bench(
-        settings.model_copy(update={"handler": once, "handlers": ()}), [given], None, post_mortem if debug else None
-    )
+    alone = settings.model_copy(update={"handler": once, "handlers": ()})
+    bench = Bench(alone, [given_of(record)], None, post_mortem if debug else None)
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()
@@ -137,12 +122,6 @@ def post_mortem(error: BaseException) -> None:
     pdb.post_mortem(error.__traceback__)
 
 
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "without a timestamp"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 _NEIGHBOURS = 100
 """Offsets before and behind, for the nearest records where there is none."""
 _PATIENCE = 15.0
@@ -153,14 +132,12 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
 
     Raises `ConfigError` where there is none: which of topic, partition and offset is wrong, and what there is.
     """
-    try:
-        with asyncio.Runner() as runner:
-            token = runner.run(fetch_token(settings.kafka))
-            first, end = runner.run(_bounds(settings, token, tp))
-    except AuthenticationFailed as error:
-        raise ConfigError(str(error)) from error
-    except PeerError as error:
-        raise ConfigError(unreached(error)) from error
+    with cluster_session(settings) as session:
+        count = len(session.partitions([tp.topic], "the name"))
+        if tp.partition >= count:
+            raise ConfigError(f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{count - 1}")
+        first, end = session.edges([tp], IsolationLevel.READ_UNCOMMITTED)[tp]
+        token = session.token
     if first >= end:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
     if not first <= offset < end:
@@ -178,26 +155,6 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     if found is None:
         raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
     return found
-
-
-async def _bounds(settings: Settings, token: Token | None, tp: TopicPartition) -> tuple[int, int]:
-    """Start and end of the partition's log. Raises `ConfigError`, `PeerError`."""
-    cluster = open_cluster(settings.kafka, token)
-    try:
-        topic = (await cluster.refresh((tp.topic,))).topics.get(tp.topic)
-        error = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if topic is None or error or not topic.partitions:
-            raise ConfigError(f"topic {tp.topic!r}: {describe(error)}; {fault(error).remedy()}")
-        if tp.partition not in topic.partitions:
-            raise ConfigError(
-                f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{len(topic.partitions) - 1}"
-            )
-        ends = [(await list_offsets(cluster, {tp: at}, 0, REQUEST_TIMEOUT))[tp] for at in (EARLIEST, LATEST)]
-    finally:
-        await cluster.close()
-    if failed := next((each.error for each in ends if each.error), 0):
-        raise ConfigError(f"{tp}: {describe(failed)}; try again")
-    return ends[0].offset, ends[1].offset
 
 
 def _fetched(

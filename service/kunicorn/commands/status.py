@@ -9,18 +9,20 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
-from kunicorn.text import duration, printable, table
+from kunicorn.text import duration, printable, table, tell
 
-Answer = Mapping[str, Any]
+Told = Mapping[str, Any]
 _TIMEOUT = 5.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """A service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it."""
-_CLEAR = "\x1b[H\x1b[2J"
+_CLEAR = "\x1b[H\x1b[2J\x1b[A"
+"""Clears the screen, and takes back the line that saying it ends."""
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
 
 
@@ -37,7 +39,7 @@ def address(settings: Settings) -> str:
     return f"http://[{host}]:{http.port}" if ":" in host else f"http://{host}:{http.port}"
 
 
-def ask(url: str) -> Answer:
+def ask(url: str) -> Told:
     """`/status` of the service at `url`. Blocks for seconds at most. Raises `ConfigError`."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
@@ -62,33 +64,53 @@ def ask(url: str) -> Answer:
 
 def say_status(url: str, say: Callable[[str], None], *, every: float | None, as_json: bool) -> None:
     """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks."""
-    before: Answer | None = None
+    before: Told | None = None
     while True:
         began, now = time.monotonic(), ask(url)
-        if as_json:
-            say(json.dumps(now, ensure_ascii=False, indent=None if every is not None else 2))
-        else:
-            clear = _CLEAR if every is not None and sys.stdout.isatty() else ""
-            say(clear + "\n".join(lines(now, before)))
+        if every is not None and not as_json and sys.stdout.isatty():
+            say(_CLEAR)
+        tell(ServiceStatus(now, before), say, as_json=as_json, in_one_line=every is not None)
         if every is None:
             return
         before = now
         time.sleep(max(0.0, began + every - time.monotonic()))
 
 
-def lines(now: Answer, before: Answer | None = None) -> Iterator[str]:
-    """The status on a screen, with rates where there is an answer of `before`. Pure."""
-    yield from _head(now)
-    yield ""
-    yield from table(
-        ("worker", "pid", "state", "partitions", "load", "handled", "per s", "restarts", "rss MB", "in hand", "for"),
-        [_worker(worker, rate) for worker, rate in zip(now["workers"], _rates(now, before), strict=True)],
-    )
-    yield ""
-    yield from _partitions(now)
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """A service's answer, with rates where there is one of `before`."""
+
+    now: Told
+    before: Told | None = None
+
+    def lines(self) -> Iterator[str]:
+        now = self.now
+        yield from _head(now)
+        yield ""
+        yield from table(
+            (
+                "worker",
+                "pid",
+                "state",
+                "partitions",
+                "load",
+                "handled",
+                "per s",
+                "restarts",
+                "rss MB",
+                "in hand",
+                "for",
+            ),
+            [_worker(worker, rate) for worker, rate in zip(now["workers"], _rates(now, self.before), strict=True)],
+        )
+        yield ""
+        yield from _partitions(now)
+
+    def as_json(self) -> Told:
+        return self.now
 
 
-def _head(now: Answer) -> Iterator[str]:
+def _head(now: Told) -> Iterator[str]:
     lag = sum(p["lag"] or 0 for p in now["partitions"])
     ages = [p["lag_seconds"] for p in now["partitions"] if p["lag_seconds"] is not None]
     yield f"{now['client_id']} {now['version']}, pid {now['pid']}, up {duration(now['uptime'])}" + (
@@ -121,7 +143,7 @@ def _in_short(reason: str | None) -> str | None:
     return reason.partition("\n")[0] if reason else reason
 
 
-def _rates(now: Answer, before: Answer | None) -> list[float | None]:
+def _rates(now: Told, before: Told | None) -> list[float | None]:
     if before is None or before["pid"] != now["pid"]:
         return [None] * len(now["workers"])
     seconds = max(0.001, now["uptime"] - before["uptime"])
@@ -129,7 +151,7 @@ def _rates(now: Answer, before: Answer | None) -> list[float | None]:
     return [max(0, w["handled"] - handled.get(w["worker"], w["handled"])) / seconds for w in now["workers"]]
 
 
-def _worker(worker: Answer, rate: float | None) -> tuple[str | int | float | None, ...]:
+def _worker(worker: Told, rate: float | None) -> tuple[str | int | float | None, ...]:
     rss = worker["rss_bytes"] // 1_000_000 if worker["rss_bytes"] is not None else None
     state = f"{worker['state']}, paused by lease" if worker["paused_by_lease"] else worker["state"]
     return (
@@ -139,7 +161,7 @@ def _worker(worker: Answer, rate: float | None) -> tuple[str | int | float | Non
     )  # fmt: skip
 
 
-def _partitions(now: Answer) -> Iterator[str]:
+def _partitions(now: Told) -> Iterator[str]:
     """Counts by state, and every partition that has a reason to show."""
     counts = Counter(partition["state"] for partition in now["partitions"])
     yield f"{len(now['partitions'])} partitions: " + (

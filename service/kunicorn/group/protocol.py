@@ -129,10 +129,6 @@ Plan = Mapping[str, Sequence[TopicPartition]]
 """What an assignor decides: partitions by member id; every member has an entry."""
 
 
-EARLIEST, LATEST = -2, -1
-"""ListOffsets' special timestamps (`ListOffsetsRequest.java`); the same stand in Spark's JSON."""
-
-
 class Offsets(Protocol):
     """What is asked of the brokers; every call may raise `PeerError`."""
 
@@ -144,6 +140,10 @@ class Offsets(Protocol):
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         """OffsetForLeaderEpoch."""
+
+    async def confirm_ids(self, topics: Collection[str]) -> None:
+        """Metadata: which topics have these names now; asked again while one may have been created anew. Offsets are
+        asked for by name: those found before this are of the topics that are confirmed."""
 
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when the service began to consume it."""

@@ -4,7 +4,7 @@
 offset into the ledger's cell after each record, and returns early when `interrupts` is not empty. What the handler
 raises propagates, and so does an outcome that it returns (`kunicorn.handler.outcome`); the cell then tells which record
 it was. A record that cannot be decoded raises `Undecodable` when its turn comes, and a batch of which one record alone
-has failed raises `OfOne`.
+has failed raises `OfSome`.
 
 Caller: a worker's main thread, its handler threads, or a Spark task's main thread. Blocks for as long as the handler.
 """
@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import uvloop
@@ -26,22 +26,41 @@ from confluent_kafka import Message
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.decode.forms import Form, form_of
+from kunicorn.handler.extras import install_extra
 from kunicorn.handler.load import DrainDeadline, Handler, HandlerTimeout, error_message
-from kunicorn.handler.outcome import BatchError, raise_outcome
-from kunicorn.handler.record import gapless_offsets
+from kunicorn.handler.middleware import Within
+from kunicorn.handler.outcome import BatchError, Done, raise_outcome
 from kunicorn.handler.retry import timed_out
 
 
-class OfOne(Exception):
-    """Failure of one record of a batch: the first one behind those that are stored as done. Converted before users see
-    it.
+class Decided(NamedTuple):
+    """How so many records of a batch end that follow one another, but for those between them that are done."""
+
+    error: BaseException
+    records: int
+
+
+class OfSome(Exception):
+    """Failure of records of a batch: of the first ones behind those that are stored as done. Converted before users
+    see it.
     """
 
-    def __init__(self, error: BaseException, ahead: Collection[int] = ()) -> None:
+    def __init__(
+        self, error: BaseException, ahead: Collection[int] = (), count: int = 1, decided: Sequence[Decided] = ()
+    ) -> None:
         super().__init__(error_message(error))
         self.error = error
         self.ahead = ahead
-        """Offsets behind the failed record that are done."""
+        """Offsets behind the first failed record that are done."""
+        self.count = count
+        """Number of the failed records, those between them that are done not counted."""
+        self.decided = decided
+        """How the records behind these end, without another call."""
+
+    @property
+    def groups(self) -> Sequence[Decided]:
+        """How all these records end."""
+        return [Decided(self.error, self.count), *self.decided]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +71,18 @@ class BatchProgress:
     """Number of leading records that are done."""
     ahead: frozenset[int] = frozenset()
     """Offsets that are done beyond the first one that is not."""
+    decided: tuple[Decided, ...] = ()
+    """How all that are not done end, in their order; empty: nobody has decided."""
 
 
 def progress_of(error: BatchError, following: Sequence[int]) -> BatchProgress:
     """Progress that a `BatchError` tells. `following`: for each record of the batch, the offset behind it. Raises
     `ValueError` where it names records that are not in the batch.
     """
+    if error.outcomes is not None:
+        return _decided(error.outcomes, following)
+    if error.mask is not None:
+        return _masked(error.mask, following, "BatchError(mask=...)")
     if error.failed is None and isinstance(error.done, int):
         if not 0 <= error.done <= len(following):
             raise ValueError(f"BatchError(done={error.done}) of a batch of {len(following)} records")
@@ -70,6 +95,31 @@ def progress_of(error: BatchError, following: Sequence[int]) -> BatchProgress:
         raise ValueError(_foreign(min(strange), offsets))
     first = next((at for at, offset in enumerate(offsets) if offset not in error.done), len(offsets))
     return BatchProgress(first, error.done.difference(offsets[:first]))
+
+
+def _decided(outcomes: Sequence[tuple[Exception, Sequence[bool]]], following: Sequence[int]) -> BatchProgress:
+    ends: list[Exception | None] = [None] * len(following)
+    for outcome, mask in outcomes:
+        _check_length(mask, following, "a mask of BatchError(outcomes=...)")
+        for at, applies in enumerate(mask):
+            if applies and ends[at] is None:
+                ends[at] = outcome
+    progress = _masked([end is None or isinstance(end, Done) for end in ends], following, "")
+    undone = (end for end in ends if end is not None and not isinstance(end, Done))
+    alike = ((outcome, sum(1 for _ in each)) for outcome, each in groupby(undone))
+    return replace(progress, decided=tuple(Decided(*each) for each in alike))
+
+
+def _check_length(mask: Sequence[bool], following: Sequence[int], named: str) -> None:
+    if len(mask) != len(following):
+        raise ValueError(f"{named} of {len(mask)} records, but the batch has {len(following)}")
+
+
+def _masked(mask: Sequence[bool], following: Sequence[int], named: str) -> BatchProgress:
+    _check_length(mask, following, named)
+    first = mask.index(False) if False in mask else len(mask)
+    behind = zip(following[first:], mask[first:], strict=True)
+    return BatchProgress(first, frozenset(after - 1 for after, done in behind if done))
 
 
 def _before(failed: int, offsets: Sequence[int]) -> BatchProgress:
@@ -85,7 +135,7 @@ def _foreign(offset: int, offsets: Sequence[int]) -> str:
 def store_done(
     error: BatchError, messages: Sequence[Message], following: Sequence[int], cells: memoryview, at: int
 ) -> None:
-    """Store the progress that a `BatchError` tells, and raise the rest as `OfOne`; returns if every record is done.
+    """Store the progress that a `BatchError` tells, and raise the rest as `OfSome`; returns if every record is done.
 
     The exception that `BatchError` was raised from counts as the record's failure, so that rules by exception and
     outcomes apply to it.
@@ -95,17 +145,13 @@ def store_done(
         cells[at] = following[progress.done - 1]
     if progress.done == len(messages):
         return
+    if progress.decided:
+        (first, count), *behind = progress.decided
+        raise OfSome(first, progress.ahead, count, behind)
     met = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if isinstance(met, DrainDeadline | HandlerTimeout):
         raise met  # Not one record's failure: the call was ended from outside.
-    raise OfOne(met or error, progress.ahead)
-
-
-def fitting(messages: Sequence[Message], most_bytes: int | None) -> int:
-    """Number of leading messages whose values have at most `most_bytes` together; at least 1."""
-    if most_bytes is None:
-        return len(messages)
-    return max(1, bisect_left(list(accumulate(map(len, messages))), most_bytes + 1))
+    raise OfSome(met or error, progress.ahead)
 
 
 class Interruption(NamedTuple):
@@ -123,9 +169,9 @@ def met(error: BaseException, interruption: Interruption | None, progress: int) 
     `TimeoutError`.
 
     An interruption counts only for the record that it was raised in: if the call has gone on since, a later record's
-    failure is its own. In a batch `progress` has moved by the records that are done, so `OfOne` is let through.
+    failure is its own. In a batch `progress` has moved by the records that are done, so `OfSome` is let through.
     """
-    if interruption is not None and (isinstance(error, OfOne) or interruption.progress == progress):
+    if interruption is not None and (isinstance(error, OfSome) or interruption.progress == progress):
         error = interrupted(error, interruption.error)
     return timed_out(error) if isinstance(error, HandlerTimeout) else error
 
@@ -222,7 +268,7 @@ def calls_for(handler: Handler, config: HandlerConfig) -> Calls:
 
 
 def calls_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Calls:
-    """The `Calls` for this handler; `mode` is "record" or "batch".
+    """The `Calls` for this handler; `mode` is "record", "batch" or "arrow".
 
     Raises `HandlerLoadError` if a decoder that the settings or the handler's parameter name cannot be had, or a library
     is missing.
@@ -242,11 +288,19 @@ def calls_with(handler: Handler, form: Form, mode: str, on_return: OnReturn | No
 
 
 def arguments_of(handler: Handler, mode: str, decoding: Decoding = AS_BYTES, tracing: Tracing | None = None) -> Form:
-    """The form that makes the handler's arguments, with a span around each call if tracing is on. Raises like
-    `calls_of`.
+    """The form that makes the handler's arguments, with its middlewares around each call, a span around these if
+    tracing is on, and its filters before all of it. Raises like `calls_of`.
     """
     form = form_of(handler.call, mode, decoding)
-    return form if tracing is None else _traced(form, handler, tracing)
+    if handler.middlewares:
+        form = Within(form, handler)
+    if tracing is not None:
+        form = _traced(form, handler, tracing)
+    if handler.filters is None:
+        return form
+    from kunicorn.handler.filter import Filtered  # It stands on this module, and most handlers have none.
+
+    return Filtered(form, handler.filters, handler.is_async)
 
 
 def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
@@ -254,7 +308,7 @@ def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
         from kunicorn.handler.tracing import Traced
     except ModuleNotFoundError as error:
         raise HandlerLoadError(
-            f"tracing.enabled = true needs OpenTelemetry's API ({error}): pip install 'kunicorn[tracing]'"
+            f"tracing.enabled = true needs OpenTelemetry's API ({error}): {install_extra('tracing')}"
         ) from error
     return Traced(form, handler.is_async, tracing.group)
 
@@ -400,7 +454,7 @@ class BatchCalls(PlainCalls):
                 store_done(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
-            raise OfOne(gathered.undecodable)
+            raise OfSome(gathered.undecodable)
 
 
 class AsyncCalls(OwnLoop):
@@ -472,14 +526,4 @@ class AsyncCalls(OwnLoop):
                 store_done(error, messages[:count], following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
-            raise OfOne(gathered.undecodable)
-
-
-def following_offsets(messages: Sequence[Message]) -> Sequence[int]:
-    """For each record, the offset to go on from once it is handled.
-
-    A range where offsets have no gaps, which is the usual case and costs nothing a record.
-    """
-    if (gapless := gapless_offsets(messages)) is not None:
-        return range(gapless.start + 1, gapless.stop + 1)
-    return [offset + 1 for offset in map(Message.offset, messages) if offset is not None]
+            raise OfSome(gathered.undecodable)

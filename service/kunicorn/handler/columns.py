@@ -42,11 +42,22 @@ def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
         pa.array(map(Message.topic, messages), pa.string()),
         pa.array(map(Message.partition, messages), pa.int32()),
         pa.array(map(Message.offset, messages), pa.int64()),
-        pa.array(micros, pa.int64()).cast(SCHEMA.field("timestamp").type),
+        _times(micros),
         pa.array(kinds, pa.int32()),
         _headers(messages),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _times(micros: list[int | None]) -> pa.Array:
+    kind = SCHEMA.field("timestamp").type
+    try:
+        return pa.array(micros, pa.int64()).cast(kind)
+    except (OverflowError, pa.ArrowInvalid):
+        # Of a producer that writes nanoseconds, say: the record is kept, its time is none that the column can have.
+        return pa.array([None if each is None or abs(each) >= 2**63 else each for each in micros], pa.int64()).cast(
+            kind
+        )
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:

@@ -39,6 +39,10 @@ def delay_in_words(delay_ms: int) -> str:
     return f"{delay_ms}ms"
 
 
+REASONS = ("handler", "attempts", "retry_timeout", "handler_timeout", "exit", "undecodable", "poison", "expired")
+"""Why records are given up: the values of `retry.Reason`, for processes that do not load it."""
+
+
 class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Retry rule for some exceptions, complete."""
 
@@ -61,9 +65,43 @@ class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str
     client: dict[str, str | int | float | bool]
     """librdkafka properties of the worker's producer, complete."""
+    headers: str = "kunicorn"
+    """Whose headers letters have beside ours: "spring", "connect" or "karafka"."""
+    topics: dict[str, str] = {}
+    """Other topics, by the reason for which records are given up."""
 
     def __repr__(self) -> str:
         return f"DeadLetterTarget(topic={self.topic!r}, …)"
+
+
+REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
+"""Decoders and encoders that ask a schema registry; the last one names a class, too, behind a colon."""
+
+
+class OutputEncoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Encoders of what is sent to one topic: names, or package.module:function."""
+
+    value: str = "bytes"
+    key: str = "bytes"
+    headers: str = "bytes"
+    value_schema: str | None = None
+    """None: the subject's latest; of Protobuf that of the message's class."""
+    key_schema: str | None = None
+    subject_name_strategy: str = "topic"
+    register_schemas: bool = False
+
+
+class Encoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Encoders of all outputs. Carries secrets."""
+
+    default: OutputEncoding = OutputEncoding()
+    topics: dict[str, OutputEncoding] = {}
+    """Of the topics that have their own."""
+    schema_registry: dict[str, str | int | float | bool] = {}
+    """As that of `Decoding`."""
+
+    def __repr__(self) -> str:
+        return f"Encoding(default={self.default!r}, …)"
 
 
 class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,13 +118,11 @@ class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_bytes: int
     max_ms: int
     """The oldest of a batch waits no longer before it is delivered."""
+    encoding: Encoding | None = None
+    """None: outputs are bytes."""
 
     def __repr__(self) -> str:
         return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"
-
-
-REGISTERED = frozenset({"avro", "jsonschema", "protobuf"})
-"""Decoders that ask a schema registry; the last one names a class, too, behind a colon."""
 
 
 class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +134,8 @@ class Decoding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """confluent-kafka's configuration of the registry's client, complete; empty without a registry."""
     on_undecodable: str | None = None
     """None: as on_failure says."""
+    value_schema: str | None = None
+    """With columns: package.module:NAME of the values' Arrow schema, or of a model."""
 
     def __repr__(self) -> str:
         return f"Decoding(value={self.value!r}, key={self.key!r}, …)"
@@ -111,6 +149,8 @@ class Batching(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long records may wait for a fuller batch; 0: not at all."""
     memory_bytes: int = 0
     """Bytes that may wait so, of all partitions together."""
+    batch_across_partitions: bool = False
+    """A batch has records of all partitions that the worker has, not of one."""
 
 
 class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,12 +159,64 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str
 
 
+class CircuitBreaking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a handler is not called for a while, as `settings.limits.CircuitBreakerSettings` says."""
+
+    exceptions: list[str]
+    failure_share: float
+    window_ms: int
+    min_calls: int
+    open_ms: int
+    probes: int
+
+
+class FilterRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A condition that records have to meet to come to the handler. Of the last five fields one is given."""
+
+    name: str | None = None
+    on: str | None = None
+    """"key", or "header:" and its name."""
+    one_of: list[str] = []
+    none_of: list[str] = []
+    prefix: str | None = None
+    exists: bool | None = None
+    function: str | None = None
+    """Entry point of a function of the undecoded record."""
+
+    @property
+    def label(self) -> str:
+        """What metrics and errors call it."""
+        return self.name or self.function or self.on or ""
+
+
+class RateLimiting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many records (or calls) a second may begin in this worker, as `settings.limits.RateLimitSettings` says."""
+
+    per_second: float
+    burst: float
+    per: str
+    """"service", "key" or "worker"."""
+    counts: str
+    """"records" or "calls"."""
+    header: str | None = None
+    """Whose value is the key; None: the record's key."""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several workers have the rate together. Of a record's key all records are in one partition."""
+        return self.per == "service" or (self.per == "key" and self.header is not None)
+
+    def shared(self, share: float) -> RateLimiting:
+        """So large a share of it."""
+        return msgspec.structs.replace(self, per_second=self.per_second * share, burst=self.burst * share)
+
+
 class HandlerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One handler: whose records it gets, and how it is called. Its options may be secrets."""
 
     entrypoint: str
     mode: str
-    """"record" or "batch"."""
+    """"record", "batch" or "arrow"."""
     options: dict[str, Any]
     batch_max_records: int
     max_attempts: int
@@ -144,15 +236,28 @@ class HandlerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batching: Batching = Batching()
     tracing: Tracing | None = None
     """None: no spans."""
+    filters: list[FilterRule] = []
+    """Conditions that records have to meet, before they are decoded."""
+    dead_letter_topic: str | None = None
+    """None: that of the service."""
+    delay_ms: int | None = None
+    """So long after its timestamp a record is handled at the earliest; not in retry topics, which have their own."""
+    max_age_ms: int | None = None
+    on_expired: str = "skip"
+    """"skip" or "dead_letter"."""
+    middlewares: list[str] = []
+    """Entry points of the contexts around its calls, the first outermost."""
+    circuit_breaker: CircuitBreaking | None = None
+    rate_limit: RateLimiting | None = None
     topics: list[str] = []
     """Names, and patterns with a leading ^, of the topics that are its own; none: it is the only handler."""
     retry_topics: list[RetryTopic] = []
     """The shortest delay first."""
 
     @property
-    def asks_for_several(self) -> bool:
-        """Whether the settings want several of its records in hand."""
-        return self.ordering != "partition" or self.concurrency not in (None, 1)
+    def batches(self) -> bool:
+        """Whether a call gets several records of one partition."""
+        return self.mode != "record"
 
     def __repr__(self) -> str:
         return f"HandlerConfig(entrypoint={self.entrypoint!r}, …)"

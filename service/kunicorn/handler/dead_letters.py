@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
+from kunicorn.handler import letter_styles
 from kunicorn.handler.config import RetryTopic
 from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.record import ATTEMPTS, OFFSET, PARTITION, RETRY_TOPIC, TIMESTAMP, TOPIC, Record
@@ -24,6 +26,8 @@ GROUP = "kunicorn-group"
 ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK = "kunicorn-error-type", "kunicorn-error-message", "kunicorn-error-stack"
 TIME = "kunicorn-time"
 """When it was given up, milliseconds since 1970."""
+STYLE = "kunicorn-headers"
+"""Whose headers a letter has beside ours: "spring", "connect" or "karafka"."""
 REPLAYS = "kunicorn-replays"
 """How often the record was sent back to its topic by `kunicorn dlq replay`; stays with the record."""
 
@@ -107,8 +111,9 @@ class Letter:
     """Milliseconds since 1970; None: the record had none."""
 
 
-def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
-    """Dead letter of `record` in `group`, given up at `now_ms` (milliseconds since 1970)."""
+def letter_of(record: Source, group: str, cause: Cause, now_ms: int, style: str = letter_styles.OWN) -> Letter:
+    """Dead letter of `record` in `group`, given up at `now_ms` (milliseconds since 1970). `style`: whose headers it has
+    beside ours; the record's own of these names are dropped."""
     added = {
         TOPIC: record.topic,
         PARTITION: str(record.partition),
@@ -120,7 +125,22 @@ def letter_of(record: Source, group: str, cause: Cause, now_ms: int) -> Letter:
         ATTEMPTS: str(cause.attempts),
         TIME: str(now_ms),
     }
-    return Letter(record.key, record.value, with_ours(record.headers, added), record.timestamp)
+    if style == letter_styles.OWN:
+        return Letter(record.key, record.value, with_ours(record.headers, added), record.timestamp)
+    facts = letter_styles.Facts(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        group,
+        cause.type,
+        cause.message,
+        cause.stack,
+        cause.attempts,
+    )
+    own = [(name, value) for name, value in record.headers if not letter_styles.is_of(style, name)]
+    headers = [*with_ours(own, {**added, STYLE: style}), *letter_styles.written(style, facts)]
+    return Letter(record.key, record.value, headers, record.timestamp)
 
 
 def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
@@ -130,7 +150,7 @@ def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
 
 
 class Unreadable(ValueError):
-    """Record in the dead-letter topic that kunicorn did not write; the message says what is missing."""
+    """Record in the dead-letter topic that is no letter; the message says which header of ours is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +167,14 @@ class Told:
     headers: Headers
 
 
-def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
-    """Parse a dead letter's headers. Raises `Unreadable`."""
+def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = None) -> Told:
+    """Parse a dead letter's headers: ours, or those of Spring, Kafka Connect or Karafka. `timestamp`: the letter's, for
+    those who do not tell when it was given up. Raises `Unreadable`."""
     every = list(headers)
     ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
+    if TOPIC not in ours and (others := letter_styles.read_any(every)) is not None:
+        return _of_others(*others, every, timestamp or 0, int(ours.get(REPLAYS, "0")))
+    style = ours.get(STYLE, letter_styles.OWN)
     if missing := [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]:
         raise Unreadable(f"no header {missing[0]}")
     try:
@@ -165,10 +189,17 @@ def read(headers: Iterable[tuple[str, bytes | None]]) -> Told:
             cause,
             int(ours[TIME]),
             int(ours.get(REPLAYS, "0")),
-            [(name, value) for name, value in every if not name.startswith(PREFIX)],
+            [pair for pair in every if not (pair[0].startswith(PREFIX) or letter_styles.is_of(style, pair[0]))],
         )
     except ValueError as error:
         raise Unreadable(f"a header that is no number: {error}") from error
+
+
+def _of_others(style: str, facts: letter_styles.Facts, every: Headers, time_ms: int, replays: int) -> Told:
+    """A letter that somebody else has written, which kunicorn replays as its own."""
+    cause = Cause(facts.error, facts.message, facts.stack, facts.attempts)
+    own = [pair for pair in every if not (pair[0].startswith(PREFIX) or letter_styles.is_of(style, pair[0]))]
+    return Told(facts.topic, facts.partition, facts.offset, facts.group, cause, time_ms, replays, own)
 
 
 def replayed(told: Told) -> Headers:
@@ -189,9 +220,9 @@ class Destination:
     """Of a record, the group, what it failed by, and now (milliseconds since 1970)."""
 
 
-def dead_letters(topic: str) -> Destination:
-    """The dead-letter topic, as a destination."""
-    return Destination(topic, "dead-letter topic", End.DEAD_LETTER, _dead_letter)
+def dead_letters(topic: str, style: str = letter_styles.OWN) -> Destination:
+    """The dead-letter topic, as a destination. `style`: whose headers letters have beside ours."""
+    return Destination(topic, "dead-letter topic", End.DEAD_LETTER, partial(_dead_letter, style))
 
 
 def retries(topic: RetryTopic) -> Destination:
@@ -221,10 +252,10 @@ def retry_of(record: Record, group: str, cause: Cause, now_ms: int, topic: str) 
     return Letter(record.key, record.value, with_ours(record.headers, added), now_ms)
 
 
-def _dead_letter(record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
+def _dead_letter(style: str, record: Record, group: str, cause: Cause, now_ms: int) -> Letter:
     """Dead letter with the record's origin as its place, and all tries counted, those before a retry topic included."""
     origin = record.origin
     first = SourceRecord(
         origin.topic, origin.partition, origin.offset, origin.timestamp, record.key, record.value, record.headers
     )
-    return letter_of(first, group, replace(cause, attempts=origin.attempts + cause.attempts), now_ms)
+    return letter_of(first, group, replace(cause, attempts=origin.attempts + cause.attempts), now_ms, style)

@@ -30,6 +30,9 @@ from kunicorn.handler.decode.models import takes_model_and_record
 from kunicorn.handler.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
 from kunicorn.positions import TopicPartition
 
+_NAMED = "handler.entrypoint = {!r}"
+"""The setting that names a handler, for messages."""
+
 
 class DrainDeadline(BaseException):
     """Raised inside a handler whose partition has to be given up now: `finally` blocks run, and the record counts as
@@ -60,6 +63,10 @@ class Handler:
     """Whether `call` returns an awaitable."""
     yields: bool = False
     """Whether `call` returns a generator, whose items are records to send."""
+    filters: Any = None
+    """Which records it gets: `kunicorn.handler.filter.Filters`; None: all."""
+    middlewares: Sequence[Any] = ()
+    """Contexts around each call, the first outermost: `kunicorn.handler.middleware.Hooked`."""
     setup: Callable[..., Any] | None = None
     """With one argument or two: call `setup_in` instead."""
     teardown: Callable[[], Any] | None = None
@@ -88,13 +95,13 @@ def load(entrypoint: str, *, yields: bool = False) -> Handler:
     Caller: a process that handles, once. Blocks and raises like `find`, and also raises what `__init__` raises.
     """
     target = find(entrypoint, yields=yields)
-    return handler_of(entrypoint, _instance(entrypoint, target) if inspect.isclass(target) else target)
+    return handler_of(entrypoint, instance(_NAMED.format(entrypoint), target) if inspect.isclass(target) else target)
 
 
 def handler_of(entrypoint: str, target: Any) -> Handler:
     """`Handler` of the object that `find` found. A class without an instance can be inspected so, but not called."""
     call = _call_of(target)
-    hooks = {name: getattr(target, name, None) for name in HOOKS}
+    hooks: dict[str, Any] = {name: getattr(target, name, None) for name in HOOKS}
     return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
 
 
@@ -105,11 +112,7 @@ def find(entrypoint: str, *, yields: bool = False) -> Any:
     module. `yields`: a generator is allowed, since what it yields is sent. Raises `HandlerLoadError`; its text ends
     with the user's part of the traceback if the module raised.
     """
-    module_name, path = _parse(entrypoint)
-    directory = str(Path.cwd())
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
-    target = _find(entrypoint, _import(entrypoint, module_name), path)
+    target = located(_NAMED.format(entrypoint), entrypoint)
     if inspect.isclass(target):
         _check_class(entrypoint, target)
     call = _call_of(target)
@@ -125,7 +128,41 @@ def find(entrypoint: str, *, yields: bool = False) -> Any:
     return target
 
 
-def _instance(entrypoint: str, cls: type) -> Any:
+def middleware_named(entrypoint: str) -> str:
+    """The setting that names a middleware, for messages."""
+    return f"handler.middlewares: {entrypoint!r}"
+
+
+def find_middleware(entrypoint: str) -> Any:
+    """Import a middleware (`kunicorn.handler.middleware`) and check it; makes no instance. Blocks and raises like
+    `find`."""
+    named = middleware_named(entrypoint)
+    target = located(named, entrypoint)
+    called = bound(target, "__call__") if inspect.isclass(target) else target
+    if not callable(called) or (inspect.isclass(target) and not _has_method(target, "__call__")):
+        raise HandlerLoadError(f"{named} is {type(target).__name__}, which cannot be called with kunicorn.Call")
+    if inspect.iscoroutinefunction(called):
+        raise HandlerLoadError(f"{named} is async def without a yield, which is no context: let it yield once")
+    for name in ("setup", "teardown"):
+        if problem := misfit(target, name):
+            raise HandlerLoadError(f"{named}: {problem}")
+    return target
+
+
+def located(named: str, entrypoint: str) -> Any:
+    """Import the module and return what the entry point names in it. `named`: the setting and its value, for messages.
+
+    Blocks and raises like `find`.
+    """
+    module_name, path = _parse(named, entrypoint)
+    directory = str(Path.cwd())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    return _find(named, _import(named, module_name), path)
+
+
+def instance(named: str, cls: type) -> Any:
+    """An instance of the user's class; raises `HandlerLoadError` where making it raises."""
     try:
         return cls()
     except BaseException as error:
@@ -133,23 +170,22 @@ def _instance(entrypoint: str, cls: type) -> Any:
             raise
         where = user_traceback(error)
         raise HandlerLoadError(
-            f"handler.entrypoint = {entrypoint!r}: making an instance raised {type(error).__name__}: {error}; what may "
+            f"{named}: making an instance raised {type(error).__name__}: {error}; what may "
             f"fail belongs into setup(worker, options)" + (f"\n{where}" if where else "")
         ) from error
 
 
-def _parse(entrypoint: str) -> tuple[str, list[str]]:
+def _parse(named: str, entrypoint: str) -> tuple[str, list[str]]:
     module, colon, path = entrypoint.partition(":")
     names = [*module.split("."), *path.split(".")]
     if not colon or not all(name.isidentifier() for name in names):
         raise HandlerLoadError(
-            f"handler.entrypoint = {entrypoint!r} is not of the form 'package.module:attribute', "
-            f"such as 'shop.handlers:handle_order'"
+            f"{named} is not of the form 'package.module:attribute', such as 'shop.handlers:handle_order'"
         )
     return module, path.split(".")
 
 
-def _import(entrypoint: str, module: str) -> Any:
+def _import(named: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -158,15 +194,15 @@ def _import(entrypoint: str, module: str) -> Any:
             near = _near(error.name, _siblings(error.name))
             hint = f"Did you mean {near}?" if near else "Start in the directory that holds it, or set PYTHONPATH."
             raise HandlerLoadError(
-                f"handler.entrypoint = {entrypoint!r}: there is no module {error.name!r}; looked in the current "
+                f"{named}: there is no module {error.name!r}; looked in the current "
                 f"directory {Path.cwd()} and in {searched}. {hint}"
             ) from error
-        raise _import_failed(entrypoint, module, error) from error
+        raise _import_failed(named, module, error) from error
     except BaseException as error:
         # SystemExit too: a module that calls sys.exit() when imported must not take the process along silently.
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise _import_failed(entrypoint, module, error) from error
+        raise _import_failed(named, module, error) from error
 
 
 def _siblings(module: str) -> list[str]:
@@ -184,11 +220,11 @@ def _near(name: str, known: Iterable[str]) -> str:
     return " or ".join(map(repr, difflib.get_close_matches(name, known, n=3)))
 
 
-def _import_failed(entrypoint: str, module: str, error: BaseException) -> HandlerLoadError:
+def _import_failed(named: str, module: str, error: BaseException) -> HandlerLoadError:
     where = user_traceback(error)
     place = _place(error)
     return HandlerLoadError(
-        f"handler.entrypoint = {entrypoint!r}: importing {module!r} raised {type(error).__name__}: {error} ({place})"
+        f"{named}: importing {module!r} raised {type(error).__name__}: {error} ({place})"
         + _names_of_ours(error)
         + (f"\n{where}" if where else "")
     )
@@ -237,7 +273,7 @@ def _place(error: BaseException) -> str:
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "at import"
 
 
-def _find(entrypoint: str, module: Any, path: list[str]) -> Any:
+def _find(named: str, module: Any, path: list[str]) -> Any:
     target = module
     for name in path:
         try:
@@ -249,7 +285,7 @@ def _find(entrypoint: str, module: Any, path: list[str]) -> Any:
             if target is module and f"{module.__name__}.{name}" in _siblings(f"{module.__name__}.{name}"):
                 near = f"the module: '{module.__name__}.{name}:" + (".".join(path[1:]) or "…") + "'"
             hint = f"; did you mean {near}?" if near else ""
-            raise HandlerLoadError(f"handler.entrypoint = {entrypoint!r}: {owner} has no {name!r}{hint}") from None
+            raise HandlerLoadError(f"{named}: {owner} has no {name!r}{hint}") from None
     return target
 
 
@@ -300,7 +336,7 @@ def _check_callable(entrypoint: str, target: Any) -> None:
     except TypeError as error:
         raise HandlerLoadError(
             f"handler.entrypoint = {entrypoint!r} takes {signature}, but is called with exactly one argument, "
-            f'the record (the batch of records with mode = "batch"): {error}'
+            f'the record (the batch with mode = "batch", the columns with mode = "arrow"): {error}'
         ) from error
 
 

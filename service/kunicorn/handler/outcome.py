@@ -11,7 +11,7 @@ A handler returns an outcome, or raises it:
 
 `None` means `Done`, and so does any other value. Only a value that has still to be run (a coroutine, a generator) is a
 failure. In batch mode the outcome is for the whole batch, but for `BatchError`, which tells the records that are done
-from the one that is not. Outcomes are exceptions so that code deep inside a handler can raise them; a handler's own
+from those that are not. Outcomes are exceptions so that code deep inside a handler can raise them; a handler's own
 `except Exception` catches them like any other.
 
 With `[producing]` a handler may also return or yield records for other topics:
@@ -31,15 +31,33 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import inspect
+import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import msgspec
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 HeaderValue = str | bytes | None
-Headers = Sequence[tuple[str, HeaderValue]] | Mapping[str, HeaderValue]
+Headers = Sequence[tuple[str, Any]] | Mapping[str, Any]
+"""Text, bytes or None; anything else is for `[producing] headers` to encode."""
+
+
+class Received(Protocol):
+    """What is sent on of a `kunicorn.Record`."""
+
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+    @property
+    def timestamp(self) -> int | None: ...
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -47,14 +65,25 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
     topic: str | None = None
     """None: the topic that `[producing] topic` names."""
-    value: bytes | str | None = None
-    """Text is sent as UTF-8; None makes a tombstone."""
-    key: bytes | str | None = None
+    value: Any = None
+    """What `[producing] value` encodes; without that setting bytes, or text, which is sent as UTF-8. None makes a
+    tombstone."""
+    key: Any = None
+    """Likewise by `[producing] key`."""
     headers: Headers = ()
     partition: int | None = None
     """None: by the key as Java's producer would, or by chance without one."""
     timestamp: int | None = None
     """Milliseconds since 1970; None: now."""
+    encoded: bool = False
+    """Key, value and headers are bytes (or text) that are sent as they are, whatever encodes others."""
+
+    @classmethod
+    def of(cls, record: Received, topic: str | None = None) -> Send:
+        """The record as it was: its bytes, with the schema ids in them, its headers and its timestamp. Nothing is
+        encoded anew; a changed model goes into a `Send` of its own.
+        """
+        return cls(topic, record.value, record.key, record.headers, None, record.timestamp, True)
 
     def __repr__(self) -> str:
         # Key and value stay out: such texts end up in logs, where payloads do not belong.
@@ -67,10 +96,16 @@ class NotToBeSent(TypeError):
     __module__ = "kunicorn"
 
 
+def is_columns(returned: object) -> TypeGuard[pa.RecordBatch]:
+    """Whether it is a `pyarrow.RecordBatch`. Loads nothing."""
+    arrow = sys.modules.get("pyarrow")
+    return arrow is not None and isinstance(returned, arrow.RecordBatch)
+
+
 def refuse_outputs(returned: object) -> None:
     """Raise `NotToBeSent` for records to send where [producing] is off: they would be lost silently."""
     first = returned[0] if isinstance(returned, list | tuple) and returned else returned
-    if isinstance(first, Send):
+    if isinstance(first, Send) or is_columns(first):
         raise NotToBeSent(
             "the handler returned records to send, but nothing sends them here: set [producing] delivery, or return "
             "nothing; jobs on Spark send nothing"
@@ -132,13 +167,44 @@ class Retry(_WithReason):
         self.after = after
 
 
+class Wait(Outcome):
+    """The record waits so long (seconds, or a `timedelta`), and then comes to the handler again: what the handler needs
+    is not to be had now, and the record has failed no try. Its partition or key waits with it.
+
+    Raises `TypeError` for what is no time, `ValueError` for one below 0, or above a day.
+    """
+
+    __module__ = "kunicorn"
+
+    def __init__(self, after: float | timedelta, why: str = "") -> None:
+        super().__init__(why)
+        self.reason = why
+        self.seconds = _seconds(after)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.seconds, self.reason)
+
+
+LONGEST_WAIT_SECONDS = 86_400.0
+"""What waits is kept in memory, and is begun anew where its partition moves: a day is no wait, but an outage."""
+
+
+def _seconds(after: object) -> float:
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+        raise TypeError(f"Wait(after={after!r}): give seconds, or a datetime.timedelta")
+    if not 0 <= seconds <= LONGEST_WAIT_SECONDS:
+        raise ValueError(f"Wait(after={after!r}): give 0 to {LONGEST_WAIT_SECONDS:.0f} seconds, which is a day")
+    return float(seconds)
+
+
 class _Placed(Protocol):
     @property
     def offset(self) -> int: ...
 
 
 class BatchError(Exception):
-    """Some records of the batch are done, and one has failed:
+    """Some records of the batch are done, and others are not:
 
         for number, record in enumerate(batch):
             try:
@@ -150,7 +216,14 @@ class BatchError(Exception):
     this one was raised from, and the others come in a batch again. An outcome will do, too: `from DeadLetter("why")`.
 
     `done`: how many of the first records, or the offsets (or records) that are done, in any order. `failed`: the record
-    that failed, or its offset, where all before it are done. Name one of the two. Raises `ValueError` for both.
+    that failed, or its offset, where all before it are done. `mask`: for each record whether it is done, as a list or
+    an array of pyarrow's or numpy's. `outcomes`: which records have which outcome, or exception, as pairs of it and a
+    mask, which is True for these records; what is in no mask is done, and of two the first pair counts:
+
+        return BatchError(outcomes=[(DeadLetter("a negative total"), negative), (Skip("a test"), tests)])
+
+    They count in the records' order, each for its records together. Name one of the four. Raises `ValueError` for
+    several.
     """
 
     __module__ = "kunicorn"
@@ -163,16 +236,47 @@ class BatchError(Exception):
         *,
         done: int | Iterable[int | _Placed] | None = None,
         failed: int | _Placed | None = None,
+        mask: Iterable[Any] | None = None,
+        outcomes: Iterable[tuple[Exception, Iterable[Any]]] | None = None,
     ) -> None:
         super().__init__(reason)
-        if (done is None) == (failed is None):
-            raise ValueError("BatchError takes either what is done, or the record that failed")
+        if sum(given is not None for given in (done, failed, mask, outcomes)) != 1:
+            raise ValueError(
+                "BatchError takes one of: what is done, the record that failed, a mask of what is done, outcomes"
+            )
         self.failed = None if failed is None else _offset(failed)
+        self.mask = None if mask is None else _booleans(mask, "BatchError(mask=...)", "it is done")
+        self.outcomes = None if outcomes is None else [_for_rows(*pair) for pair in outcomes]
         self.done = done if isinstance(done, int) else frozenset(map(_offset, done or ()))
+
+    @property
+    def names_offsets(self) -> bool:
+        """Whether it says by offsets what is done, or what has failed."""
+        others = self.mask is not None or self.outcomes is not None
+        return self.failed is not None or (isinstance(self.done, frozenset) and not others)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Past `__init__`, which refuses the reason alone: a process pool breaks over an exception it cannot unpickle.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+def _for_rows(outcome: object, mask: Any) -> tuple[Exception, list[bool]]:
+    """The outcome, and its mask as a list. Raises `TypeError`."""
+    if not isinstance(outcome, Exception) or isinstance(outcome, BatchError):
+        raise TypeError(
+            f"BatchError(outcomes=...) has pairs of an outcome, or another exception, and a mask: {outcome!r} is none; "
+            f"write Skip('why'), DeadLetter('why')"
+        )
+    return outcome, _booleans(mask, "A mask of BatchError(outcomes=...)", "the outcome is for it")
+
+
+def _booleans(mask: Any, named: str, meaning: str) -> list[bool]:
+    """The mask as a list. Raises `TypeError` for what is none, such as offsets in the wrong argument."""
+    plain = mask.to_pylist() if hasattr(mask, "to_pylist") else mask.tolist() if hasattr(mask, "tolist") else list(mask)
+    if any(not isinstance(each, bool) for each in plain):
+        nulls = "; it has nulls: fill them, as with pyarrow.compute.fill_null" if None in plain else ""
+        raise TypeError(f"{named} has one bool for each record: True where {meaning}{nulls}")
+    return plain
 
 
 def _offset(place: int | _Placed) -> int:

@@ -6,18 +6,28 @@ sent. Caller: the thread that calls the handler.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.arrow_outputs import sends_of
 from kunicorn.handler.call import Calls, ReturnCheck, arguments_of, calls_with
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode.forms import Form
 from kunicorn.handler.load import Handler
-from kunicorn.handler.outcome import BatchError, Done, HeaderValue, NotToBeSent, Outcome, Send, raise_outcome
+from kunicorn.handler.outcome import (
+    BatchError,
+    Done,
+    HeaderValue,
+    NotToBeSent,
+    Outcome,
+    Send,
+    is_columns,
+    raise_outcome,
+)
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -167,15 +177,29 @@ def leaves(said: object) -> bool:
 
 
 def gathering(handler: Handler) -> Handler:
-    """The handler with its async generator run to the end, and what it yielded returned as a list."""
-    if not handler.yields or not handler.is_async:
+    """The handler with its generator run to the end before the call is over, and so within its span and middlewares;
+    what it yielded is returned, or for a plain function yielded again. Caller: whoever has one record in each call."""
+    if not handler.yields:
         return handler
     handle = handler.call
 
-    async def call(record: Any) -> object:
-        return [each async for each in handle(record)]
+    async def call_async(*arguments: Any) -> object:
+        return [each async for each in handle(*arguments)]
 
-    return replace(handler, call=call)
+    def call(*arguments: Any) -> object:
+        yielding, items = handle(*arguments), []
+        try:
+            while True:
+                items.append(next(yielding))
+        except StopIteration as end:
+            return _again(items, end.value)
+
+    return replace(handler, call=call_async if handler.is_async else call)
+
+
+def _again(items: Sequence[object], said: object) -> Generator[object, None, object]:
+    yield from items
+    return said
 
 
 def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:
@@ -185,6 +209,8 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
     """
     if isinstance(returned, Send):
         return [outgoing(returned, default_topic)], None
+    if is_columns(returned):
+        return [outgoing(each, default_topic) for each in sends_of(returned)], None
     if isinstance(returned, list | tuple):
         return [_item(item, default_topic, "returned") for item in returned], None
     if isinstance(returned, Iterator):
@@ -216,7 +242,7 @@ def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:
     """Raise `NotToBeSent`, which fails the whole batch, if something was yielded and some of its records are done:
     nobody knows which outputs belong to those, and without theirs they are not done.
     """
-    if sends and (error.failed is not None or error.done):
+    if sends and (error.failed is not None or error.done or error.mask or error.outcomes):
         raise NotToBeSent(
             f"the handler yielded {len(sends)} to send, then raised BatchError: the records that it names as done "
             f"would count as done while nothing of theirs is sent; raise any other exception, which fails the whole "
@@ -259,7 +285,12 @@ def _bytes(given: object, what: str) -> bytes | None:
         return given.encode()
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
-    raise NotToBeSent(f"a Send whose {what} is {type(given).__name__}: it is bytes, text (sent as UTF-8) or None")
+    part = what.partition(" ")[0]
+    setting = "headers" if part == "header" else part
+    raise NotToBeSent(
+        f"a Send whose {what} is {type(given).__name__}: it is bytes, text (sent as UTF-8) or None; to have other "
+        f"objects encoded, set [producing] {setting}"
+    )
 
 
 def _headers(given: Any) -> list[tuple[str, HeaderValue]]:

@@ -204,7 +204,9 @@ class Batch(Sequence[Record]):
         try:
             from kunicorn.handler.columns import records_batch
         except ModuleNotFoundError as error:
-            raise ImportError(f"batch.to_arrow() needs pyarrow ({error}): pip install 'kunicorn[arrow]'") from error
+            from kunicorn.handler.extras import install_extra
+
+            raise ImportError(f"batch.to_arrow() needs pyarrow ({error}): {install_extra('arrow')}") from error
         return records_batch(self._messages)
 
     def __len__(self) -> int:
@@ -256,6 +258,12 @@ class DecodedBatch(Batch):
             return DecodedBatch(self._messages[index], self._data[index], self._key_data[index])
         message = self._messages[index]
         return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
+
+
+def offset_of(message: Message) -> int:
+    """Offset of a fetched message, which has one; -1 of an error that names none."""
+    offset = message.offset()
+    return -1 if offset is None else offset
 
 
 def gapless_offsets(messages: Sequence[Message]) -> range | None:

@@ -6,14 +6,16 @@ Caller: the main thread of a worker, of a trial, or of a Spark task, at its star
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.handler import middleware
 from kunicorn.handler.call import Hooked
 from kunicorn.handler.config import Batching, HandlerConfig, route
+from kunicorn.handler.filter import OnFiltered, filters_of, untold
 from kunicorn.handler.lifecycle import Worker
-from kunicorn.handler.load import Handler, find, load
+from kunicorn.handler.load import Handler, find, find_middleware, load
 from kunicorn.handler.retry import Policies, describe, policies_of
 
 C = TypeVar("C", bound=Hooked)
@@ -37,10 +39,14 @@ class Handling(Generic[C]):
         return self.in_retry_topics.get(topic, self.policies)
 
     def tear_down(self) -> None:
-        """Call the user's `teardown`, and raise what it raises; the handler's loop is closed in any case."""
+        """Call `teardown` of the handler, then of its middlewares, and raise what one of them raises; the handler's
+        loop is closed in any case."""
         try:
-            if self.handler.teardown is not None:
-                self.calls.run(self.handler.teardown())
+            try:
+                if self.handler.teardown is not None:
+                    self.calls.run(self.handler.teardown())
+            finally:
+                middleware.tear_down(self.handler, self.calls.run)
         finally:
             self.calls.close()
 
@@ -56,9 +62,10 @@ def set_up(
     made: Callable[[Handler], Handler] = _as_loaded,
     *,
     yields: bool = False,
+    on_filtered: OnFiltered = untold,
 ) -> Handling[C]:
-    """Load the handler and call its `setup`. `form` makes its `Calls`; `made` may wrap it. `yields`: a generator is
-    allowed, since what it yields is sent.
+    """Load the handler, its filters and its middlewares, and call their `setup`. `form` makes its `Calls`; `made` may
+    wrap it. `yields`: a generator is allowed, since what it yields is sent.
 
     Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the thread that is to call the
     handler later. Runs the user's code.
@@ -67,24 +74,29 @@ def set_up(
     loaded = load(config.entrypoint, yields=yields)
     if loaded.keeps_offsets:
         _check_offsets_say_all(config)
-    handler = made(loaded)
+    handler = middleware.loaded(made(loaded), config.middlewares)
+    handler = replace(handler, filters=filters_of(config, on_filtered))
     calls = form(handler, config)
     try:
+        middleware.set_up(handler, calls.run, worker, config.options)
         calls.run(handler.setup_in(worker, config.options))
     except BaseException as error:
         raise HandlerLoadError(f"{config.entrypoint}: setup raised {describe(error)}") from error
     policies = policies_of(config)
-    batch_max_records = config.batch_max_records if config.mode == "batch" else None
+    batch_max_records = config.batch_max_records if config.batches else None
     behind = {topic.name: policies.behind(topic.delay_ms) for topic in config.retry_topics}
     return Handling(handler, calls, policies, batch_max_records, config.batching, behind)
 
 
 def check_options(config: HandlerConfig) -> None:
-    """Import the handler and check that it takes [handler.options]; makes no instance of a class.
+    """Import the handler, its filters and its middlewares, and check that one of them takes [handler.options]; makes no
+    instance of a class.
 
     Raises `HandlerLoadError`.
     """
-    if config.options and getattr(find(config.entrypoint, yields=True), "setup", None) is None:
+    found = [find(config.entrypoint, yields=True), *map(find_middleware, config.middlewares)]
+    filters_of(config, untold)
+    if config.options and all(getattr(each, "setup", None) is None for each in found):
         raise HandlerLoadError(
             f"[handler.options] is set, but {config.entrypoint} has no setup(options) to read it: "
             f"remove the options, or give the handler a 'setup' attribute"
@@ -126,9 +138,10 @@ class HandlerRegistry(Generic[C]):
         made: Callable[[Handler], Handler] = _as_loaded,
         *,
         yields: bool = False,
+        on_filtered: OnFiltered = untold,
     ) -> HandlerRegistry[C]:
         """Load and set up every handler, in their order. See `set_up`."""
-        every = [set_up(config, worker, form, made, yields=yields) for config in configs]
+        every = [set_up(config, worker, form, made, yields=yields, on_filtered=on_filtered) for config in configs]
         return cls(every, [config.topics for config in configs])
 
     def of(self, topic: str) -> Handling[C]:
@@ -150,7 +163,7 @@ ASYNC_CONCURRENCY = 100
 
 def concurrency_of(is_async: bool, mode: str, ordering: str, concurrency: int | None) -> int:
     """Most records of this handler in hand at a time; 1: one after the other. Raises `ConfigError`."""
-    if mode == "batch":
+    if mode != "record":
         return 1
     most = concurrency if concurrency is not None else ASYNC_CONCURRENCY if is_async else 1
     if most == 1 and ordering != "partition":

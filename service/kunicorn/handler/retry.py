@@ -25,6 +25,10 @@ from kunicorn.handler.load import HandlerTimeout, error_message, user_traceback
 from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip
 
 
+class Expired(Exception):
+    """The record is older than `handler.max_age_ms`, and `handler.on_expired` sends it to the dead-letter topic."""
+
+
 class Reason(StrEnum):
     """Why a record was given up; the values are a counter's label, listed in docs/metrics.md."""
 
@@ -40,6 +44,8 @@ class Reason(StrEnum):
     EXIT = "exit"
     #: Its value or key cannot be decoded, which no other try would change.
     UNDECODABLE = "undecodable"
+    #: It is older than `max_age_ms`, and `on_expired` is "dead_letter".
+    EXPIRED = "expired"
     #: Workers died with it in hand, `max_crashes` times.
     POISON = "poison"
 
@@ -47,6 +53,7 @@ class Reason(StrEnum):
 _SAYS: Mapping[type[BaseException], Reason] = {
     DeadLetter: Reason.HANDLER,
     Undecodable: Reason.UNDECODABLE,
+    Expired: Reason.EXPIRED,
 }
 """Exceptions that are a reason of their own, however many tries are left."""
 
@@ -169,6 +176,8 @@ class Policies:
     rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
     on_undecodable: End | None = None
     """None: as the policy's `on_failure` says."""
+    dead_letter_topic: str | None = None
+    """None: that of the service."""
 
     def behind(self, delay_ms: int) -> Policies:
         """These rules for records that have waited `delay_ms` in a retry topic."""
@@ -187,6 +196,8 @@ class Policies:
         """
         if isinstance(error, NotDecodableYet):
             return TryAgain(self.default.backoff_ns(failures, random), None)
+        if isinstance(error, Expired):
+            return End.DEAD_LETTER
         if isinstance(error, Undecodable):
             return self.on_undecodable or self.of(error).on_failure
         said = next((end for kind, end in _SAID.items() if isinstance(error, kind)), None)
@@ -204,8 +215,9 @@ def describe(error: BaseException) -> str:
 _SETTING = "handler.failures"
 
 
-def find(name: str) -> type[BaseException]:
-    """Class `package.module.Class`, nested ones included; imports its module. Raises `ConfigError`.
+def find(name: str, setting: str = _SETTING) -> type[BaseException]:
+    """Class `package.module.Class`, nested ones included, that the setting names; imports its module. Raises
+    `ConfigError`.
 
     Caller: a worker, after the handler was imported; `kunicorn check`.
     """
@@ -217,27 +229,27 @@ def find(name: str) -> type[BaseException]:
         except ModuleNotFoundError as error:
             if error.name is not None and (module + ".").startswith(error.name + "."):
                 continue
-            raise _refused(name, f"importing {module!r} raised {error}") from error
+            raise _refused(setting, name, f"importing {module!r} raised {error}") from error
         except Exception as error:
-            raise _refused(name, f"importing {module!r} raised {type(error).__name__}: {error}") from error
-        return _exception_in(name, found, parts[split:])
-    raise _refused(name, f"there is no module {parts[0]!r}")
+            raise _refused(setting, name, f"importing {module!r} raised {type(error).__name__}: {error}") from error
+        return _exception_in(setting, name, found, parts[split:])
+    raise _refused(setting, name, f"there is no module {parts[0]!r}")
 
 
-def _exception_in(name: str, owner: Any, path: list[str]) -> type[BaseException]:
+def _exception_in(setting: str, name: str, owner: Any, path: list[str]) -> type[BaseException]:
     for attribute in path:
         if not hasattr(owner, attribute):
             near = difflib.get_close_matches(attribute, dir(owner), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise _refused(name, f"{owner.__name__!r} has no {attribute!r}{hint}")
+            raise _refused(setting, name, f"{owner.__name__!r} has no {attribute!r}{hint}")
         owner = getattr(owner, attribute)
     if not inspect.isclass(owner) or not issubclass(owner, BaseException):
-        raise _refused(name, "it is no exception class")
+        raise _refused(setting, name, "it is no exception class")
     return owner
 
 
-def _refused(name: str, why: str) -> ConfigError:
-    return ConfigError(f"{_SETTING} names the exception {name!r}: {why}; correct the name, or remove it")
+def _refused(setting: str, name: str, why: str) -> ConfigError:
+    return ConfigError(f"{setting} names the exception {name!r}: {why}; correct the name, or remove it")
 
 
 def policies_of(config: HandlerConfig) -> Policies:
@@ -248,7 +260,12 @@ def policies_of(config: HandlerConfig) -> Policies:
     """
     found = [(tuple(map(find, rule.exceptions)), _policy(rule, _topics_of(rule, config))) for rule in config.failures]
     undecodable = config.decoding.on_undecodable
-    return Policies(_policy(config, config.retry_topics), found, None if undecodable is None else End(undecodable))
+    return Policies(
+        _policy(config, config.retry_topics),
+        found,
+        None if undecodable is None else End(undecodable),
+        config.dead_letter_topic,
+    )
 
 
 def _policy(rules: HandlerConfig | FailureRule, retry_topics: Iterable[RetryTopic]) -> RetryPolicy:

@@ -60,22 +60,30 @@ class Traced:
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
         call = self.inner.adapted(handle)
 
-        def within_span(pair: tuple[Any, Sequence[Message]]) -> Any:
-            with self._span(pair[1]) as tell:
+        def within_span(pair: tuple[Any, Traceable]) -> Any:
+            if (of := pair[1]) is None:
+                return call(pair[0])
+            with self._span(of) as tell:
                 return tell(call(pair[0]))
 
-        async def awaited_within_span(pair: tuple[Any, Sequence[Message]]) -> Any:
-            with self._span(pair[1]) as tell:
+        async def awaited_within_span(pair: tuple[Any, Traceable]) -> Any:
+            if (of := pair[1]) is None:
+                return await call(pair[0])
+            with self._span(of) as tell:
                 return tell(await call(pair[0]))
 
         return awaited_within_span if self.is_async else within_span
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        return zip(self.inner.each(messages), messages, strict=True)
+        """Pairs of argument and message; of argument and None, where there would be nothing to tell of."""
+        return zip(
+            self.inner.each(messages), messages if _is_collected() else map(_with_headers, messages), strict=True
+        )
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         gathered = self.inner.batch(messages)
-        return Gathered((gathered.argument, messages[: gathered.records]), gathered.records, gathered.undecodable)
+        of = messages[: gathered.records] if _is_collected() else None
+        return Gathered((gathered.argument, of), gathered.records, gathered.undecodable)
 
     def blame(self, message: Message) -> None:
         self.inner.blame(message)
@@ -125,6 +133,21 @@ class Traced:
         }
 
 
+Traceable = Message | Sequence[Message] | None
+"""What a span would be about. None: nobody collects spans, and there is no context to go on with."""
+
+
+def _is_collected() -> bool:
+    """Whether somebody has set a tracer provider up. Looked at once a run of records: without one, the API's spans
+    would cost many times what a record does, and tell nobody anything."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+def _with_headers(message: Message) -> Message | None:
+    """The message, if it may carry a trace context, which goes on into outputs though nobody collects spans here."""
+    return message if message.headers() else None
+
+
 def _of_one(message: Message) -> tuple[Context, list[Link], Attributes]:
     """Parent, links and attributes of a record's span: the producer's span is the parent."""
     value = message.value()
@@ -142,6 +165,15 @@ def _of_batch(messages: Sequence[Message]) -> tuple[Context, list[Link], Attribu
     spans = [trace.get_current_span(context).get_span_context() for context in contexts]
     attributes = {"messaging.batch.message_count": len(messages), "messaging.kafka.offset": messages[0].offset() or 0}
     return Context(), [Link(span) for span in spans if span.is_valid], attributes
+
+
+def span_in_hand() -> Mapping[str, str]:
+    """`trace_id` and `span_id` of the span that the caller is in, as OpenTelemetry writes them; empty outside of any.
+    Caller: whatever logs, in the thread or task that logs."""
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": trace.format_trace_id(context.trace_id), "span_id": trace.format_span_id(context.span_id)}
 
 
 Pairs = list[tuple[str, HeaderValue]]

@@ -81,16 +81,16 @@ def written(first: int, offsets: Collection[int]) -> str:
 
 
 def read(first: int, text: str) -> frozenset[int]:
-    """Offsets in a text of `written`, also behind a number of partitions. Other texts, which other clients may have
-    committed with their offsets, yield none.
+    """Offsets in a text of `written`, also behind a number of partitions or in front of who committed it. Other texts,
+    which other clients may have committed with their offsets, yield none.
 
     confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
     """
-    done = text.partition(" ")[2] if text.startswith(_PARTITIONS) else text
-    if not done.startswith(_FORM):
+    done = next((word for word in text.rstrip("\0").split(" ") if word.startswith(_FORM)), None)
+    if done is None:
         return frozenset()
     try:
-        data = base64.b64decode(done.removeprefix(_FORM).rstrip("\0"), validate=True)
+        data = base64.b64decode(done.removeprefix(_FORM), validate=True)
     except (binascii.Error, ValueError):
         return frozenset()
     if len(data) > WINDOW // 8:

@@ -11,10 +11,11 @@ system call; the supervisor reads it for commits, for lag, and after the worker'
    newer epoch, is harmless; the opposite would claim an epoch that never held the record.
 4. A slot counts only for the grant written in it. A reader that finds another grant knows: not started.
 5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
-6. A worker that handles several records of a partition at a time also marks which are done beyond the consumed offset,
-   and which are in hand. Those bits lie behind the slots; other workers never touch them, and they cost nothing.
-7. Between slots and bits lie two words a slot: the time that its records have taken so far, and where the run in hand
-   ends. The slot's own line is full. They are read only together with the grant.
+6. Where several records of a partition are handled at a time, the worker also marks which are done beyond the consumed
+   offset, and which are in hand. Those bits lie behind the slots; for other partitions they are never touched, and cost
+   nothing.
+7. Between slots and bits lie three words a slot: the time that its records have taken so far, where the run in hand
+   ends, and how the slot is written. The slot's own line is full. They are read only together with the grant.
 """
 
 from __future__ import annotations
@@ -24,24 +25,20 @@ import os
 from typing import NamedTuple
 
 from kunicorn.ipc.bitmap import RING_BYTES, Marks
+from kunicorn.linux import memory_file
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Position
 
 _WORD = 8
 _LINE = 8
 """Words in a cache line: one slot is one line, so that two slots never share one."""
 _HEADER_LINES = 2
-_BESIDE = 2
+_BESIDE = 3
 """Words of a slot that are not in its line."""
 _RINGS = 2
 _SLOT_BYTES = (_LINE + _BESIDE) * _WORD + _RINGS * RING_BYTES
 
 _LEASE = 0
 """Until when membership is certain (nanoseconds, `clock.now_ns`); written by the supervisor."""
-
-_MARKED = _LINE
-"""Whether the worker uses the bits; written by the worker."""
-_DELIVERS = _LINE + 1
-"""Whether its consumed offsets follow the delivery of outputs; written by the worker."""
 
 GRANT, CONSUMED, LEADER_EPOCH, HAND_OFFSET, HAND_COUNT, HAND_SINCE, TIMESTAMP, HANDLED = range(_LINE)
 """A slot's words: grant; next offset to handle; leader epoch of the last record handled; first offset, number of
@@ -52,6 +49,10 @@ one to be delivered, and with nothing in hand the hand's offset is where the han
 HAND_END = 1
 """Counted from `Ledger.busy_index`: the offset behind the last record of the run in hand, which may have gaps. Says
 something only where one run is in hand at a time, and not the bits."""
+
+_WRITTEN = 2
+"""Likewise: how the slot is written, one of the following."""
+_BY_RUNS, _BY_DELIVERED_RUNS, _BY_MARKS = range(3)
 
 
 class SlotReading(NamedTuple):
@@ -96,7 +97,7 @@ class Ledger:
     @classmethod
     def create(cls, slots: int) -> Ledger:
         """A new ledger. A page takes memory only once a slot on it is used."""
-        fd = os.memfd_create("kunicorn-ledger", os.MFD_CLOEXEC)
+        fd = memory_file("kunicorn-ledger")
         os.ftruncate(fd, _HEADER_LINES * _LINE * _WORD + slots * _SLOT_BYTES)
         return cls(fd)
 
@@ -126,7 +127,7 @@ class Ledger:
 
     @property
     def lease_ns(self) -> int:
-        """End of the lease: until then (nanoseconds of `clock.now_ns`) records may be started."""
+        """End of the lease: until then (nanoseconds of `clock.now_ns`) records may be started. 0 before the first."""
         return self.cells[_LEASE]
 
     @lease_ns.setter
@@ -134,25 +135,27 @@ class Ledger:
         """Caller: supervisor."""
         self.cells[_LEASE] = until
 
-    @property
-    def marked(self) -> bool:
-        """Whether the worker uses the bitmaps. If not, reading them would only make the kernel allocate their pages."""
-        return bool(self.cells[_MARKED])
-
-    def use_marks(self) -> None:
-        """Turn the bitmaps on. Caller: a worker that has several records of a partition in hand, before its first."""
-        self.cells[_MARKED] = 1
-
-    @property
-    def delivers(self) -> bool:
-        """Whether records may be handled and not delivered yet: those from the consumed offset to the one in hand."""
-        return bool(self.cells[_DELIVERS])
-
-    def use_delivery(self) -> None:
-        """Declare that deliveries are awaited. Caller: a worker that sends outputs and has one record (or batch) in
-        hand, before its first.
+    def marked(self, slot: int) -> bool:
+        """Whether the slot's bitmaps are in use. If not, reading them would only have the kernel allocate their
+        pages.
         """
-        self.cells[_DELIVERS] = 1
+        return self.cells[self.busy_index(slot) + _WRITTEN] == _BY_MARKS
+
+    def use_marks(self, slot: int) -> None:
+        """Turn the slot's bitmaps on. Caller: a worker that handles several records of the partition at a time, before
+        it opens the slot.
+        """
+        self.cells[self.busy_index(slot) + _WRITTEN] = _BY_MARKS
+
+    def delivers(self, slot: int) -> bool:
+        """Whether records may be handled and not delivered yet: those from the consumed offset to the one in hand."""
+        return self.cells[self.busy_index(slot) + _WRITTEN] == _BY_DELIVERED_RUNS
+
+    def use_runs(self, slot: int, *, delivered: bool) -> None:
+        """Declare that one run of the partition is in hand at a time; `delivered`: its records count as consumed once
+        they are delivered. Caller: a worker, before it opens the slot.
+        """
+        self.cells[self.busy_index(slot) + _WRITTEN] = _BY_DELIVERED_RUNS if delivered else _BY_RUNS
 
     def done(self, slot: int) -> Marks:
         """Bitmap of the slot's offsets that are done beyond the consumed one. Written by a worker with several in

@@ -69,6 +69,8 @@ class Preload(Tagged, frozen=True):
     log_format: str
     allocator: str = ""
     """The library that is preloaded into the template, and so into workers; empty for none."""
+    middlewares: list[str] = msgspec.field(default_factory=list)
+    """Imported beside the handlers."""
 
 
 class TemplateReady(Tagged, frozen=True):
@@ -182,6 +184,8 @@ class Configure(Tagged, frozen=True):
     """With several records in hand: so much is kept in memory for when there is a free hand."""
     producing: ProducingTarget | None = None
     """None: what handlers return is not sent."""
+    fetcher: str = "librdkafka"
+    """Or "own": who fetches."""
 
     def __repr__(self) -> str:
         return f"Configure(worker={self.worker}, …)"
@@ -257,6 +261,20 @@ class CommitAs(Tagged, frozen=True):
     instance_id: str | None
 
 
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rate of one handler, by its number."""
+
+    handler: int
+    per_second: float
+    burst: float
+
+
+class Rates(Tagged, frozen=True):
+    """Rates for this worker from now on: its share of what workers have together."""
+
+    rates: list[Rate]
+
+
 class Ping(Tagged, frozen=True):
     """Question for signs of life; the control thread answers it, whatever the runner does."""
 
@@ -326,8 +344,17 @@ class Parked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     grant: int
     waits_for: str
-    """"retry", "dead_letter", "delivery", or "handler": the handler did not take the partition on yet."""
+    """What the metric `kunicorn_partitions_waiting` lists, or "handler": the handler did not take the partition on
+    yet."""
     why: str
+
+
+class RateUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker used of its rate for one handler since its start, and how often records waited for more."""
+
+    handler: int
+    used: float
+    waits: int
 
 
 class Pong(Tagged, frozen=True):
@@ -354,6 +381,10 @@ class Pong(Tagged, frozen=True):
     """The Kafka client's, likewise."""
     in_flight: int = 0
     """Records that calls of the handler have right now."""
+    rates: list[RateUse] = msgspec.field(default_factory=list)
+    """Of the handlers whose rate is limited."""
+    broken_circuits: dict[str, int] = msgspec.field(default_factory=dict)
+    """Number of partitions by topic whose handler's circuit breaker is not closed."""
 
 
 class FailureKind(StrEnum):
@@ -404,7 +435,7 @@ class CommitOver(Tagged, frozen=True):
     number: int
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Ping | Drain | Token | Password
+ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Ping | Drain | Token | Password
 FromWorker = Ready | FetcherStopped | Pong | Failed | CommitWanted | CommitOver | WorkerFailed
 Message = ToWorker | FromWorker | ToTemplate | FromTemplate | FetchToken | FromTokenHelper
 

@@ -106,24 +106,30 @@ class GroupAdmin:
         self._check_moved(error)
         return error
 
+    def forget(self) -> None:
+        """Look the coordinator up anew for the next request: it did not answer."""
+        self._coordinator.forget()
+
     async def committed(
-        self, partitions: Collection[TopicPartition] | None = None
+        self, partitions: Collection[TopicPartition] | None = None, *, stable: bool = False
     ) -> Mapping[TopicPartition, Committed]:
-        """Committed offsets of these partitions (None: of all for which the group has any).
+        """Committed offsets of these partitions (None: of all for which the group has any). `stable`: those that an
+        open transaction may still move are an error (UNSTABLE_OFFSET_COMMIT, KIP-447).
 
         Raises `CoordinatorUnavailable`, too, where the group refuses to tell.
         """
         await self._node()
         answer = await self._coordinator.fetch_offsets(
-            partitions=partitions, require_stable=False, timeout=self._timeout
+            partitions=partitions, require_stable=stable, timeout=self._timeout
         )
         self._check_moved(answer.error)
         if answer.error:
             raise CoordinatorUnavailable(answer.error, "its offsets cannot be read")
         return answer.partitions
 
-    async def reset(self, offsets: Mapping[TopicPartition, int], metadata: str) -> Mapping[TopicPartition, int]:
-        """Commit these offsets without being a member; the error code of each.
+    async def commit(self, offsets: Mapping[TopicPartition, Position], metadata: str) -> Mapping[TopicPartition, int]:
+        """Commit these offsets without being a member; the error code of each. `metadata`: of those positions that have
+        none of their own.
 
         The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
         `GroupMetadataManager`): that is the fence between looking at the group and changing it.
@@ -133,7 +139,7 @@ class GroupAdmin:
             generation=NO_GENERATION,
             member_id="",
             instance_id=None,
-            offsets={tp: Position(offset) for tp, offset in offsets.items()},
+            offsets=offsets,
             metadata=metadata,
             timeout=self._timeout,
         )
@@ -411,7 +417,8 @@ _ASKS_FOR_RIGHTS = 8
 async def on_topics(cluster: Cluster, topics: Collection[str], timeout: float) -> Mapping[str, frozenset[Operation]]:
     """Allowed operations on each topic that is visible to this user at all (KIP-430).
 
-    Empty where the brokers are too old to say. Raises `BrokersUnreachable`.
+    Empty where the brokers are too old to say. A topic of which no right is told is left out: a broker that looks at
+    rights shows a topic only to those who may DESCRIBE it. Raises `BrokersUnreachable`.
     """
 
     async def ask(connection: Connection) -> Mapping[str, frozenset[Operation]]:
@@ -425,7 +432,8 @@ async def on_topics(cluster: Cluster, topics: Collection[str], timeout: float) -
             "include_cluster_authorized_operations": False,
         }
         message = await connection.request(Api.METADATA, fields, timeout, version)
-        return {t.name: _operations(int(t.topic_authorized_operations)) for t in message.topics if not t.error_code}
+        told = {t.name: _operations(int(t.topic_authorized_operations)) for t in message.topics if not t.error_code}
+        return {name: operations for name, operations in told.items() if operations}
 
     return await cluster.ask_any(ask)
 

@@ -1,6 +1,6 @@
-"""Broker addresses and secured connections: `open_stream` is the one place that connects.
+"""Broker addresses and secured connections: `connect` is the one place that connects.
 
-TLS is done when the stream is open (`tls`); SASL is an exchange of requests over it (`connection.authenticate`), of
+TLS is done when it returns (`tls`); SASL is an exchange of requests over it (`connection.authenticate`), of
 which the mechanisms here are the client's side: PLAIN, SCRAM (RFC 5802, RFC 7677), OAUTHBEARER. They are pure
 generators: what to send next, given what came; random numbers come from outside. As in Kafka (`ScramFormatter.java`)
 names and passwords are plain UTF-8, not prepared by SASLprep, and there is no channel binding.
@@ -19,6 +19,7 @@ import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.errors import AuthenticationFailed
@@ -175,8 +176,6 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Everything that `security_protocol` can be (`SecurityProtocol.java`)."""
 
@@ -206,14 +205,19 @@ class Security:
         return self.protocol.endswith("SSL")
 
 
-async def open_stream(address: Address, security: Security) -> Stream:
-    """Connect, and shake hands where TLS is spoken. The caller sets the time limit.
+P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+
+async def connect(address: Address, security: Security, protocol: Callable[[], P]) -> P:
+    """Connect, and shake hands where TLS is spoken; the protocol that was made, with its transport. The caller sets the
+    time limit.
 
     Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
     the handshake ends otherwise.
     """
+    loop = asyncio.get_running_loop()
     if not security.encrypted:
-        return await asyncio.open_connection(address.host, address.port)
+        return (await loop.create_connection(protocol, address.host, address.port))[1]
     try:
         # Anew each time: files may have been renewed. In a thread: reading the system's CAs takes a while.
         tls = await asyncio.to_thread(context, security.tls)
@@ -221,9 +225,10 @@ async def open_stream(address: Address, security: Security) -> Stream:
         raise AuthenticationFailed(f"{address}: {error}") from error
     name = address.name or address.host
     try:
-        return await asyncio.open_connection(address.host, address.port, ssl=tls, server_hostname=name)
+        made = await loop.create_connection(protocol, address.host, address.port, ssl=tls, server_hostname=name)
     except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise explained(error, name, str(address)) from error
+    return made[1]
 
 
 _SERVER = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})")

@@ -87,6 +87,7 @@ the first bytes of a TLS alert read as 352 MB, those of an HTTP answer as 1.2 GB
 _LENGTH = struct.Struct(">i")
 LENGTH_BYTES = _LENGTH.size
 _CORRELATION_ID = struct.Struct(">i")
+CORRELATION_BYTES = _CORRELATION_ID.size
 
 
 def encode(message: Any) -> bytes:
@@ -127,7 +128,7 @@ def _what_speaks(prefix: bytes) -> str | None:
     return None
 
 
-def correlation_id(frame: bytes) -> int:
+def correlation_id(frame: bytes | memoryview) -> int:
     """Correlation id of the answer: in every version the first four bytes."""
     return int(_CORRELATION_ID.unpack_from(frame)[0])
 

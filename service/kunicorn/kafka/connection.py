@@ -28,7 +28,7 @@ from kio.serial.readers import read_int16
 from kunicorn import __version__
 from kunicorn.errors import PeerError
 from kunicorn.kafka import codec
-from kunicorn.kafka.auth import Address, Conversation, Sasl, Security, conversation, open_stream
+from kunicorn.kafka.auth import Address, Conversation, Sasl, Security, connect, conversation
 from kunicorn.kafka.codec import Fields, decode_response
 from kunicorn.kafka.errors import (
     AuthenticationFailed,
@@ -37,6 +37,7 @@ from kunicorn.kafka.errors import (
     RequestTimedOut,
     UnsupportedByBroker,
 )
+from kunicorn.kafka.frames import Frames
 from kunicorn.kafka.tls import refused_by_alert
 from kunicorn.kafka.versions import OURS, Api, Negotiated, VersionRange
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -157,7 +158,9 @@ class Pending(NamedTuple):
 
     correlation_id: int
     what: str
-    answer: asyncio.Future[bytes]
+    answer: asyncio.Future[bytes | memoryview]
+    in_place: bool = False
+    """Its answer is read where it was received, before the next request is sent."""
 
 
 class InFlight:
@@ -178,17 +181,17 @@ class InFlight:
         """Correlation id of the next request."""
         return self._sent % _CORRELATION_IDS
 
-    def add(self, what: str) -> Pending:
+    def add(self, what: str, *, in_place: bool = False) -> Pending:
         """Note one more request, with `next_id`; `what` names it in errors."""
-        pending = Pending(self.next_id, what, asyncio.get_running_loop().create_future())
+        pending = Pending(self.next_id, what, asyncio.get_running_loop().create_future(), in_place)
         self._sent += 1
         self._pending.append(pending)
         self.idle.clear()
         return pending
 
-    def deliver(self, frame: bytes) -> None:
-        """Hand the frame to the caller that waits for it. Raises `ProtocolError` where it is not the next one's
-        answer.
+    def deliver(self, frame: memoryview) -> bool:
+        """Hand the frame to the caller that waits for it; whether that reads it in place. Raises `ProtocolError` where
+        it is not the next one's answer.
         """
         answered = codec.correlation_id(frame)
         if not self._pending or self._pending[0].correlation_id != answered:
@@ -197,7 +200,8 @@ class InFlight:
         if not self._pending:
             self.idle.set()
         if not pending.answer.done():
-            pending.answer.set_result(frame)
+            pending.answer.set_result(frame if pending.in_place else bytes(frame))
+        return pending.in_place
 
     def fail(self, failure: PeerError) -> None:
         """End all requests in flight with this failure."""
@@ -229,9 +233,7 @@ _LONGEST_MUTE = 60.0
 class Connection:
     """An open, negotiated connection. Made by `open`; belongs to the event loop that opened it."""
 
-    def __init__(
-        self, address: Address, client_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, address: Address, client_id: str) -> None:
         """Caller: `open`."""
         self.address = address
         self.closed = False
@@ -242,15 +244,13 @@ class Connection:
         """The broker was found to lack an API. It may have been wrong about that, or another one: who asks again shall
         not meet this connection, on which the versions stay what they are."""
         self._client_id = client_id
-        self._reader = reader
-        self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._versions = Negotiated({Api.API_VERSIONS: OURS[Api.API_VERSIONS]}, str(address))
         self._pending = InFlight()
         self._sending = asyncio.Lock()
         self._muted_until = 0.0
         self._opened = self._proven = False
-        self._reading = self._loop.create_task(self._read(), name=f"read from {address}")
+        self._frames = Frames(self._pending.deliver, self._end)
         self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -261,8 +261,8 @@ class Connection:
         """
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await open_stream(address, security)
-                connection = cls(address, client_id, reader, writer)
+                connection = cls(address, client_id)
+                await connect(address, security, lambda: connection._frames)
                 try:
                     await connection._negotiate()
                     if security.sasl is not None:
@@ -301,19 +301,35 @@ class Connection:
         closed then.
         """
         version = self.version(api, at_most)
-        frame = await self._exchange(api, version, fields, timeout)
+        frame = await self._exchange(api, self._encoded(api, version, fields), timeout)
         try:
-            answer = codec.decode_response(api, version, frame)
+            answer = codec.decode_response(api, version, bytes(frame))
         except ProtocolError as error:
             unreadable = ProtocolError(f"{self.address}: {error}")
             self._distrust(unreadable)
             raise unreadable from error
         self._proven = True
         throttled: timedelta = getattr(answer, "throttle_time", timedelta())
-        # Over quota: the broker has stopped reading from this connection for as long as it says (KIP-219).
-        muted = min(throttled.total_seconds(), _LONGEST_MUTE)
-        self._muted_until = max(self._muted_until, self._loop.time() + muted)
+        self.mute(throttled.total_seconds())
         return answer
+
+    async def exchange(self, api: Api, frame_of: Callable[[int, str], bytes], timeout: float) -> memoryview:
+        """Send a request that the caller has written (`frame_of` a correlation id and a client id), and wait for the
+        answer, `timeout` seconds at most: from behind its correlation id, where it was received. It is valid until the
+        next request is sent here. Raises as `request`.
+        """
+        frame = await self._exchange(api, lambda number: frame_of(number, self._client_id), timeout, in_place=True)
+        self._proven = True
+        return memoryview(frame)[codec.CORRELATION_BYTES :]
+
+    def mute(self, seconds: float) -> None:
+        """Send nothing for so long: over quota the broker has stopped reading from this connection for as long as it
+        says (KIP-219)."""
+        self._muted_until = max(self._muted_until, self._loop.time() + min(seconds, _LONGEST_MUTE))
+
+    def distrust(self, error: ProtocolError) -> None:
+        """Close: the caller of `exchange` cannot read an answer."""
+        self._distrust(error)
 
     def close(self) -> None:
         """Close at once; requests in flight end with `ConnectionLost`."""
@@ -321,7 +337,7 @@ class Connection:
 
     async def wait_closed(self) -> None:
         """Wait until the connection's tasks have ended. Caller: after `close`."""
-        await asyncio.wait({self._reading} if self._renewing is None else {self._reading, self._renewing})
+        await asyncio.wait({self._frames.closed} if self._renewing is None else {self._frames.closed, self._renewing})
 
     async def _negotiate(self) -> None:
         version = OURS[Api.API_VERSIONS].high
@@ -381,11 +397,16 @@ class Connection:
 
     async def _converse(self, api: Api, version: int, fields: Fields) -> bytes:
         """Send one request on a connection that nobody else uses now; the caller sets the time limit."""
-        pending = self._send(api, version, fields)
+        pending = self._send(api, self._encoded(api, version, fields))
         await self._flush(api)
-        return await pending.answer
+        return bytes(await pending.answer)
 
-    async def _exchange(self, api: Api, version: int, fields: Fields, timeout: float | None) -> bytes:
+    def _encoded(self, api: Api, version: int, fields: Fields) -> Callable[[int], bytes]:
+        return lambda number: codec.encode_request(api, version, number, self._client_id, fields)
+
+    async def _exchange(
+        self, api: Api, frame_of: Callable[[int], bytes], timeout: float | None, *, in_place: bool = False
+    ) -> bytes | memoryview:
         """Send one request; the frame that answers it, undecoded."""
         pending: Pending | None = None
         try:
@@ -393,7 +414,7 @@ class Connection:
                 async with self._sending:
                     if (muted := self._muted_until - self._loop.time()) > 0:
                         await asyncio.sleep(muted)
-                    pending = self._send(api, version, fields)
+                    pending = self._send(api, frame_of, in_place=in_place)
                     await self._flush(api)
                 return await pending.answer
         except TimeoutError as error:
@@ -408,38 +429,34 @@ class Connection:
 
     async def _flush(self, api: Api) -> None:
         try:
-            await self._writer.drain()
+            await self._frames.drain()
         except OSError as error:
             lost = ConnectionLost(f"{api.title}: {self.address} closed the connection: {error}")
             self._shut(lost)
             raise lost from error
 
-    def _send(self, api: Api, version: int, fields: Fields) -> Pending:
+    def _send(self, api: Api, frame_of: Callable[[int], bytes], *, in_place: bool = False) -> Pending:
         if self.closed:
             why = f": {self.failure}" if self.failure is not None else ""
             raise ConnectionLost(f"{api.title}: the connection to {self.address} is closed{why}")
-        frame = codec.encode_request(api, version, self._pending.next_id, self._client_id, fields)
-        pending = self._pending.add(api.title)
-        self._writer.write(frame)
+        frame = frame_of(self._pending.next_id)
+        pending = self._pending.add(api.title, in_place=in_place)
+        self._frames.transport.write(frame)
         return pending
 
-    async def _read(self) -> None:
-        """Read frames and hand each to its caller, until the connection ends."""
-        try:
-            while True:
-                length = codec.frame_length(await self._reader.readexactly(codec.LENGTH_BYTES))
-                self._pending.deliver(await self._reader.readexactly(length))
-        except ProtocolError as error:
+    def _end(self, why: ProtocolError | Exception | None) -> None:
+        """Close: no frame comes any more."""
+        if isinstance(why, ProtocolError):
             hint = "" if self._proven else "; check security_protocol"
-            self._distrust(ProtocolError(f"{self.address}: {error}{hint}"))
-        except (EOFError, OSError) as error:
-            if (refusal := refused_by_alert(error, str(self.address))) is not None:
-                self._shut(refusal)
-                return
-            why = "" if isinstance(error, EOFError) else f" ({error})"
-            # A listener that wants TLS or SASL hangs up on the first plain request, without a word.
-            hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
-            self._shut(ConnectionLost(f"{self.address} closed the connection{why}{hint}"))
+            self._distrust(ProtocolError(f"{self.address}: {why}{hint}"))
+            return
+        if why is not None and (refusal := refused_by_alert(why, str(self.address))) is not None:
+            self._shut(refusal)
+            return
+        reason = "" if why is None else f" ({why})"
+        # A listener that wants TLS or SASL hangs up on the first plain request, without a word.
+        hint = "" if self._proven else " at the first request; if it always does, check security_protocol"
+        self._shut(ConnectionLost(f"{self.address} closed the connection{reason}{hint}"))
 
     def _distrust(self, error: ProtocolError) -> None:
         """Close and log the reason: there may be no caller, and a caller may have another broker to ask."""
@@ -462,7 +479,6 @@ class Connection:
         if self._pending:
             self.failure = failure
         self._pending.fail(failure)
-        self._reading.cancel()
         if self._renewing is not None and self._renewing is not asyncio.current_task():
             self._renewing.cancel()
-        self._writer.transport.abort()
+        self._frames.transport.abort()

@@ -56,6 +56,10 @@ class TopicInfo:
         """Whether the broker that was asked knows no such topic."""
         return self.error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
+    def lacks(self, partition: int) -> bool:
+        """Whether the broker that was asked knows no such partition; False where it does not tell."""
+        return self.gone or (not self.error and partition not in self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:

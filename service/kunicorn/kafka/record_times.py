@@ -1,5 +1,5 @@
-"""The times of records that nobody has fetched, by the brokers' word alone. Small, as it lies below both the service
-and the commands.
+"""The times of records that nobody has fetched, and the offsets of times, by the brokers' word alone. Small, as it lies
+below the service, the commands and the jobs.
 
 A broker does not tell the time of an offset, but which offset a time has: the first one whose record is of that time or
 later (KIP-79). So a record's age is looked for between a second and four years, by halves of its logarithm. A look that
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from kunicorn.group.protocol import LogOffset
-from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kunicorn.positions import LATEST, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 
 ListOffsets = Callable[[Mapping[TopicPartition, int]], Awaitable[Mapping[TopicPartition, LogOffset]]]
 """Asks the partitions' leaders, by timestamp. Raises `PeerError`."""
@@ -84,3 +84,15 @@ async def record_times(
         results |= {tp: each.result for tp, each in further.items() if each.over}
         open_searches = {tp: each for tp, each in further.items() if not each.over}
     return results
+
+
+async def first_not_older(
+    list_offsets: ListOffsets, queries: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, LogOffset]:
+    """The first offset of each partition whose record is not older than the time; the log's end where all are.
+
+    `queries`: milliseconds since 1970, `EARLIEST` or `LATEST`. Raises `PeerError`.
+    """
+    found = dict(await list_offsets(queries)) if queries else {}
+    older = [tp for tp, each in found.items() if not each.error and each.offset == NO_OFFSET]
+    return {**found, **(await list_offsets(dict.fromkeys(older, LATEST)) if older else {})}

@@ -4,6 +4,7 @@ setting.
 
 from __future__ import annotations
 
+import _ssl
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,6 +57,20 @@ def _identify(made: ssl.SSLContext, tls: Tls, certificate: str) -> None:
             f"are not a certificate and its key in PEM ({_why(error)}); where the key is encrypted, "
             f"check kafka.ssl_key_password"
         ) from error
+
+
+def ends(certificate: str) -> float:
+    """When the first certificate of the file ends, in seconds since 1970. Raises `ConfigError`. Blocks on the disk.
+
+    By the decoder that Python tests its own ssl module with: it is there in every version, and a package that reads
+    certificates would be the service's largest.
+    """
+    try:
+        told = _ssl._test_decode_cert(certificate)  # type: ignore[attr-defined]
+    except (OSError, ValueError) as error:
+        where = f"kafka.ssl_certificate_location = {certificate!r}"
+        raise ConfigError(f"{where} is no certificate in PEM: {_why(error)}") from error
+    return float(ssl.cert_time_to_seconds(str(told["notAfter"])))
 
 
 def _why(error: Exception) -> str:

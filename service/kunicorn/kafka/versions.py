@@ -22,6 +22,7 @@ from kunicorn.kafka.errors import UnsupportedByBroker
 class Api(IntEnum):
     """The APIs we use, by Kafka's key (`ApiKeys.java`)."""
 
+    FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_COMMIT = 8
@@ -89,6 +90,14 @@ OURS: Mapping[Api, VersionRange] = {
 }
 
 
+BY_HAND: Mapping[Api, VersionRange] = {
+    # From 12 on, the broker finds truncated logs (KIP-595); from 13 on, topics are ids (KIP-516); from 16 on, an answer
+    # has new leaders' addresses (KIP-951). Brokers from 2.7 on have 12.
+    Api.FETCH: VersionRange(12, 18),
+}
+"""APIs whose requests and answers kio's classes neither write nor read: `kunicorn.fetch` does, and a decoder."""
+
+
 class Negotiated:
     """Versions that one broker offered on one connection."""
 
@@ -101,7 +110,7 @@ class Negotiated:
 
         Only at use: a broker that lacks an API that nobody asks for is a good broker.
         """
-        ours = OURS[api]
+        ours = OURS.get(api) or BY_HAND[api]
         offered = self._offered.get(api)
         if offered is None:
             raise UnsupportedByBroker(f"{self._broker} does not offer {api.title}: is it a Kafka broker?")

@@ -90,7 +90,7 @@ HANDLER_TIMEOUTS = Declared(
 DEAD_LETTERS = Declared(
     "kunicorn_dead_letters", C, "Records that the dead-letter topic acknowledged, by what led there: handler (it said "
     "so itself), attempts (none is left), retry_timeout, handler_timeout, exit (it raised SystemExit), undecodable, "
-    "poison (workers died with it in hand).",
+    "poison (workers died with it in hand), expired (older than max_age_ms).",
     "Rising: `kunicorn dlq list` counts them by error, `kunicorn dlq replay` sends them back.", ("topic", "reason"),
 )  # fmt: skip
 RETRY_TOPICS = Declared(
@@ -103,13 +103,47 @@ SKIPPED = Declared(
     "kunicorn_skipped_records", C, "Records that were passed over, as on_failure or the handler says.",
     "The log names each; they are not handled.", ("topic",),
 )  # fmt: skip
+WAITS = Declared(
+    "kunicorn_handler_waits", C, "Times that the handler had its record (or batch) wait, by kunicorn.Wait; no try "
+    "of it has failed.",
+    "Fast, while records handled are few: what the handler calls refuses more than it takes; set handler.rate_limit "
+    "below its limit.", ("topic",),
+)  # fmt: skip
+FILTERED = Declared(
+    "kunicorn_filtered_records", C, "Records that one of handler.filters has kept from the handler, or max_age_ms "
+    "(filter=\"max_age_ms\"); they count among the records handled, too.",
+    "More than you expect: a producer has changed its headers or keys, or the filter is wrong. Rising with "
+    "filter=\"max_age_ms\": the group is further behind than records live; see its lag.", ("topic", "filter"),
+)  # fmt: skip
 WAITING = Declared(
-    "kunicorn_partitions_waiting", G, "Partitions that wait: a failed record for its next try (retry), or for the "
-    "dead-letter topic (dead_letter) or a retry topic (retry_topic) to take it; a record of a retry topic for its time "
-    "(delay); handled records for their outputs to be acknowledged, ten seconds and more (delivery).",
+    "kunicorn_partitions_waiting", G, "Partitions that wait: a failed record for its next try (retry), one for as long "
+    "as its handler says (wait), records for their handler's circuit breaker (circuit_breaker) or rate limit "
+    "(rate_limit), a failed one for the dead-letter topic (dead_letter) or a retry topic (retry_topic) to take it; a "
+    "record for its time, in a retry topic or by delay_ms (delay); handled records for their outputs to be "
+    "acknowledged, ten seconds "
+    "and more (delivery).",
     "dead_letter, retry_topic or delivery for minutes: that topic takes nothing; /status says why. Only with delivery "
-    "all partitions of the worker wait. delay is as it should be.",
+    "all partitions of the worker wait. delay and wait are as they should be, and rate_limit unless lag grows: raise "
+    "handler.rate_limit then, if the other side bears it. Of circuit_breaker see kunicorn_circuit_breaker_open.",
     ("group", "waits_for"),
+)  # fmt: skip
+CIRCUITS = Declared(
+    "kunicorn_circuit_breaker_open", G, "Partitions whose handler is not called, or only with probes: the circuit "
+    "breaker of their worker is not closed.",
+    "What the handler calls is away; the log and /status have the exception. Lag grows meanwhile, so lag alerts wait "
+    "for as long.", ("group", "topic"),
+)  # fmt: skip
+CIRCUIT_OPENED = Declared(
+    "kunicorn_circuit_breaker_opened", C, "Times that a worker's circuit breaker opened.",
+    "Again and again: what the handler calls comes and goes. Look there; a larger open_ms leaves it in "
+    "peace for longer.",
+    ("handler",),
+)  # fmt: skip
+RATE = Declared(
+    "kunicorn_rate_limit_per_second", G, "What this pod may begin a second of a handler's rate limit: the rate, "
+    "divided by the group's members.",
+    "Less than the rate divided by the pods: others are in the group; `kunicorn offsets show` has them.",
+    ("group", "handler"),
 )  # fmt: skip
 INFLIGHT = Declared(
     "kunicorn_inflight_records", G, "Records that calls of the handler have in hand; all of a batch.",
@@ -125,6 +159,15 @@ SENT = Declared(
     "messaging_client_sent_messages", C, "Records sent for handlers and acknowledged; in transactions, committed.",
     "Flat while records are handled: the log says which broker does not acknowledge, or the handler returns nothing.",
     ("topic",),
+)  # fmt: skip
+UNENCODED = Declared(
+    "kunicorn_unencoded_outputs", C, "Outputs that could not be encoded as [producing] says, by why: content (the "
+    "object does not fit its schema), schema (the registry does not have ours, or refuses it), registry (it does not "
+    "answer).",
+    "The log has the topic, the field and the reason. content: correct the handler, or the schema. schema: the "
+    "message has both schemas; register ours, or write by the registry's. registry: partitions wait until it "
+    "answers.",
+    ("topic", "why"),
 )  # fmt: skip
 TRANSACTIONS = Declared(
     "kunicorn_transactions", C, "Transactions of the workers by result: committed, aborted.",
@@ -252,6 +295,12 @@ LOOP_LAG = Declared(
 )  # fmt: skip
 UPTIME = Declared("kunicorn_uptime_seconds", G, "Since the supervisor's start.", "Small again and again: restarts.")
 
+
+CERTIFICATE_ENDS = Declared(
+    "kunicorn_tls_certificate_expiry_timestamp_seconds", G, "When our own certificate at ssl_certificate_location "
+    "ends, in seconds since 1970; absent without one.",
+    "Less than a week away: it is not being renewed; see what should write its file.",
+)  # fmt: skip
 
 _PARTITION = ("group", "topic", "partition")
 

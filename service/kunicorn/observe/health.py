@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kunicorn.observe.status import Status, WorkerStatus
+from kunicorn.text import listed
 
 LOOP_LAG_MAX = 5.0
 """Seconds the supervisor's loop may run late: half the shortest session timeout that is allowed."""
@@ -76,7 +77,7 @@ def _all_late(status: Status) -> str:
 
 def _unfetched(status: Status) -> str:
     waiting = [f"{p.topic}-{p.partition} ({p.state})" for p in status.partitions if p.state not in _FETCHED]
-    return ", ".join(waiting[:10]) + (" …" if len(waiting) > 10 else "") or "no partition is assigned yet"
+    return listed(waiting, 10, ", ") or "no partition is assigned yet"
 
 
 _FETCHED = frozenset({"running", "moving", "released"})

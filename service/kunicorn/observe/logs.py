@@ -28,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any
 
 import orjson
@@ -204,18 +205,24 @@ class _Output:
         self.writer: LogWriter | None = None
         self.place: Callable[[], Mapping[str, Any]] = dict
 
+    def forked(self) -> None:
+        """Go on in a child: in the same form, on standard error, without a thread until it configures its own."""
+        self.fd = _STDERR
+        self.writer = None
+        self.place = dict
+
     def emit(self, level: str, logger: str, event: Mapping[str, Any]) -> None:
-        """Render and queue one event. Never blocks once configured, never raises for what is in the event."""
+        """Render and queue one event. Never blocks where there is a writer, never raises for what is in the event."""
         line = self.render(level, logger, self.process, event)
         if self.writer is not None:
             self.writer.put(line)
         else:
-            write_directly(_STDERR, line)
+            write_directly(self.fd, line)
 
 
 _output = _Output()
 # The writer's thread does not live on in a fork: without this the child's lines would pile up in its parent's queue.
-os.register_at_fork(after_in_child=_output.reset)
+os.register_at_fork(after_in_child=_output.forked)
 
 
 def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWriter:
@@ -236,6 +243,22 @@ def configure(level: str, format: str, process: str, fd: int = _STDOUT) -> LogWr
     return writer
 
 
+def configure_without_thread(level: str, format: str, process: str) -> None:
+    """As `configure`, for a process that may have no thread, as it forks: each line is written at once, and may block.
+
+    Caller: the template, first thing.
+    """
+    _output.process = process
+    _output.fd = _STDOUT
+    adjust(level, format)
+    _take_over_standard_logging()
+
+
+def is_json() -> bool:
+    """Whether this process's lines are JSON."""
+    return _output.render is as_json
+
+
 def adjust(level: str, format: str) -> None:
     """Change level and format; see `configure`."""
     if format == "auto":
@@ -246,7 +269,7 @@ def adjust(level: str, format: str) -> None:
 
 
 def tell_place(place: Callable[[], Mapping[str, Any]]) -> None:
-    """Add the fields that `place` returns to lines that come by `logging`.
+    """Add the fields that `place` returns to lines that come by `logging`, and to printed ones.
 
     Caller: the worker, once it knows what its handler has in hand. `place` is called by the thread, and in the task,
     that logs; it raises nothing.
@@ -302,6 +325,21 @@ def dropped() -> int:
 def _say_dropped(count: int) -> str:
     event = {"event": f"{count} log lines were dropped: nobody read the output", "dropped": count}
     return _output.render("warning", "kunicorn.logs", _output.process, event)
+
+
+def say_printed(level: str, logger: str, line: str) -> None:
+    """One line that somebody printed, whatever the level of the log. Caller: `observe.prints`."""
+    _output.emit(level, logger, {"event": line, **_output.place()})
+
+
+def rendered(level: str, logger: str, event: Mapping[str, Any]) -> str:
+    """An event as a line of this process's log, for whoever has to write it without the log's thread."""
+    return _output.render(level, logger, _output.process, event)
+
+
+def formatted(raised: tuple[type[BaseException], BaseException, TracebackType | None]) -> str:
+    """An exception with its traceback, as `logging` has it."""
+    return logging.Formatter().formatException(raised)
 
 
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "exception"}

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from threading import Lock
 
@@ -91,6 +92,8 @@ class Gauges:
         for declared, of_assigned in _ASSIGNED_SERIES:
             yield _family(declared, [((group_id,), of_assigned(status))])
         yield _family(c.WAITING, self._waiting())
+        yield _family(c.RATE, self._rates())
+        yield _family(c.CIRCUITS, self._circuits())
         yield _family(c.WORKERS, self._places())
         if status.group is not None:
             yield from self._of_group(status.group)
@@ -115,8 +118,32 @@ class Gauges:
         workers = self._status.workers
         return [
             ((self._status.group_id, reason), sum(worker.waiting.get(reason, 0) for worker in workers))
-            for reason in ("retry", "dead_letter", "retry_topic", "delay", "delivery")
+            for reason in (
+                "retry",
+                "wait",
+                "circuit_breaker",
+                "rate_limit",
+                "dead_letter",
+                "retry_topic",
+                "delay",
+                "delivery",
+            )
         ]
+
+    def _rates(self) -> list[tuple[tuple[str, ...], Value]]:
+        """By entry point: two of [[handlers]] may have the same."""
+        rates: dict[str, float] = {}
+        for rate in self._status.rates:
+            rates[rate.handler] = rates.get(rate.handler, 0.0) + rate.per_second
+        return [((self._status.group_id, handler), per_second) for handler, per_second in sorted(rates.items())]
+
+    def _circuits(self) -> list[tuple[tuple[str, ...], Value]]:
+        """By topic, 0 included: a series that is absent says nothing to the alert that it puts off."""
+        counts = dict.fromkeys((partition.topic for partition in self._status.partitions), 0)
+        for worker in self._status.workers:
+            for topic, partitions in worker.broken_circuits.items():
+                counts[topic] = counts.get(topic, 0) + partitions
+        return [((self._status.group_id, topic), partitions) for topic, partitions in sorted(counts.items())]
 
     def _places(self) -> list[tuple[tuple[str, ...], Value]]:
         counts = Counts(worker.state for worker in self._status.workers)
@@ -290,6 +317,7 @@ class Metrics:
         self.totals = dict.fromkeys((*_TOTALS.values(), _ABORTED), 0)
         """What workers have counted, over all labels, for `/status`."""
         self._lines_dropped = 0
+        self._certificate_ends: float | None = None
         self._rendering = Lock()
         self._said_too_many = False
 
@@ -318,6 +346,10 @@ class Metrics:
         """Workers dropped so many log lines more; the supervisor's own are `logs.dropped()`."""
         self._lines_dropped += count
 
+    def certificate_ends(self, at: float) -> None:
+        """Our own TLS certificate ends then, in seconds since 1970."""
+        self._certificate_ends = at
+
     def worker_gone(self, pid: int) -> None:
         """Note a worker's death: what it has counted stays."""
         self.handlers.gone(pid)
@@ -342,7 +374,8 @@ class Metrics:
             dropped = logs.dropped() + self._lines_dropped
             left_out = _OF_MEMBERS if status.group is None else frozenset()
             gauges = Gauges(status, partition_metrics_max)
-            page = _Page(self._registry, gauges, (self.clients, self.handlers), dropped, left_out)
+            said = _Said(status.group_id, dropped, left_out, self._certificate_ends)
+            page = _Page(self._registry, gauges, (self.clients, self.handlers), said)
             lines = "".join(f"{line}\n" for line in gauges.partition_lines()).encode()
             if _OPENMETRICS in accept:
                 body = bytes(openmetrics.generate_latest(page))  # type: ignore[no-untyped-call]
@@ -402,26 +435,39 @@ class Buckets:
         return counts
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Facts of one page: the group, lines of the log that were dropped, and families that are left out."""
+
+    group_id: str
+    lines_dropped: int
+    left_out: frozenset[str]
+    certificate_ends: float | None
+
+
 class _Page:
     """Collector of counters and gauges together."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        gauges: Gauges,
-        workers: tuple[Families, ...],
-        lines_dropped: int,
-        left_out: frozenset[str],
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, gauges: Gauges, workers: tuple[Families, ...], said: _Said) -> None:
         self._registry = registry
         self._gauges = gauges
         self._workers = workers
-        self._lines_dropped = lines_dropped
-        self._left_out = left_out
+        self._said = said
 
     def collect(self) -> Iterator[Metric]:
-        yield from (family for family in self._registry.collect() if family.name not in self._left_out)
+        for family in self._every():
+            yield self._with_group(family) if family.name in _OURS else family
+
+    def _every(self) -> Iterator[Metric]:
+        yield from (family for family in self._registry.collect() if family.name not in self._said.left_out)
         yield from self._gauges.collect()
         for families in self._workers:
             yield from families.collect()
-        yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._lines_dropped)
+        yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._said.lines_dropped)
+        yield _family(c.CERTIFICATE_ENDS, [((), self._said.certificate_ends)])
+
+    def _with_group(self, family: Metric) -> Metric:
+        """Whatever is asked of one group, such as an alert of one release, is asked by this label."""
+        group = {"group": self._said.group_id}
+        family.samples = [sample._replace(labels={**group, **sample.labels}) for sample in family.samples]
+        return family

@@ -63,8 +63,9 @@ class WorkerStatus:
     paused_by_lease: bool
     last_exit: str | None
     waiting: dict[str, int] = field(default_factory=dict)
-    """Partitions of which a record waits, by what for: retry, dead_letter, retry_topic, delay, delivery (of its
-    outputs)."""
+    """Partitions of which a record waits, by what for: as the metric `kunicorn_partitions_waiting` says."""
+    broken_circuits: dict[str, int] = field(default_factory=dict)
+    """Number of its partitions, by topic, whose handler is not called, or only probed: its circuit breaker is open."""
     in_flight: int = 0
     """Records that calls of the handler have right now, one unless several may be in hand; `in_hand` is the oldest."""
     load: float = 0.0
@@ -72,6 +73,17 @@ class WorkerStatus:
     seconds."""
     starting: float | None = None
     """For how long its process has not been ready yet; None once it has been."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateStatus:
+    """A handler's rate limit that workers have together."""
+
+    handler: str
+    per_second: float
+    """Of this pod."""
+    members: int
+    """By so many members the rate is divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +192,8 @@ class Status:
     totals: dict[str, int] = field(default_factory=dict)
     """Since the start: records, failures, retries, dead_letters, retry_topics, skipped; sent (records that handlers
     returned), and aborted (transactions, each of which is sent again)."""
+    rates: tuple[RateStatus, ...] = ()
+    """Rate limits that are divided, by handler."""
     acts: bool = False
     """Whether something can be done over HTTP, by whoever has the token."""
     settings: dict[str, object] = field(default_factory=dict)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import Log
 from kunicorn.clients.range_reader import Window
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
+from kunicorn.kafka.stored_positions import Loss
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.plan import (
     Bound,
@@ -21,16 +21,19 @@ from kunicorn.pipeline.plan import (
     ByTime,
     Everywhere,
     Plan,
+    check_nothing_lost,
     check_same_topics,
+    created_anew,
     gone_text,
     pairs_in,
     plan,
 )
-from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
-from kunicorn.pipeline.rounds import Steps, run_rounds, send_letters, stopping, timed
-from kunicorn.pipeline.spark import Job, check_installed, open_session
+from kunicorn.pipeline.report import DryRun, FinishedRun, Say
+from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced
-from kunicorn.pipeline.task import Summary
+from kunicorn.pipeline.task import Summary, rows_file
+from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
 JOB = "backfill"
@@ -73,27 +76,33 @@ def _request_of(text: str) -> Request:
     return Request(since, until, offsets, tuple(topics), slack_ms)
 
 
-def planned(settings: Settings, request: Request, log: Log) -> Plan:
+def planned(settings: Settings, request: Request) -> Plan:
     """Ranges of the request. Raises `ConfigError`. Blocks on the brokers."""
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        return _planned(settings, request, session)
+
+
+def _planned(settings: Settings, request: Request, log: ClusterSession) -> Plan:
     strict = settings.pipeline.fail_on_data_loss
     if request.offsets is not None:
         starts, stops = pairs_in("--offsets", request.offsets)
-        known = log.partitions(sorted({tp.topic for tp in starts}))
+        known = log.partitions(sorted({tp.topic for tp in starts}), "--offsets")
         bounds = Bounds(ByOffset(starts), ByOffset(stops))
         return plan([tp for tp in known if tp in starts], bounds, log, fail_on_data_loss=strict)
-    start = Everywhere(-2) if request.since is None else ByTime(request.since, {})
-    stop: Bound = Everywhere(-1)
+    start = Everywhere(EARLIEST) if request.since is None else ByTime(request.since, {})
+    stop: Bound = Everywhere(LATEST)
     if request.until is not None and request.slack_ms is not None:
         # Not at --to itself: behind the first record of that time, of a clock that is ahead, others lie that are older.
         stop = ByTime(request.until + request.slack_ms, {})
     topics = request.topics or settings.group.topics or settings.assign.wanted.topics
     # A partition without a record as young as --from has nothing to handle again.
-    return plan(log.partitions(topics), Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
+    partitions = log.partitions(topics, "--topic" if request.topics else "group.topics")
+    return plan(partitions, Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
 
 
 def dry_run(settings: Settings, request: Request) -> DryRun:
     """Plan of a run. Starts no Spark and handles nothing. Raises what would end the run before its start."""
-    found = planned(settings, request, _log(settings))
+    found = planned(settings, request)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     notes = [gone_text(found.gone, found.edges)] if found.gone else []
     if request.until is not None:
@@ -115,7 +124,7 @@ def backfill(
     """Plan and run. Blocks. Raises a `ServiceError` where the run ends early."""
     check_installed()
     check_handlers(settings)
-    found = planned(settings, request, _log(settings))
+    found = planned(settings, request)
     if not found.ranges:
         return FinishedRun(JOB, None, RunState(()), notes=["nothing lies between start and end: nothing to handle"])
     if found.gone:
@@ -123,6 +132,15 @@ def backfill(
     runs = Runs(settings.pipeline.directory)
     new = runs.start(JOB, settings.handler.entrypoint, request.text, RunState(found.ranges, topics=found.topics), run)
     return _go_on(settings, file, runs, new, master, say)
+
+
+def begin_or_resume(
+    settings: Settings, file: SettingsFile, request: Request, master: str, run: str, say: Say
+) -> FinishedRun:
+    """Continue the run of that name by what it was asked for when it began; begin it where there is none. Blocks."""
+    if run in Runs(settings.pipeline.directory):
+        return resume(settings, file, run, master, say)
+    return backfill(settings, file, request, master, run, say)
 
 
 def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> FinishedRun:
@@ -138,39 +156,51 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     if known.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
-    check_same_topics(known.state.topics, _log(settings).topic_ids(known.state.topics))
-    return _go_on(settings, file, runs, advanced(known, known.state.released()), master, say)
+    state, lost, dropped = _in_logs(settings, known.state.released())
+    for loss in lost:
+        say(f"warning: {loss}")
+    for whole in dropped:
+        runs.outcomes(run).delete(rows_file(whole))
+    if state.finished:
+        runs.save(advanced(known, state))
+        return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
+    return _go_on(settings, file, runs, advanced(known, state), master, say)
 
 
-def _log(settings: Settings) -> Log:
-    return Log(Access(settings))
+def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
+    """As `RunState.in_logs`, with the logs of now. Raises `ConfigError` for losses that are not accepted."""
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        topics = session.topic_ids(state.topics)
+        edges = session.edges(session.existing([each.tp for each in state.left]))
+    if settings.pipeline.fail_on_data_loss:
+        check_same_topics(state.topics, topics)
+    found, lost, dropped = state.in_logs(edges, created_anew(state.topics, topics))
+    if settings.pipeline.fail_on_data_loss:
+        check_nothing_lost(lost)
+    return replace(found, topics={**found.topics, **topics}), lost, dropped
 
 
 def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
     go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
     say(f"run {run.id}; if it is cut off: {go_on}")
-    outcomes, log, window = runs.outcomes(run.id), _log(settings), _request_of(run.request).window
-    spark = open_session(settings, master, run.id)
-    try:
-        job = Job(spark, file)
-        job.check_executors(outcomes)
+    outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
 
-        def ended(state: RunState, summaries: Sequence[Summary]) -> None:
-            check_same_topics(state.topics, log.topic_ids(state.topics))
-            runs.check(run)
-            send_letters(settings, outcomes, summaries)
-            runs.save(advanced(run, state))
+    def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+        runs.check(run)
+        send_letters(settings, outcomes, summaries)
+        runs.save(advanced(run, state))
 
-        steps = Steps(
-            run=lambda ranges: job.handle(ranges, outcomes, window),
-            begun=lambda state: runs.save(advanced(run, state)),
-            ended=ended,
-            size=timed(settings.pipeline),
-            tasks=job.tasks,
-            pieces=settings.pipeline.min_partitions,
-        )
-        with stopping() as stop:
-            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
-    finally:
-        spark.stop()
+    job = RangeJob(
+        name=JOB,
+        settings=settings,
+        file=file,
+        directory=outcomes,
+        run=lambda job, ranges: job.handle(ranges, outcomes, window),
+        begun=lambda state: runs.save(advanced(run, state)),
+        ended=ended,
+        size=timed(settings.pipeline),
+        discard=lambda summary: outcomes.delete(summary.file),
+        pieces=settings.pipeline.min_partitions,
+    )
+    state = job(run.state, master, run.id, say)
     return FinishedRun(JOB, run.id, state, go_on)

@@ -3,7 +3,9 @@ ends, and hands the group back. Runs in the driver.
 
 1. The group must be empty. Its offsets are taken over by committing them under the run's name before the first record
    is handled: that shows that the fence holds and that commits are allowed.
-2. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
+2. What the live service has done ahead of its offsets is not handled again: the marks in its commits are heeded, and
+   every commit of the run carries those that are still ahead.
+3. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
    is handled again, by the next catch-up or the live service.
 """
 
@@ -12,17 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import Committed, Edges, GroupOffsets, Log, group_members, wait_until_empty
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
+from kunicorn.group.protocol import Committed
+from kunicorn.ipc import bitmap
+from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
-from kunicorn.pipeline.plan import check_same_topics
-from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
-from kunicorn.pipeline.rounds import Steps, run_rounds, send_letters, stopping, timed
-from kunicorn.pipeline.spark import Job, check_installed, open_session
+from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
+from kunicorn.pipeline.report import DryRun, FinishedRun, Say
+from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced
 from kunicorn.pipeline.task import Summary
-from kunicorn.positions import OffsetRange, Offsets, TopicPartition, between
+from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition, between, ends_of
 from kunicorn.settings import Settings
 
 JOB = "catch-up"
@@ -36,45 +40,71 @@ class TakeOver:
     ranges: Sequence[OffsetRange]
     topics: Mapping[str, str]
     """Ids of the topics."""
+    ahead: Ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What the live service told with its offsets."""
+
+    done: Mapping[TopicPartition, frozenset[int]]
+    """Offsets beyond the committed one that are done; partitions without any are left out."""
+    began_with: Mapping[TopicPartition, int]
+    """How many partitions the topic had when the group began; left out where that is not known."""
+
+    def metadata(self, tp: TopicPartition, at: int, who: str) -> str:
+        """Metadata of a commit by `who` at that offset: what the live service told and is still true."""
+        told = bitmap.with_partitions(self.began_with.get(tp), bitmap.written(at, self.done.get(tp, ())))
+        return f"{told} {who}".lstrip()
+
+
+def ahead_of(committed: Mapping[TopicPartition, Committed]) -> Ahead:
+    """What the metadata of committed offsets tells. Pure."""
+    done = {tp: bitmap.read(each.offset, each.metadata) for tp, each in committed.items() if each.offset != NO_OFFSET}
+    counts = {tp: bitmap.partitions(each.metadata) for tp, each in committed.items()}
+    return Ahead(
+        {tp: offsets for tp, offsets in done.items() if offsets},
+        {tp: count for tp, count in counts.items() if count is not None},
+    )
 
 
 def starts_of(
-    partitions: Sequence[TopicPartition], committed: Offsets, edges: Edges, reset: str, *, fail_on_data_loss: bool
+    committed: Mapping[TopicPartition, Committed],
+    edges: Mapping[TopicPartition, Edges],
+    reset: str,
+    *,
+    fail_on_data_loss: bool,
 ) -> dict[TopicPartition, int]:
-    """Start offset of each partition, by the live service's rules. Pure. Raises `ConfigError`.
+    """Start offset of each partition, by the live service's rules (`kunicorn.kafka.stored_positions`). Pure.
 
-    Without a committed offset `auto_offset_reset` decides; but a partition of a topic on which the group has committed
-    before is a new one, and begins at its beginning.
+    `committed`: for each partition the group's answer, also where nothing is committed. Raises `ConfigError` where a
+    person has to decide, and for what is lost: always where the log ends before the committed offset, as nobody knows
+    what came instead; with `fail_on_data_loss` also where records are deleted.
     """
-    known = {tp.topic for tp in committed}
+    counts = {topic: began_with(topic, committed, committed) for topic in {tp.topic for tp in committed}}
     starts: dict[TopicPartition, int] = {}
-    for tp in partitions:
-        at, first, end = committed.get(tp), edges.first[tp], edges.end[tp]
-        if at is None and reset == "none" and tp.topic not in known:
-            raise ConfigError(
-                f'{tp} has no committed offset and group.auto_offset_reset = "none": commit one, or change it'
-            )
-        if at is None:
-            starts[tp] = end if reset == "latest" and tp.topic not in known else first
-        elif at > end:
-            raise ConfigError(
-                f"{tp} is committed at {at} and its log ends at {end}: it was truncated, or the topic created anew; "
-                f"commit an offset that exists"
-            )
-        elif at < first and fail_on_data_loss:
-            raise ConfigError(
-                f"{tp} is committed at {at} and its log begins at {first}: {first - at:,} offsets are deleted already; "
-                f"set pipeline.fail_on_data_loss = false to go on behind them"
-            )
-        else:
-            starts[tp] = max(at, first)
+    for tp, found in committed.items():
+        if found.offset == NO_OFFSET:
+            edge = edge_of_new(tp, reset, counts[tp.topic])
+            if edge is None:
+                raise ConfigError(
+                    f'{tp} has no committed offset and group.auto_offset_reset = "none": commit one, or change it'
+                )
+            starts[tp] = edges[tp].placed(edge)
+            continue
+        start, loss = resolve(tp, Position(found.offset, found.leader_epoch), edges[tp])
+        if loss is not None and loss.why is Lost.TRUNCATED:
+            raise ConfigError(f"{loss}; commit an offset that exists")
+        if loss is not None and fail_on_data_loss:
+            raise ConfigError(f"{loss}; set pipeline.fail_on_data_loss = false to go on behind that")
+        assert start is not None
+        starts[tp] = start
     return starts
 
 
 def dry_run(settings: Settings) -> DryRun:
     """Plan of a run, whether or not the group is empty. Changes nothing."""
-    access = Access(settings)
-    found = _standing(settings, GroupOffsets(access, settings.group.id), Log(access))
+    found = _standing(settings)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)
     note = f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins"
@@ -89,50 +119,56 @@ def catch_up(
     check_installed()
     check_handlers(settings)
     wait_until_empty(settings, wait_seconds)
-    access = Access(settings)
-    offsets = GroupOffsets(access, settings.group.id)
-    found = _standing(settings, offsets, Log(access))
+    found = _standing(settings)
     if not found.ranges:
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
     new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges, topics=found.topics), run)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
-    return _run(settings, file, runs, new, Holding(offsets, new.id, dict(found.starts)), master, say)
+    return _run(settings, file, runs, new, Holding(settings, new.id, dict(found.starts), found.ahead), master, say)
 
 
 class Holding:
     """The group's offsets while the run has them."""
 
-    def __init__(self, offsets: GroupOffsets, run: str, positions: dict[TopicPartition, int]) -> None:
-        self._offsets = offsets
-        self._metadata = f"spark:{run}"
+    def __init__(self, settings: Settings, run: str, positions: dict[TopicPartition, int], ahead: Ahead) -> None:
+        self.done = ahead.done
+        """Offsets that are not to be handled again."""
+        self._settings = settings
+        self._who = f"spark:{run}"
         self._positions = positions
+        self._ahead = ahead
 
     def take(self) -> None:
         """Commit the group's offsets under the run's name. Raises `FatalGroupError`."""
-        self._offsets.commit(self._positions, self._metadata)
+        with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
+            self._commit(session, self._positions)
 
     def move(self, positions: Offsets) -> None:
         """Commit a round's end. Raises `FatalGroupError` where another client has committed, or a member has joined."""
-        self._check_ours()
         moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
-        self._offsets.commit(moved, self._metadata)
+        with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
+            self._check_ours(session.committed(list(self._positions)))
+            self._commit(session, moved)
         self._positions |= moved
 
-    def _check_ours(self) -> None:
-        found = self._offsets.committed(list(self._positions))
+    def _commit(self, session: ClusterSession, offsets: Offsets) -> None:
+        own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
+        commit(session, offsets, self._who, own)
+
+    def _check_ours(self, found: Mapping[TopicPartition, Committed]) -> None:
         for tp, at in self._positions.items():
-            if found.get(tp) != Committed(at, self._metadata):
-                other = found.get(tp)
+            if (other := found[tp]).offset != at or other.metadata != self._ahead.metadata(tp, at, self._who):
                 raise FatalGroupError(
                     f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of our {at}): another "
                     f"catch-up, the live service or a person. This round does not count; see who it is before going on"
                 )
 
 
-def _shown(committed: Committed | None) -> str:
-    return "nothing" if committed is None else f"{committed.offset}, {committed.metadata or 'without a name'}"
+def _shown(committed: Committed) -> str:
+    told = f"{committed.offset}, {committed.metadata or 'without a name'}"
+    return "nothing" if committed.offset == NO_OFFSET else told
 
 
 def _check_settings(settings: Settings) -> None:
@@ -140,42 +176,46 @@ def _check_settings(settings: Settings) -> None:
         raise ConfigError("there is no group to catch up: these settings assign partitions by name; see [assign]")
 
 
-def _standing(settings: Settings, offsets: GroupOffsets, log: Log) -> TakeOver:
-    partitions = log.partitions(settings.group.topics)
-    ids = log.topic_ids(tp.topic for tp in partitions)
-    committed = {tp: each.offset for tp, each in offsets.committed(partitions).items()}
-    edges = log.edges(partitions)
+def _standing(settings: Settings) -> TakeOver:
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        partitions = session.partitions(settings.group.topics)
+        ids = session.topic_ids(tp.topic for tp in partitions)
+        committed = session.committed(partitions)
+        edges = session.edges(partitions)
     strict = settings.pipeline.fail_on_data_loss
-    starts = starts_of(partitions, committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict)
-    return TakeOver(starts, between(starts, edges.end), ids)
+    starts = starts_of(committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict)
+    return TakeOver(starts, between(starts, ends_of(edges)), ids, ahead_of(committed))
 
 
 def _run(
     settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
 ) -> FinishedRun:
-    outcomes, log = runs.outcomes(run.id), Log(Access(settings))
-    spark = open_session(settings, master, run.id)
-    try:
-        job = Job(spark, file)
-        job.check_executors(outcomes)
-        holding.take()
+    outcomes = runs.outcomes(run.id)
 
-        def begun(state: RunState) -> None:
-            runs.save(advanced(run, state))
-            wait_until_empty(settings, 0)
+    def begun(state: RunState) -> None:
+        runs.save(advanced(run, state))
+        wait_until_empty(settings, 0)
 
-        def ended(state: RunState, summaries: Sequence[Summary]) -> None:
-            # The former topic's offsets, committed for the new one, would have the live service leave out its records.
-            check_same_topics(state.topics, log.topic_ids(state.topics))
-            send_letters(settings, outcomes, summaries)
-            holding.move(state.positions)
-            runs.save(advanced(run, state))
+    def ended(state: RunState, summaries: Sequence[Summary]) -> None:
+        # A former topic's offsets, committed for the new one, would have the live service leave out its records: the
+        # topics have just been found to be the same.
+        send_letters(settings, outcomes, summaries)
+        holding.move(state.positions)
+        runs.save(advanced(run, state))
 
-        steps = Steps(lambda ranges: job.handle(ranges, outcomes), begun, ended, timed(settings.pipeline), job.tasks)
-        with stopping() as stop:
-            state = run_rounds(run.state, steps, Exposed(settings.http, JOB, say), stop, say)
-    finally:
-        spark.stop()
+    job = RangeJob(
+        name=JOB,
+        settings=settings,
+        file=file,
+        directory=outcomes,
+        run=lambda job, ranges: job.handle(ranges, outcomes, done=holding.done),
+        ready=holding.take,
+        begun=begun,
+        ended=ended,
+        size=timed(settings.pipeline),
+        discard=lambda summary: outcomes.delete(summary.file),
+    )
+    state = job(run.state, master, run.id, say)
     go_on = f"kunicorn pipeline {JOB} --config {file.path}, or the live service"
     note = f"group {settings.group.id} is handed back at what was handled; start the live service"
     return FinishedRun(JOB, run.id, state, go_on, [note])

@@ -69,7 +69,7 @@ class HandleRows:
         calls = calls_of(_loaded(self.handler), "record")
         handle = RangeHandler(calls, Rules(Policies(self.policy))).each
         for batch in batches:
-            if outcomes := list(handle([_message(row) for row in batch.to_pylist()])):
+            if outcomes := list(handle([_message(row) for row in _with_numbers(batch).to_pylist()])):
                 yield table(outcomes).cast(_SPARK_SCHEMA)
 
 
@@ -77,6 +77,15 @@ def _loaded(handler: str | Callable[[Any], Any]) -> Handler:
     if isinstance(handler, str):
         return load(handler)
     return Handler(repr(handler), handler, inspect.iscoroutinefunction(handler))
+
+
+def _with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its times as microseconds: producers write some that no calendar has, and Python's would raise."""
+    at = batch.schema.get_field_index("timestamp")
+    if at < 0:
+        return batch
+    times = batch.column(at)
+    return batch.set_column(at, "timestamp", times.cast(pa.timestamp("us", tz=times.type.tz)).cast(pa.int64()))
 
 
 def _message(row: Mapping[str, Any]) -> Message:
@@ -90,5 +99,5 @@ def _message(row: Mapping[str, Any]) -> Message:
         key=row.get("key"),
         headers=headers,
         # Spark's types of a timestamp count from −1 (none), librdkafka's from 0.
-        timestamp=(0, 0) if at is None else (row.get("timestampType", 0) + 1, round(at.timestamp() * 1000)),
+        timestamp=(0, 0) if at is None else (row.get("timestampType", 0) + 1, at // 1000),
     )

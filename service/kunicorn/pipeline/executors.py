@@ -12,28 +12,42 @@ import hashlib
 import json
 import os
 import socket
+import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import libversion
 
+from kunicorn import __version__
 from kunicorn.clients.access import Access
 from kunicorn.clients.config import configs_of_jobs
 from kunicorn.clients.range_reader import RangeReader
-from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError, ServiceError
 from kunicorn.handler import load
 from kunicorn.handler.call import Calls, arguments_of, calls_for
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
 from kunicorn.handler.registry import HandlerRegistry, check_options
+from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.load import shown
 
 _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
+_OF_A_MACHINE = ("client_id", "client_rack")
+"""Settings of [kafka] that may be another one on each machine: fetching from the nearest replica needs its rack."""
+
+
+def versions() -> str:
+    """What decides how this process fetches and handles records, by version."""
+    return f"kunicorn {__version__} with librdkafka {libversion()[0]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,9 @@ class SettingsFile:
 
     path: str
     fingerprint: str
+    versions: str = field(default_factory=versions)
+    """Those of the driver: a task that begins with other ones, and is tried again there, would handle records by other
+    rules."""
 
     def settings(self) -> Settings:
         """Settings as this process reads them; read once. Raises `ConfigError`, naming this machine."""
@@ -58,6 +75,8 @@ class SettingsFile:
                 f"on {host}, where Spark runs a task: {error}\nThe executors need the driver's settings file under the "
                 f"same path, and its KUNICORN_ variables: see docs/pipeline.md"
             ) from error
+        if (have := versions()) != self.versions:
+            raise ConfigError(f"{host} has {have}, and the driver has {self.versions}: install the same on both")
         if (found := fingerprint(settings)) != self.fingerprint:
             raise ConfigError(
                 f"on {host} the settings in {self.path} and KUNICORN_ variables are not the driver's ({found} instead "
@@ -71,10 +90,12 @@ class SettingsFile:
 
         Raises `ConfigError`.
         """
-        access = Access(self.settings())
+        settings = self.settings()
+        access = Access(settings)
         if (known := _readers.get(self)) is None:
             load.tune_gc()
-            known = _readers[self] = RangeReader(access.consumer())
+            strict = settings.pipeline.fail_on_data_loss
+            known = _readers[self] = RangeReader(access.consumer(), passes_over_deleted=not strict)
         access.log_in(known.consumer)
         return known
 
@@ -91,8 +112,42 @@ def settings_file(path: Path, settings: Settings) -> SettingsFile:
 def fingerprint(settings: Settings) -> str:
     """Hash of the settings that jobs go by, the same in driver and executors. Secrets have no part in it."""
     told = shown(settings)
-    text = json.dumps({section: told[section] for section in _SHARED if section in told}, sort_keys=True, default=str)
+    shared: dict[str, Any] = {section: told[section] for section in _SHARED if section in told}
+    shared["kafka"] = {name: value for name, value in shared["kafka"].items() if name not in _OF_A_MACHINE}
+    text = json.dumps(shared, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class RangeFailed(ServiceError):
+    """A task cannot go on in its range; Spark tries it again. The message names the place and the cause."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+@contextmanager
+def named_by_place(whole: OffsetRange, cells: memoryview) -> Iterator[None]:
+    """Name partition, offset and machine with what ends the block: one line of it is all that the driver is told.
+
+    `cells` as `kunicorn.pipeline.in_hand_file` has them. Raises `RangeFailed`.
+    """
+    try:
+        yield
+    except Exception as error:
+        where = os.environ.get("SPARK_EXECUTOR_ID")
+        executor = f"executor {where} on {socket.gethostname()}" if where else socket.gethostname()
+        told = (
+            f"{whole.tp} at offset {cells[NEXT]}, in {whole.start} to {whole.stop}, on {executor}: {_last_line(error)}"
+        )
+        raise RangeFailed(told) from error
+
+
+def _last_line(error: Exception) -> str:
+    """Last line of the traceback, with the code's place where the error is not worded for people."""
+    if isinstance(error, ServiceError | PeerError):
+        return " ".join(str(error).split())
+    line = " ".join(traceback.format_exception_only(error)[-1].split())
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{line} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else line
 
 
 def set_up(settings: Settings) -> HandlerRegistry[Calls]:

@@ -20,42 +20,39 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 from confluent_kafka import Message
 
-from kunicorn.clients.access import Access
 from kunicorn.clients.config import decoding_of
-from kunicorn.clients.questions import Log
-from kunicorn.errors import ConfigError, ServiceError
-from kunicorn.handler.call import following_offsets
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
-from kunicorn.handler.record import milliseconds_of
-from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.handler.extras import install_extra
+from kunicorn.handler.rows import following_offsets
+from kunicorn.kafka.stored_positions import Loss, Lost
+from kunicorn.pipeline.executors import SettingsFile, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
-from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_same_topics, created_anew, plan, resumed
-from kunicorn.pipeline.report import DryRun, Exposed, FinishedRun, Say
-from kunicorn.pipeline.rounds import Steps, run_rounds, stopping
-from kunicorn.pipeline.spark import Job, open_session
+from kunicorn.pipeline.lake_files import NO_DATE, DayFiles, LakeFile
+from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.report import DryRun, FinishedRun, Say
+from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.pipeline.task import Batches, Summary, summary_batch
-from kunicorn.positions import OffsetRange, Offsets
+from kunicorn.positions import EARLIEST, LATEST, OffsetRange, Offsets
 from kunicorn.settings import Settings
 
 _REMEDY = (
@@ -67,6 +64,12 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
 
 class NotExportable(ServiceError):
     """A record does not fit the lake's columns; none is left out silently."""
+
+
+class NotCommitted(ServiceError):
+    """The lake refuses a round, as when another export has committed it."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,15 +203,6 @@ def _plain(found: Any) -> Any:
 
 
 APP_ID = "kunicorn-export"
-NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-
-
-class LakeFile(NamedTuple):
-    """File that a task has written, below the target."""
-
-    path: str
-    size: int
-    records: int
 
 
 class DeltaLake:
@@ -219,7 +213,7 @@ class DeltaLake:
         try:
             import deltalake
         except ImportError as error:
-            raise ConfigError("deltalake is not installed: pip install 'kunicorn[pipeline,delta]'") from error
+            raise ConfigError(f"deltalake is not installed: {install_extra('pipeline', 'delta')}") from error
         self._deltalake: Any = deltalake
         self._uri = target.url
         self._schema = schema.append(pa.field("date", pa.string()))
@@ -248,17 +242,23 @@ class DeltaLake:
         """Add a round's files in one transaction, unless that has happened already."""
         if self.rounds() >= number:
             return
-        transaction = self._deltalake.transaction
-        self._table.create_write_transaction(
-            [self._added(each) for each in files],
-            mode="append",
-            schema=self._schema,
-            partition_by=["date"],
-            commit_properties=self._deltalake.CommitProperties(
-                custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
-                app_transactions=[transaction.Transaction(APP_ID, number)],
-            ),
-        )
+        transaction, errors = self._deltalake.transaction, self._deltalake.exceptions
+        try:
+            self._table.create_write_transaction(
+                [self._added(each) for each in files],
+                mode="append",
+                schema=self._schema,
+                partition_by=["date"],
+                commit_properties=self._deltalake.CommitProperties(
+                    custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
+                    app_transactions=[transaction.Transaction(APP_ID, number)],
+                ),
+            )
+        except (errors.DeltaError, OSError) as error:
+            raise NotCommitted(
+                f"the Delta table {self._uri} does not take round {number}: {error}. Nothing of it is in the table; "
+                f"see whether another export writes there, then export again: it goes on where it ended"
+            ) from error
 
     def _added(self, file: LakeFile) -> Any:
         day = file.path.partition("/")[0].removeprefix("date=")
@@ -275,9 +275,6 @@ class DeltaLake:
 JOB = "export"
 OWN = "_kunicorn"
 """What an export keeps for itself, below its target."""
-_DAY_MS = 86_400_000
-_ROW_GROUP = 100_000
-"""Records that a writer holds back: a row group is what readers skip or read as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +293,9 @@ class ExportRanges:
         for whole in ranges:
             began = time.monotonic()
             hand = take_up(whole, self.target / OWN)
-            columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-            files = self._write(whole, _noted(self.file.reader().read(whole), hand.cells), columns)
+            with named_by_place(whole, hand.cells):
+                columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
+                files = self._write(whole, _noted(self.file.reader().read(whole), hand.cells), columns)
             hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
@@ -305,15 +303,11 @@ class ExportRanges:
 
     def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
-        with ExitStack() as files:
-            days: dict[str, _Day] = {}
+        name = file_name(whole, self.topics.get(whole.topic), attempt)
+        with DayFiles(self.target, lambda day: f"date={day}/{name}", columns) as files:
             for messages in fetched:
-                for day, some in groupby(messages, day_of):
-                    if day not in days:
-                        path = f"date={day}/{file_name(whole, self.topics.get(whole.topic), attempt)}"
-                        days[day] = _Day(path, files.enter_context(self.target.writing(path)), columns)
-                    days[day].add(list(some))
-            return [each.close() for each in days.values()]
+                files.add(messages)
+            return files.close()
 
 
 def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list[Message]]:
@@ -321,50 +315,6 @@ def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list
     for messages in fetched:
         yield messages
         cells[NEXT] = following_offsets(messages[-1:])[0]
-
-
-class _Day:
-    """One file: the records of a range that are of one day."""
-
-    def __init__(self, path: str, stream: Any, columns: LakeColumns) -> None:
-        self._path, self._stream, self._columns = path, stream, columns
-        self._writer = pq.ParquetWriter(stream, columns.schema, compression="zstd")
-        self._held: list[pa.RecordBatch] = []
-        self._rows = self._records = 0
-
-    def add(self, messages: list[Message]) -> None:
-        """Append messages, in order."""
-        self._held.append(self._columns.batch(messages))
-        self._rows += len(messages)
-        if self._rows >= _ROW_GROUP:
-            self._flush()
-
-    def close(self) -> LakeFile:
-        """Finish the file."""
-        self._flush()
-        self._writer.close()
-        return LakeFile(self._path, self._stream.tell(), self._records)
-
-    def _flush(self) -> None:
-        if self._held:
-            self._writer.write_table(pa.Table.from_batches(self._held, self._columns.schema))
-        self._records += self._rows
-        self._held, self._rows = [], 0
-
-
-def day_of(message: Message) -> str:
-    """Day of the record in UTC, as directories of a lake are named."""
-    milliseconds = milliseconds_of(message)
-    return NO_DATE if milliseconds is None else _day(milliseconds // _DAY_MS)
-
-
-_days: dict[int, str] = {}
-
-
-def _day(number: int) -> str:
-    if (known := _days.get(number)) is None:
-        known = _days[number] = f"{datetime.fromtimestamp(number * 86_400, UTC):%Y-%m-%d}"
-    return known
 
 
 def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
@@ -379,49 +329,50 @@ def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> st
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    state, lost = _continued(settings, _Known(target, form), Log(Access(settings)))
-    return DryRun(state.left, state.rate, lost)
+    state, lost, _ = _continued(settings, _Known(target, form).read())
+    return DryRun(state.left, state.rate, list(map(str, lost)))
 
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
     """Bring the target up to now. Blocks. Raises a `ServiceError` where it ends early."""
     for handler in settings.every_handler:
         form.columns(decoding_of(settings, handler))  # That its decoders can be had is found out here, not by tasks.
-    known, log = _Known(target, form), Log(Access(settings))
-    state, lost = _continued(settings, known, log)
+    known = _Known(target, form)
+    lake = DeltaLake(target, form.schema) if form.delta else None
+    before = known.read()
+    settled = before if lake is None else _settled(lake, before)
+    state, lost, dropped = _continued(settings, settled)
     for each in lost:
         say(f"warning: {each}")
-    lake = DeltaLake(target, form.schema) if form.delta else None
-    if lake is not None:
-        state = _settled(lake, state)
+    if dropped:
+        _remove(target, dropped)
+    if lost or settled is not before:
+        # What is accepted once is not asked for again.
         known.save(state)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
-        check_same_topics(now.topics, log.topic_ids(now.topics))
         known.check()
         if lake is not None:
             files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
             lake.commit(now.rounds, files, now.positions)
         known.save(now)
 
-    spark = open_session(settings, master, JOB)
-    try:
-        job = Job(spark, file)
-        job.check_executors(target / OWN, handler=False)
-        steps = Steps(
-            run=lambda ranges: job.run(ranges, ExportRanges(file, target, form, state.topics), target / OWN),
-            begun=known.save,
-            ended=ended,
-            size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
-            tasks=job.tasks,
-            pieces=settings.pipeline.min_partitions,
-        )
-        with stopping() as stop:
-            state = run_rounds(state, steps, Exposed(settings.http, JOB, say), stop, say)
-    finally:
-        spark.stop()
+    task = ExportRanges(file, target, form, state.topics)
+    job = RangeJob(
+        name=JOB,
+        settings=settings,
+        file=file,
+        directory=target / OWN,
+        handler=False,
+        run=lambda job, ranges: job.run(ranges, task, target / OWN),
+        begun=known.save,
+        ended=ended,
+        size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
+        pieces=settings.pipeline.min_partitions,
+    )
+    state = job(state, master, JOB, say)
     return FinishedRun(JOB, None, state, "the same command")
 
 
@@ -444,25 +395,50 @@ def _default_round(state: RunState) -> int:
     return _FILE_RECORDS * max(1, len(state.left))
 
 
-def _continued(settings: Settings, target: _Known, log: Log) -> tuple[RunState, list[str]]:
-    """The target's state with all that is in the topics now, and what is lost in between. Raises `ConfigError`."""
-    before = target.read()
+def _remove(target: Directory, names: Collection[str]) -> None:
+    """Delete the files of these names, whatever their day."""
+    for path in target.names(".parquet"):
+        if path.rpartition("/")[2] in names:
+            target.delete(path)
+
+
+def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Loss], set[str]]:
+    """The target's state with all that is in the topics now, what is lost in between, and the names of files that do
+    not count: of ranges underway whose offsets are other records now, or none. Raises `ConfigError`.
+    """
     topics = settings.group.topics or settings.assign.wanted.topics
     strict = settings.pipeline.fail_on_data_loss
-    found = plan(log.partitions(topics), Bounds(Everywhere(-2), Everywhere(-1)), log, fail_on_data_loss=strict)
+    everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        found = plan(session.partitions(topics), everything, session, fail_on_data_loss=strict)
     anew = created_anew(before.topics, found.topics)
     first = {each.tp: each.start for each in before.ranges}
-    known = {tp: at for tp, at in {**first, **before.positions}.items() if tp in found.edges.end}
+    stored = {**first, **before.positions}
+    deleted = {tp for tp in stored if tp not in found.edges and _is_wanted(tp.topic, topics)}
+    known = {tp: at for tp, at in stored.items() if tp in found.edges or tp in deleted}
     positions, lost = resumed(known, found.edges, anew, fail_on_data_loss=strict)
+    cut_off = [each for each in before.underway if each.tp in found.edges and each.stop > found.edges[each.tp].end]
+    short = [Loss(each.tp, Lost.TRUNCATED, each.stop, found.edges[each.tp].end) for each in cut_off]
+    lost += [each for each in short if each.tp.topic not in anew]
+    if strict:
+        check_nothing_lost(lost)
+    dropped = [each for each in before.underway if each.topic in anew or each.tp in deleted or each in cut_off]
     starts = {tp: at for tp, at in first.items() if tp.topic not in anew}
     state = replace(
         before,
         ranges=tuple(each._replace(start=starts.get(each.tp, each.start)) for each in found.ranges),
-        positions={tp: at for tp, at in {**before.positions, **positions}.items() if at != starts.get(tp)},
-        underway=tuple(each for each in before.underway if each.topic not in anew),
+        positions={
+            tp: at for tp, at in {**before.positions, **positions}.items() if at != starts.get(tp) and tp not in deleted
+        },
+        underway=tuple(each for each in before.underway if each not in dropped),
         topics={**before.topics, **found.topics},
     )
-    return state, lost
+    return state, lost, {file_name(each, before.topics.get(each.topic)) for each in dropped}
+
+
+def _is_wanted(topic: str, wanted: Collection[str]) -> bool:
+    """Whether the settings ask for the topic: one that they do not ask for any more is no loss."""
+    return any(topic == each or (each.startswith("^") and re.match(each, topic)) for each in wanted)
 
 
 class _Known:

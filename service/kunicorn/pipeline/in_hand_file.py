@@ -9,6 +9,10 @@
    service.
 4. Of a batch nobody knows which record it was: once it has died `max_crashes` times its records are handled one at a
    time, and the next death names one.
+
+It is neither the ledger (`kunicorn.ipc.ledger`) nor the service's `poison`: no supervisor outlives the process here. A
+try has one range and no grants, its memory has a name that later tries find, and nobody saw how the process died: a try
+judges those before it by what it finds of their processes.
 """
 
 from __future__ import annotations

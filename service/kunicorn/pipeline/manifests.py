@@ -1,7 +1,8 @@
 """`kunicorn pipeline manifest`: a job as a spark-submit line, a plain Kubernetes Job, or a SparkApplication. Pure.
 
-One image for all of them: the worker's with a Java and `kunicorn[pipeline]`. The settings file is a ConfigMap mounted
-under one path in driver and executors; secrets are one Secret, in the environment of both, never in an argument.
+One image for all of them: the worker's with a Java and kunicorn's extra `pipeline`. The settings file is a ConfigMap
+mounted under one path in driver and executors; secrets are one Secret, in the environment of both, never in an
+argument.
 """
 
 from __future__ import annotations

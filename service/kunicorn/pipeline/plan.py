@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from kunicorn.clients.questions import Edges
 from kunicorn.errors import ConfigError
-from kunicorn.group.protocol import EARLIEST, LATEST
-from kunicorn.positions import NO_OFFSET, OffsetRange, Offsets, TopicPartition, between
+from kunicorn.kafka.stored_positions import Loss, resolve_all
+from kunicorn.positions import (
+    EARLIEST,
+    LATEST,
+    NO_OFFSET,
+    Edges,
+    OffsetRange,
+    Offsets,
+    TopicPartition,
+    still_there,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +177,10 @@ _SHOWN = 5
 
 
 class Asked(Protocol):
-    """Brokers' answers that planning needs; see `clients.questions.Log`."""
+    """Brokers' answers that planning needs; see `clients.session.ClusterSession`."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]: ...
-    def edges(self, partitions: Iterable[TopicPartition]) -> Edges: ...
+    def edges(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Edges]: ...
     def at(self, times: Offsets) -> dict[TopicPartition, int]: ...
 
 
@@ -181,11 +189,11 @@ class Plan:
     """Ranges to read, and ranges that are lost."""
 
     ranges: Sequence[OffsetRange]
-    edges: Edges
+    edges: Mapping[TopicPartition, Edges]
     gone: Sequence[OffsetRange] = ()
     """Ranges asked for that retention (or DeleteRecords) has deleted."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
+    """Ids of the topics that the offsets are of; see `ClusterSession.topic_ids`."""
 
 
 def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fail_on_data_loss: bool) -> Plan:
@@ -197,25 +205,18 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
     chosen = _chosen(partitions, bounds)
     ids = log.topic_ids(tp.topic for tp in chosen)
     edges = log.edges(chosen)
-    starts = _resolved(chosen, bounds.start, edges, log)
-    stops = _resolved(chosen, bounds.stop, edges, log)
+    starts = _asked_for(chosen, bounds.start, log)
     _check_unmatched(bounds, starts)
-    starts = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in starts.items()}
-    stops = {tp: edges.end[tp] if at == NO_OFFSET else at for tp, at in stops.items()}
+    starts = {tp: edges[tp].placed(at) for tp, at in starts.items()}
+    stops = {tp: edges[tp].placed(at) for tp, at in _asked_for(chosen, bounds.stop, log).items()}
     _check_order(starts, stops)
-    return replace(_within(starts, stops, edges, fail_on_data_loss=fail_on_data_loss), topics=ids)
-
-
-def _within(starts: Offsets, stops: Offsets, edges: Edges, *, fail_on_data_loss: bool) -> Plan:
-    """Ranges, as far as the log still has them."""
-    beyond = {tp: stop for tp, stop in stops.items() if stop > edges.end[tp]}
-    if beyond:
-        told = (f"{tp} ends at {edges.end[tp]}, not at {stop}" for tp, stop in beyond.items())
+    if beyond := {tp: stop for tp, stop in stops.items() if stop > edges[tp].end}:
+        told = (f"{tp} ends at {edges[tp].end}, not at {stop}" for tp, stop in beyond.items())
         raise ConfigError(f"the range reaches beyond the log's end: {_listed(told)}; lower the end, or leave it out")
-    gone = between(starts, {tp: min(stops[tp], edges.first[tp]) for tp in starts})
+    ranges, gone = still_there(starts, stops, {tp: log.first for tp, log in edges.items()})
     if gone and fail_on_data_loss:
         raise ConfigError(f"{gone_text(gone, edges)}; start there, or set pipeline.fail_on_data_loss = false")
-    return Plan(between({tp: max(start, edges.first[tp]) for tp, start in starts.items()}, stops), edges, gone)
+    return Plan(ranges, edges, gone, ids)
 
 
 def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset[str]:
@@ -228,42 +229,35 @@ def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
     if anew := created_anew(before, now):
         raise ConfigError(
             f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
-            f"former ones are gone. What was handled since the last round does not count; begin another run"
+            f"former ones are gone. What was handled since the last round does not count; begin another run, or with "
+            f"fail_on_data_loss = false go on with this one, without what is gone"
         )
 
 
-class Resumed(NamedTuple):
-    """Positions to go on from, and what is lost before them, for people."""
-
-    positions: dict[TopicPartition, int]
-    lost: list[str]
-
-
-def resumed(positions: Offsets, edges: Edges, anew: Collection[str], *, fail_on_data_loss: bool) -> Resumed:
-    """Positions of an earlier run, moved into the log as it is now. Pure.
+def resumed(
+    positions: Offsets, edges: Mapping[TopicPartition, Edges], anew: Collection[str], *, fail_on_data_loss: bool
+) -> tuple[dict[TopicPartition, int], list[Loss]]:
+    """Positions of an earlier run, moved into the log as it is now, and what is lost before them. Pure.
 
     A topic of `anew` begins at its beginning. Raises `ConfigError`, with `fail_on_data_loss`, for what is lost.
     """
-    found, lost = dict(positions), list[str]()
-    for tp, at in positions.items():
-        first, end = edges.first[tp], edges.end[tp]
-        if tp.topic in anew:
-            found[tp] = first
-            lost.append(f"{tp} was created anew: what the former one had from offset {at} on is gone")
-        elif at < first:
-            found[tp] = first
-            lost.append(f"{tp} from {at} to {first} is deleted already")
-        elif at > end:
-            found[tp] = end
-            lost.append(f"{tp} ends at {end} now, before {at}: it was truncated, and what came instead is unknown")
-    if lost and fail_on_data_loss:
-        raise ConfigError(f"records are lost: {_listed(lost)}; to go on behind that, set fail_on_data_loss = false")
-    return Resumed(found, lost)
+    found, lost = resolve_all(positions, edges, anew)
+    if fail_on_data_loss:
+        check_nothing_lost(lost)
+    return found, lost
 
 
-def gone_text(gone: Sequence[OffsetRange], edges: Edges) -> str:
+def check_nothing_lost(lost: Collection[Loss]) -> None:
+    """Raise `ConfigError` if anything is lost."""
+    if lost:
+        raise ConfigError(
+            f"records are lost: {_listed(map(str, lost))}; to go on behind that, set fail_on_data_loss = false"
+        )
+
+
+def gone_text(gone: Sequence[OffsetRange], edges: Mapping[TopicPartition, Edges]) -> str:
     """Lost ranges, for people."""
-    told = (f"{each.tp} from {each.start} to {each.stop}, it begins at {edges.first[each.tp]} now" for each in gone)
+    told = (f"{each.tp} from {each.start} to {each.stop}, it begins at {edges[each.tp].first} now" for each in gone)
     return f"records that were to be read are deleted already: {_listed(told)}"
 
 
@@ -297,27 +291,20 @@ def _named(bound: Bound) -> set[TopicPartition]:
             return set()
 
 
-def _resolved(
-    partitions: Sequence[TopicPartition], bound: Bound, edges: Edges, log: Asked
-) -> dict[TopicPartition, int]:
-    """Offset of the bound in each partition; `NO_OFFSET` where no record is so young."""
+def _asked_for(partitions: Sequence[TopicPartition], bound: Bound, log: Asked) -> dict[TopicPartition, int]:
+    """Offset of the bound in each partition, `EARLIEST` or `LATEST`; `NO_OFFSET` where no record is so young."""
     match bound:
         case ByTime(default, times):
             return log.at({tp: times[tp] if default is None else default for tp in partitions})
         case ByOffset(offsets):
-            return {tp: _placed(tp, offsets[tp], edges) for tp in partitions}
+            return {tp: offsets[tp] for tp in partitions}
         case Everywhere(offset):
-            return {tp: _placed(tp, offset, edges) for tp in partitions}
-
-
-def _placed(tp: TopicPartition, offset: int, edges: Edges) -> int:
-    special: Mapping[int, Offsets] = {EARLIEST: edges.first, LATEST: edges.end}
-    return special[offset][tp] if offset in special else offset
+            return dict.fromkeys(partitions, offset)
 
 
 def _check_unmatched(bounds: Bounds, starts: Offsets) -> None:
     unmatched = [tp for tp, at in starts.items() if at == NO_OFFSET]
-    if unmatched and not bounds.unmatched_is_latest:
+    if unmatched and isinstance(bounds.start, ByTime) and not bounds.unmatched_is_latest:
         raise ConfigError(
             f"no record is as young as the start: {_listed(map(str, unmatched))}; name an earlier time, or let such "
             f"partitions be passed over with startingOffsetsByTimestampStrategy = latest"

@@ -7,17 +7,16 @@ a row is then one record. With `until` a row covers the offsets up to that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import Log
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import OffsetRange, TopicPartition, between, total
+from kunicorn.positions import Edges, OffsetRange, TopicPartition, ends_of, still_there, total
 from kunicorn.settings import Settings
 
 _COLUMNS = ("topic", "partition", "offset")
@@ -33,25 +32,34 @@ class Difference:
     """Offsets that no row covers; compaction and transactions may have left no record there."""
     repeated: Sequence[OffsetRange] = field(default=())
     """Offsets that more than one row covers."""
+    beyond: Sequence[OffsetRange] = field(default=())
+    """Offsets that rows cover behind the log's end, or in a topic that does not exist: it was truncated, deleted, or
+    created anew, so that what the other rows cover may be other records, too."""
 
     @property
     def code(self) -> ExitCode:
         """Exit code of the command."""
-        return ExitCode.NOT_ALL_COMMITTED if self.missing or self.repeated else ExitCode.CLEAN
+        return ExitCode.NOT_ALL_COMMITTED if self.missing or self.repeated or self.beyond else ExitCode.CLEAN
 
     def as_json(self) -> dict[str, object]:
         """All ranges."""
-        return {"covered": self.covered, "missing": _plain(self.missing), "repeated": _plain(self.repeated)}
+        ranges = {"missing": self.missing, "repeated": self.repeated, "beyond": self.beyond}
+        return {"covered": self.covered, **{what: _plain(found) for what, found in ranges.items()}}
 
     def lines(self) -> Iterator[str]:
         """The first ranges."""
         yield f"covered   {self.covered:,} offsets"
-        for what, ranges in (("missing", self.missing), ("repeated", self.repeated)):
+        for what, ranges in self._named():
             yield f"{what:<9} {total(ranges):,} offsets in {len(ranges)} ranges"
             for each in ranges[:_SHOWN]:
                 yield f"          {each.tp} {each.start:,} to {each.stop:,}"
             if len(ranges) > _SHOWN:
                 yield f"          and {len(ranges) - _SHOWN} more"
+
+    def _named(self) -> Iterator[tuple[str, Sequence[OffsetRange]]]:
+        yield from (("missing", self.missing), ("repeated", self.repeated))
+        if self.beyond:
+            yield "beyond", self.beyond
 
 
 def _plain(ranges: Sequence[OffsetRange]) -> list[dict[str, str | int]]:
@@ -119,8 +127,22 @@ def _ranges(part: pa.Table) -> Iterator[tuple[str, int, int, int]]:
 def reconcile(settings: Settings, table: Directory) -> Difference:
     """Compare the table with the topics between its first row and now. Blocks. Raises `ConfigError`."""
     rows = rows_of(table)
-    log = Log(Access(settings))
-    partitions = log.partitions(sorted({tp.topic for tp in rows}))
-    edges = log.edges(partitions)
-    starts = {tp: max(edges.first[tp], min((at for at, _ in rows.get(tp, ())), default=0)) for tp in partitions}
-    return difference(between(starts, edges.end), rows)
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        there = {tp.topic for tp in session.existing(list(rows))}
+        partitions = session.partitions(sorted(there), "the table's name") if there else []
+        edges = session.edges(partitions)
+    starts = {tp: min((at for at, _ in rows.get(tp, ())), default=0) for tp in partitions}
+    wanted, _ = still_there(starts, ends_of(edges), {tp: log.first for tp, log in edges.items()})
+    return replace(difference(wanted, rows), beyond=beyond(rows, edges))
+
+
+def beyond(
+    rows: Mapping[TopicPartition, Sequence[tuple[int, int]]], logs: Mapping[TopicPartition, Edges]
+) -> list[OffsetRange]:
+    """What rows cover behind the logs' ends. Pure."""
+    ends = {tp: logs[tp].end if tp in logs else 0 for tp in rows}
+    return [
+        each
+        for tp, parts in sorted(rows.items())
+        for each in _joined(OffsetRange(*tp, max(start, ends[tp]), stop) for start, stop in parts if stop > ends[tp])
+    ]

@@ -6,6 +6,7 @@ Metrics are at `/metrics` of `[http]`; Spark's own are at its UI's port.
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from rich.console import Console
@@ -30,6 +31,7 @@ from kunicorn.settings import HttpSettings
 from kunicorn.text import Answer
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
 
@@ -47,6 +49,12 @@ class Tasks:
     """Tries, not tasks: each of these is made again, up to four times."""
     offsets: int = 0
     """Handled in this round so far, as far as the driver has heard."""
+    tries: Sequence[tuple[int, str]] = ()
+    """The first tries that failed: their numbers in Spark, and why."""
+
+
+_MOST_TRIES = 20
+"""Failed tries of a round that are told."""
 
 
 def tasks_of(spark: SparkSession) -> Tasks:
@@ -58,7 +66,35 @@ def tasks_of(spark: SparkSession) -> Tasks:
         sum(stage.numCompletedTasks for stage in stages),
         sum(stage.numActiveTasks for stage in stages),
         sum(stage.numFailedTasks for stage in stages),
+        tries=tuple(each for stage in stages if stage.numFailedTasks for each in _failed(spark, stage)),
     )
+
+
+def _failed(spark: SparkSession, stage: SparkStageInfo) -> Iterator[tuple[int, str]]:
+    """The stage's tries that failed: each with its number, and a line about it."""
+    java: Any = spark.sparkContext._jvm
+    api = java.org.apache.spark.status.api.v1
+    failed = java.java.util.ArrayList()
+    failed.add(api.TaskStatus.FAILED)
+    store: Any = spark.sparkContext._jsc.sc().statusStore()
+    tries = store.taskList(stage.stageId, stage.currentAttemptId, 0, _MOST_TRIES, api.TaskSorting.ID, failed)
+    for at in range(tries.size()):
+        each = tries.apply(at)
+        why = said_by_task(each.errorMessage().get()) if each.errorMessage().isDefined() else "without a reason"
+        yield each.taskId(), f"try {each.attempt() + 1} of a task failed, executor {each.executorId()}: {why}"
+
+
+_OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
+
+
+def said_by_task(text: str) -> str:
+    """Message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
+    if found := _OURS.findall(text):
+        return str(found[-1]).strip()
+    if "Python worker exited unexpectedly" in text:
+        return "a Python process died with its records in hand (killed, out of memory, or a crash in C code)"
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0][:1000] if lines else "without a reason"
 
 
 @contextmanager
@@ -123,6 +159,8 @@ class Bar:
         self._whole = total(state.ranges)
         self._round_began = time.monotonic()
         self._silent_until = self._round_began + _SELDOM
+        self._tries: set[int] = set()
+        """Failed tries that were told."""
         self._bar: Progress | None = None
         if sys.stderr.isatty():
             columns = (
@@ -145,6 +183,10 @@ class Bar:
 
     def underway(self, tasks: Tasks) -> None:
         """Show the round's progress. Caller: the thread that watches it."""
+        for number, why in tasks.tries:
+            if number not in self._tries:
+                self._tries.add(number)
+                self._say(f"warning: {why}")
         if not tasks.all:
             return
         told = f"{tasks.done} of {tasks.all} tasks done" + (f", {tasks.failed} failed tries" if tasks.failed else "")

@@ -19,15 +19,22 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from kunicorn.clients.access import Access
 from kunicorn.clients.post import Post
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
+from kunicorn.handler.letter_styles import OWN
 from kunicorn.handler.retry import End
 from kunicorn.librdkafka.errors import fault_of
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.plan import check_same_topics
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
+from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import Summary
@@ -39,6 +46,12 @@ class LettersRefused(ServiceError):
     """The dead-letter topic does not take a letter; the round does not count."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+def check_topics(settings: Settings, state: RunState) -> None:
+    """Raise `ConfigError` if one of the topics was created anew since the run began. Asks the cluster. Blocks."""
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        check_same_topics(state.topics, session.topic_ids(state.topics))
 
 
 def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Summary]) -> int:
@@ -55,27 +68,32 @@ def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Su
         raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
     letters = _Letters(Post(Access(settings).letters(topic)), topic)
     for file in files:
-        for letter in letters_in(outcomes, file, settings.group.id):
+        for letter in letters_in(outcomes, file, settings.group.id, settings.dead_letters.headers):
             letters.send(letter)
     return letters.flush()
 
 
-def letters_in(outcomes: Directory, file: str, group: str) -> Iterator[Letter]:
-    """Dead letters of one file of outcome rows."""
-    for row in outcomes.table(file).to_pylist():
-        if row["status"] == End.DEAD_LETTER:
+def letters_in(outcomes: Directory, file: str, group: str, headers: str = OWN) -> Iterator[Letter]:
+    """Dead letters of one file of outcome rows, which is never in memory as a whole: its records may be large.
+    `headers`: whose they have beside ours."""
+    for rows in outcomes.batches(file):
+        letters = rows.filter(pc.equal(rows["status"], End.DEAD_LETTER.value))
+        for row in _with_numbers(letters).to_pylist():
             cause = Cause(row["error_type"], row["error_message"], row["error_stack"], row["attempts"])
-            yield letter_of(_record(row), group, cause, _milliseconds(row["time"]) or 0)
+            yield letter_of(_record(row), group, cause, row["time"] or 0, headers)
+
+
+def _with_numbers(table: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with times as milliseconds: producers write some that no calendar has, and Python's would raise."""
+    for name in ("time", "timestamp"):
+        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.int64()))
+    return table
 
 
 def _record(row: dict[str, Any]) -> SourceRecord:
     headers = [(pair["key"], pair["value"]) for pair in row["headers"] or ()]
-    at = _milliseconds(row["timestamp"])
-    return SourceRecord(row["topic"], row["partition"], row["offset"], at, row["key"], row["value"], headers)
-
-
-def _milliseconds(time: Any) -> int | None:
-    return None if time is None else round(time.timestamp() * 1000)
+    place = row["topic"], row["partition"], row["offset"]
+    return SourceRecord(*place, row["timestamp"], row["key"], row["value"], headers)
 
 
 class _Letters:
@@ -143,46 +161,75 @@ def stopping() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Steps that differ from job to job. All block, and raise to end the job."""
-
-    run: Callable[[Sequence[OffsetRange]], list[Summary]]
-    """Handles the ranges of a round."""
-    begun: Callable[[RunState], None]
-    """Saves what has to be known after a crash, once a round is planned."""
-    ended: Callable[[RunState, Sequence[Summary]], None]
-    """Makes a round count that has ended."""
-    size: Callable[[RunState], int]
-    """Offsets of the next round."""
-    tasks: Callable[[], Tasks]
-    """Progress of the round underway; called in a thread."""
-    pieces: int | None = None
-    """Cut a round into so many tasks; None: a partition is one."""
-
-
 def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
     """Size of rounds that take as long as the settings say."""
     return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
 
 
-def run_rounds(state: RunState, steps: Steps, exposed: Exposed, stop: Stop, say: Say) -> RunState:
-    """Run round after round until nothing is left or a signal stops it; the final state. Blocks."""
-    with exposed, Bar(state, say) as bar:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeJob:
+    """A job over ranges: what differs from job to job. The hooks block, and raise to end the job."""
 
-        def show(tasks: Tasks) -> None:
-            exposed.underway(tasks)
-            bar.underway(tasks)
+    name: str
+    """"backfill", "catch-up" or "export"."""
+    settings: Settings
+    file: SettingsFile
+    directory: Directory
+    """Where its tasks write: every executor has to reach it."""
+    handler: bool = True
+    """Whether executors need the handler."""
+    run: Callable[[Job, Sequence[OffsetRange]], list[Summary]]
+    """Handles the ranges of a round."""
+    ready: Callable[[], None] = lambda: None
+    """Called once before the first round, when the executors are found to be able to work."""
+    begun: Callable[[RunState], None]
+    """Saves what has to be known after a crash, once a round is planned."""
+    ended: Callable[[RunState, Sequence[Summary]], None]
+    """Makes a round count that has ended, and whose topics are still the same."""
+    size: Callable[[RunState], int]
+    """Offsets of the next round."""
+    discard: Callable[[Summary], None] = lambda _: None
+    """Deletes what a range has left that does not count."""
+    pieces: int | None = None
+    """Cut a round into so many tasks; None: a partition is one."""
 
-        exposed.moved(state.counts, state.rounds, total(state.left))
-        while state.left and not stop.asked:
-            state = state.begin(steps.size(state), steps.pieces)
-            steps.begun(state)
-            began = time.monotonic()
-            with watched(steps.tasks, show):
-                summaries = steps.run(state.underway)
-            state = state.end(summaries, time.monotonic() - began)
-            steps.ended(state, summaries)
+    def __call__(self, state: RunState, master: str, run: str, say: Say) -> RunState:
+        """Start Spark as `run`, and go round after round until nothing is left or a signal stops it; the final state.
+
+        Blocks. Raises a `ServiceError` where the job ends early.
+        """
+        spark = open_session(self.settings, master, run)
+        try:
+            job = Job(spark, self.file)
+            job.check_executors(self.directory, handler=self.handler)
+            self.ready()
+            with stopping() as stop:
+                return self._rounds(job, state, stop, say)
+        finally:
+            spark.stop()
+
+    def _rounds(self, job: Job, state: RunState, stop: Stop, say: Say) -> RunState:
+        with Exposed(self.settings.http, self.name, say) as exposed, Bar(state, say) as bar:
+
+            def show(tasks: Tasks) -> None:
+                exposed.underway(tasks)
+                bar.underway(tasks)
+
             exposed.moved(state.counts, state.rounds, total(state.left))
-            bar.moved(state)
-    return state
+            while state.left and not stop.asked:
+                state = state.begin(self.size(state), self.pieces)
+                self.begun(state)
+                began = time.monotonic()
+                with watched(job.tasks, show):
+                    told = self.run(job, state.underway)
+                summaries = state.counting(told)
+                # Their ranges are cut anew: what is written of them now would stand beside it.
+                for each in told:
+                    if each not in summaries and each.file:
+                        self.discard(each)
+                state = state.end(summaries, time.monotonic() - began)
+                check_topics(self.settings, state)
+                self.ended(state, summaries)
+                exposed.moved(state.counts, state.rounds, total(state.left))
+                bar.moved(state)
+        return state

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import Log
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, records_batch
 from kunicorn.pipeline.executors import SettingsFile, settings_file
@@ -38,8 +38,20 @@ from kunicorn.pipeline.plan import (
     plan,
     resumed,
 )
-from kunicorn.positions import OffsetRange, Offsets, TopicPartition, between, cut, first_of_each, largest_first
+from kunicorn.positions import (
+    LATEST,
+    OffsetRange,
+    Offsets,
+    TopicPartition,
+    between,
+    cut,
+    ends_of,
+    first_of_each,
+    largest_first,
+    still_there,
+)
 from kunicorn.settings import Settings, load
+from kunicorn.text import listed
 
 KNOWN = (
     "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
@@ -171,8 +183,8 @@ class _Rows:
         for messages in self._options.file.reader().read(whole):
             yield records_batch(messages)
 
-    def _log(self) -> Log:
-        return Log(Access(self._options.settings()))
+    def _cluster(self) -> AbstractContextManager[ClusterSession]:
+        return cluster_session(self._options.settings(), patience=JOB_PATIENCE)
 
 
 def _tasks(ranges: Sequence[OffsetRange], pieces: int | None) -> list[RangePartition]:
@@ -185,7 +197,7 @@ class _Place:
 
     offsets: Offsets
     topics: Mapping[str, str]
-    """Ids of the topics that the offsets are of; see `Log.topic_ids`."""
+    """Ids of the topics that the offsets are of; see `ClusterSession.topic_ids`."""
     pieces: int | None
     """What the micro-batch that ends here is cut into: when it is repeated, the setting may be another."""
 
@@ -208,9 +220,9 @@ class KunicornReader(_Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One range a task. Raises `ConfigError`."""
-        log = self._log()
         options = self._options
-        found = plan(log.partitions(options.topics), self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
+        with self._cluster() as log:
+            found = plan(log.partitions(options.topics), self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
         return _tasks(found.ranges, options.min_partitions)
 
 
@@ -226,15 +238,14 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
         self._bounds = bounds
         self._target: dict[TopicPartition, int] | None = None
         """Where `availableNow` ends."""
-        self._open: Log | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Start of a new query; one with a checkpoint goes on from there. Raises `ConfigError`."""
-        log = self._known()
-        partitions = log.partitions(self._options.topics)
-        bounds = Bounds(self._bounds.start, Everywhere(-1), self._bounds.unmatched_is_latest)
-        found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
-        starts = {**found.edges.end, **{each.tp: each.start for each in found.ranges}}
+        bounds = Bounds(self._bounds.start, Everywhere(LATEST), self._bounds.unmatched_is_latest)
+        with self._cluster() as log:
+            partitions = log.partitions(self._options.topics)
+            found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
+        starts = {**ends_of(found.edges), **{each.tp: each.start for each in found.ranges}}
         return _Place(starts, found.topics, self._options.min_partitions).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -242,19 +253,22 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
 
         Raises `ConfigError` where records are lost, as when a topic was created anew.
         """
-        log, before = self._known(), _Place.of(start)
-        partitions = log.partitions(self._options.topics)
-        topics = {**before.topics, **log.topic_ids(tp.topic for tp in partitions)}
-        anew = created_anew(before.topics, topics)
-        known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
-        edges = log.edges({*known, *partitions})
+        before = _Place.of(start)
+        with self._cluster() as log:
+            partitions = log.partitions(self._options.topics)
+            topics = {**before.topics, **log.topic_ids(tp.topic for tp in partitions)}
+            anew = created_anew(before.topics, topics)
+            known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
+            known = {tp: known[tp] for tp in self._there(log, known)}
+            edges = log.edges({*known, *partitions})
         resume, lost = resumed(known, edges, anew, fail_on_data_loss=self._options.fail_on_data_loss)
         for each in lost:
             logger.warning(each)
         # Partitions that have come since begin at their beginning, whatever a new query would do.
-        begin = {**edges.first, **resume}
-        target = self._target or edges.end
-        ends = {tp: (edges.end if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
+        begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
+        now = ends_of(edges)
+        target = self._target or now
+        ends = {tp: (now if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
@@ -276,19 +290,20 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Ranges of the micro-batch. Raises `ConfigError` where some of it is gone."""
         begun, planned = _Place.of(start), _Place.of(end)
-        stops, log = planned.offsets, self._known()
+        stops = planned.offsets
         # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
         before = created_anew(begun.topics, planned.topics)
-        since = created_anew(planned.topics, log.topic_ids(planned.topics))
-        edges = log.edges(stops)
+        with self._cluster() as log:
+            since = created_anew(planned.topics, log.topic_ids(planned.topics))
+            stops = {tp: stops[tp] for tp in self._there(log, stops)}
+            edges = log.edges(stops)
         known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before}
-        begin = {tp: known.get(tp, edges.first[tp]) for tp in stops}
-        there = {tp: stop if tp.topic in since else edges.first[tp] for tp, stop in stops.items()}
-        gone = between(begin, {tp: min(stop, max(begin[tp], there[tp])) for tp, stop in stops.items()})
+        begin = {tp: known.get(tp, edges[tp].first) for tp in stops}
+        there = {tp: stop if tp.topic in since else edges[tp].first for tp, stop in stops.items()}
+        ranges, gone = still_there(begin, stops, there)
         if gone and self._options.fail_on_data_loss:
             raise ConfigError(f"{gone_text(gone, edges)}; set failOnDataLoss = false to go on behind them")
-        lost = {each.tp: each.stop for each in gone}
-        return _tasks(between({**begin, **lost}, stops), planned.pieces)
+        return _tasks(ranges, planned.pieces)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: see the class."""
@@ -296,15 +311,20 @@ class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailab
     def stop(self) -> None:
         """Does nothing: see the class."""
 
-    def _known(self) -> Log:
-        if self._open is None:
-            self._open = self._log()
-        return self._open
+    def _there(self, log: ClusterSession, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those of a checkpoint's partitions that exist. Raises `ConfigError` for others, unless records may be
+        lost."""
+        there = log.existing(partitions)
+        deleted = sorted(set(partitions).difference(there))
+        if deleted and self._options.fail_on_data_loss:
+            raise ConfigError(
+                f"the topic of {listed(deleted)} was deleted, and the checkpoint goes on in it; set failOnDataLoss = "
+                f"false to go on without it"
+            )
+        for topic in sorted({tp.topic for tp in deleted}):
+            logger.warning(f"topic {topic} was deleted: the stream goes on without what was left to read of it")
+        return there
 
     def _ends(self) -> dict[TopicPartition, int]:
-        log = self._known()
-        return dict(log.edges(log.partitions(self._options.topics)).end)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # It is pickled for the executors; clients stay where they are.
-        return {**self.__dict__, "_open": None}
+        with self._cluster() as log:
+            return ends_of(log.edges(log.partitions(self._options.topics)))

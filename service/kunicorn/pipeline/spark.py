@@ -12,7 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from kunicorn.allocator import library_of, with_library
 from kunicorn.clients.range_reader import Window
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
+from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
-from kunicorn.pipeline.report import Tasks, tasks_of
+from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
-from kunicorn.positions import OffsetRange, largest_first, total
+from kunicorn.positions import OffsetRange, TopicPartition, largest_first, total
 from kunicorn.settings import PipelineSettings, Settings
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def check_installed() -> None:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install 'kunicorn[pipeline]'") from error
+        raise ConfigError(f"{error.name} is not installed: {install_extra('pipeline')}") from error
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -130,6 +132,12 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+        # Of a session that was there already, such as a notebook's: its own settings were not asked for.
+        raise ConfigError(
+            "Spark runs with spark.speculation = true, and a range that two tasks handle at once is handled twice: "
+            "start the cluster, or the session that is there already, without it"
+        )
     # Of Spark's Python processes alone: `spark.executorEnv` would be the JVMs', too.
     spark.sparkContext.environment.update(with_library({}, library_of(settings.workers.allocator, os.environ)))
     spark.dataSource.register(KunicornDataSource)
@@ -144,6 +152,12 @@ def _share_python() -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     entries = [os.getcwd(), *filter(None, sys.path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(entries))
+
+
+_MOST_NOTES = 500
+"""Ranges of a round whose notes are looked at: on a shared volume more would take longer than the pause between two
+looks, and so many ranges that end tell enough.
+"""
 
 
 class Observed:
@@ -161,12 +175,12 @@ class Observed:
         Never falls: between the end of a range and that of its task neither file nor accumulator knows of it, and a
         task that is tried again begins anew. Nor is it more than there are: Spark may run a task twice.
         """
-        so_far = self._through.value + noted_so_far(self._hands, self._ranges)
+        notes = noted_so_far(self._hands, self._ranges) if len(self._ranges) <= _MOST_NOTES else 0
+        so_far = self._through.value + notes
         self._most = max(self._most, min(so_far, self._all))
         return self._most
 
 
-_PROBE = "_probe"
 _MOST_CHECKS = 64
 
 
@@ -188,19 +202,32 @@ class Job:
     def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
         """Check that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
 
-        One task for each is all that can be asked for: Spark decides which executor runs it.
+        One task for each is all that can be asked for: Spark decides which executor runs it, and some may come later.
+        What matters for their records every task looks at again: settings and versions.
         """
-        directory.write(_PROBE, b"")
+        # Of another driver's it must not be: each removes its own.
+        directory.write(probe := f"_probe-{uuid.uuid4().hex}", b"")
         tasks = min(_MOST_CHECKS, self._parallelism())
-        check = CheckExecutor(self.file, directory, _PROBE, handler)
-        found = self._collect(self.spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+        check = CheckExecutor(self.file, directory, probe, handler)
+        try:
+            found = self._collect(self.spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+        finally:
+            directory.delete(probe)
         for row in found:
             raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
 
-    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: Window | None = None) -> list[Summary]:
-        """Have the ranges' records handled, those of the window, one task a range. Raises `JobFailed`."""
+    def handle(
+        self,
+        ranges: Sequence[OffsetRange],
+        outcomes: Directory,
+        window: Window | None = None,
+        done: Mapping[TopicPartition, Collection[int]] | None = None,
+    ) -> list[Summary]:
+        """Have the ranges' records handled, those of the window and not `done` already, one task a range. Raises
+        `JobFailed`.
+        """
         try:
-            return self.run(ranges, HandleRanges(self.file, outcomes, window), outcomes)
+            return self.run(ranges, HandleRanges(self.file, outcomes, window, done or {}), outcomes)
         except JobFailed as error:
             raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
 
@@ -250,16 +277,3 @@ def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
         return ask()
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise JobFailed(f"Spark gave the round up, and nothing of it counts: {said_by_task(str(error))}") from error
-
-
-_OURS = re.compile(r"^kunicorn\.[\w.]+: (.*)$", re.MULTILINE)
-
-
-def said_by_task(text: str) -> str:
-    """Message of an exception of ours in Spark's account of a failed task; else its first line. Pure."""
-    if found := _OURS.findall(text):
-        return str(found[-1]).strip()
-    if "Python worker exited unexpectedly" in text:
-        return "a Python process died with its records in hand (killed, out of memory, or a crash in C code)"
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[0][:1000] if lines else "without a reason"

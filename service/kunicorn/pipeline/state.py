@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 
 from kunicorn import __version__
 from kunicorn.errors import ConfigError
+from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.plan import as_json, from_json
 from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.pipeline.task import Summary
-from kunicorn.positions import OffsetRange, Offsets, TopicPartition, cut, first_of_each, next_round, total
+from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, cut, first_of_each, next_round, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,23 @@ class RunState:
         """
         return self if self.underway else replace(self, underway=tuple(cut(first_of_each(self.left, size), pieces)))
 
-    def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
-        """State with the round underway ended, which took so long."""
-        positions, halted = dict(self.positions), dict(self.halted)
+    def counting(self, summaries: Sequence[Summary]) -> list[Summary]:
+        """Those of a round that count: of a partition that was cut, pieces behind one that halts are handled again."""
+        halted, found = set(self.halted), list[Summary]()
         for each in sorted(summaries, key=lambda summary: summary.range):
-            # Of a partition that was cut, pieces behind one that halts do not count: they are handled again.
             if each.range.tp not in halted:
-                positions[each.range.tp] = each.until
+                found.append(each)
                 if each.halted is not None:
-                    halted[each.range.tp] = each.halted
+                    halted.add(each.range.tp)
+        return found
+
+    def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
+        """State with the round underway ended, which took so long. `summaries`: those that count."""
+        positions, halted = dict(self.positions), dict(self.halted)
+        for each in summaries:
+            positions[each.range.tp] = each.until
+            if each.halted is not None:
+                halted[each.range.tp] = each.halted
         return replace(
             self,
             positions=positions,
@@ -116,6 +125,35 @@ class RunState:
             last_seconds=seconds,
             last_busy=min(seconds, sum(each.seconds for each in summaries)),
         )
+
+    def in_logs(
+        self, logs: Mapping[TopicPartition, Edges], anew: Collection[str]
+    ) -> tuple[RunState, list[Loss], list[OffsetRange]]:
+        """State without what the logs have lost, that, and the ranges underway that are not begun again: what was
+        written of them does not count.
+
+        `logs`: of the partitions that still exist. `anew`: topics that were created anew, whose records are others. A
+        range underway whose beginning was deleted keeps its name: its task passes over what is gone.
+        """
+        at = {each.tp: each.start for each in self.left}
+        starts, lost = resolve_all(at, logs, anew)
+        ended = {each.tp for each in lost if each.why is not Lost.DELETED}
+        stops: dict[TopicPartition, int] = {}
+        for each in self.left:
+            if each.tp in ended:
+                stops[each.tp] = each.start
+            elif (end := logs[each.tp].end) < each.stop:
+                stops[each.tp] = end
+                ended.add(each.tp)
+                lost.append(Loss(each.tp, Lost.TRUNCATED, each.stop, end))
+        ranges = tuple(each._replace(stop=min(each.stop, stops.get(each.tp, each.stop))) for each in self.ranges)
+        kept = tuple(each for each in self.underway if each.tp not in ended)
+        begun = {each.tp for each in kept}
+        last = {each.tp: each.stop for each in ranges}
+        moved = {tp: min(start, last[tp]) for tp, start in starts.items() if start != at[tp] and tp not in begun}
+        dropped = [each for each in self.underway if each.tp in ended]
+        positions = {**self.positions, **{tp: to for tp, to in moved.items() if tp not in ended}}
+        return replace(self, ranges=ranges, positions=positions, underway=kept), lost, dropped
 
     def released(self) -> RunState:
         """State for another try: the partitions that halt begin with the record they halt at."""
@@ -231,6 +269,10 @@ class Runs:
         """
         self._manifest(run.id).check()
 
+    def __contains__(self, run: str) -> bool:
+        """Whether there is a run of that id. Raises `ConfigError` where it is none."""
+        return self._manifest(check_id(run)).read() is not None
+
     def read(self, run: str) -> Run:
         """The run of that id. Raises `ConfigError` where there is none."""
         told = self._manifest(check_id(run)).read()
@@ -243,7 +285,7 @@ class Runs:
         """A new run, its manifest written. Raises `ConfigError` for an id that is taken."""
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
-        if self._manifest(identity).read() is not None:
+        if identity in self:
             raise ConfigError(f"there is a run {identity!r} already; go on with it by --resume, or choose another id")
         new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request)
         self.save(new)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+
+_WITHOUT_DIRECTORIES = (fs.S3FileSystem, fs.GcsFileSystem)
+"""File systems in which names are all there is: a directory that is made is an empty object for each of its parents."""
 
 _UNFINISHED = "_unfinished-"
 """Names that begin with an underscore are no data to any reader of Parquet directories."""
@@ -69,12 +73,14 @@ class Directory:
     def create(self, name: str, content: bytes) -> bool:
         """Write the file, whole, unless there is one; whether it was written. Raises `ConfigError`.
 
-        Of two at the same time one writes it, in a directory. Arrow's object stores have no such step, nor have mounts
-        without hard links: there the file is looked for first.
+        Of two at the same time one writes it, in a directory and in an object store. HDFS has no such step here, nor
+        have mounts without hard links: there the file is looked for first.
         """
         if self.is_local:
             with _told(self.url), contextlib.suppress(_NoLinks):
                 return _linked(Path(self.url).absolute() / name, content)
+        if urlsplit(self.url).scheme in _CONDITIONAL:
+            return _put_if_absent(self.url, self._opened()[0], name, content)
         if self.read(name) is not None:
             return False
         self.write(name, content)
@@ -105,13 +111,20 @@ class Directory:
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
             return pq.ParquetFile(file).read(columns)
 
+    def batches(self, name: str, rows: int = 100) -> Iterator[pa.RecordBatch]:
+        """Rows of a Parquet file, so many at a time."""
+        system, path = self._opened()
+        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+            yield from pq.ParquetFile(file).iter_batches(rows)
+
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """File to write to, there under `name` once the block ends well. Raises `ConfigError`."""
         system, path = self._opened()
         folder, _, last = f"{path}/{name}".rpartition("/")
         with _told(self.url):
-            system.create_dir(folder, recursive=True)
+            if not isinstance(system, _WITHOUT_DIRECTORIES):
+                system.create_dir(folder, recursive=True)
             # Two tasks of one range may write at the same time: each has a name of its own until it is whole.
             part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{last}"
             file = system.open_output_stream(part)
@@ -131,10 +144,61 @@ class Directory:
         if self.is_local:
             return fs.LocalFileSystem(), str(Path(self.url).absolute())
         try:
-            system, path = fs.FileSystem.from_uri(self.url.replace("s3a://", "s3://", 1))
+            system, path = _file_system(self.url.replace("s3a://", "s3://", 1))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.url} is no place for files: {error}; name a directory or a URL") from error
         return system, path.rstrip("/")
+
+
+@lru_cache(maxsize=64)
+def _file_system(url: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system at the URL: one for each process, as each asks a bucket for its region and connects anew."""
+    system, path = fs.FileSystem.from_uri(url)
+    return system, path
+
+
+_CONDITIONAL = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss"})
+"""Schemes of object stores that put an object only if it is not there (S3: `If-None-Match`)."""
+_put_once: set[str] = set()
+"""URLs whose store was seen to refuse a second object of a name."""
+
+
+def _put_if_absent(url: str, system: fs.FileSystem, name: str, content: bytes) -> bool:
+    """Write an object unless there is one, in one step; whether it was written. Raises `ConfigError`.
+
+    By obstore, as Arrow has no conditional write. A store that does not know the condition overwrites in silence, which
+    only a second try shows.
+    """
+    from obstore import put
+    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore.store import from_url
+
+    options: dict[str, Any] = {"region": system.region} if isinstance(system, fs.S3FileSystem) else {}
+
+    def written() -> bool:
+        try:
+            put(store, name, content, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    try:
+        store = from_url(url, client_options={"allow_http": True}, **options)
+        if not written():
+            return False
+        if url not in _put_once and written():
+            raise ConfigError(
+                f"{url} cannot be used for manifests: the store writes an object over another one that it was told not "
+                f"to replace (If-None-Match), so that two drivers would not notice each other; name another place, or "
+                f"bring the store to a version with conditional writes"
+            )
+    except (BaseError, OSError, ValueError) as error:
+        raise ConfigError(
+            f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see pipeline.directory, and docs/pipeline.md "
+            f"for where rights are found"
+        ) from error
+    _put_once.add(url)
+    return True
 
 
 class _NoLinks(Exception):
@@ -177,8 +241,12 @@ class Manifest:
 
     def read(self) -> Any:
         """The newest version; None before the first. Raises `ConfigError`."""
-        self._version = self._newest()
-        return self._directory.read_json(self._name(self._version)) if self._version else None
+        while version := self._newest():
+            # None: another process has moved it on twice meanwhile, and removed this version.
+            if (content := self._directory.read_json(self._name(version))) is not None:
+                self._version = version
+                return content
+        return None
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Write the next version, indented for people. Raises `Overtaken`, `ConfigError`."""

@@ -3,7 +3,8 @@
 1. The stream's position is in Spark's checkpoint. A micro-batch that was cut off is handled again under the same
    ranges, so that its outcome rows are replaced: the table has every offset once.
 2. A micro-batch is done once its letters are acknowledged. Its offsets are then committed for a group of the stream's
-   own, which nobody joins: for dashboards and alerts that look at groups. Spark writes it down after that.
+   own, which nobody joins: for dashboards and alerts that look at groups. Where that fails the stream goes on, and says
+   so. Spark writes the micro-batch down after that.
 3. A record that halts ends the stream: a micro-batch has no way to leave one partition behind.
 """
 
@@ -14,16 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import GroupOffsets
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
-from kunicorn.pipeline.report import Exposed, FinishedStream, Say
+from kunicorn.pipeline.group_offsets import commit
+from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
 from kunicorn.pipeline.rounds import Stop, send_letters, stopping
-from kunicorn.pipeline.spark import Job, JobFailed, check_installed, in_hand_text, open_session, said_by_task
+from kunicorn.pipeline.spark import Job, JobFailed, check_installed, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, Summary, summaries
+from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 
 if TYPE_CHECKING:
@@ -65,7 +67,6 @@ class Batches:
 
     settings: Settings
     outcomes: Directory
-    group: GroupOffsets
     stop: Stop
     exposed: Exposed
     say: Say
@@ -98,11 +99,23 @@ class Batches:
             )
         letters = send_letters(self.settings, self.outcomes, found)
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
-        self.group.commit(ends, f"spark:{self.settings.stream_group}:{number}")
+        self._mirror(ends, number)
         self.counts, self.latest, self.through = self.counts.plus(found), number, self.through + 1
         self.exposed.moved(self.counts, number + 1, None)
         records = sum(each.records for each in found)
         self.say(f"micro-batch {number}: {records:,} records" + (f", {letters:,} dead letters" if letters else ""))
+
+    def _mirror(self, ends: Offsets, number: int) -> None:
+        """Commit the micro-batch's offsets for dashboards. The checkpoint has them: no failure here ends the stream."""
+        group = self.settings.stream_group
+        try:
+            with cluster_session(self.settings, group, patience=JOB_PATIENCE) as session:
+                commit(session, ends, f"spark:{group}:{number}")
+        except ServiceError as error:
+            self.say(
+                f"warning: the offsets of micro-batch {number} are not committed for group {group}, whose lag is too "
+                f"high on dashboards until the next commit; the stream goes on: {error}"
+            )
 
 
 def stream(
@@ -120,8 +133,7 @@ def stream(
     try:
         Job(spark, file).check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
-            group = GroupOffsets(Access(settings), settings.stream_group)
-            batches = Batches(settings, place / "outcomes", group, stop, exposed, say)
+            batches = Batches(settings, place / "outcomes", stop, exposed, say)
             source = (
                 spark.readStream.format("kunicorn")
                 .option("config", file.path)

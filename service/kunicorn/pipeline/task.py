@@ -20,8 +20,8 @@ import signal
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +30,19 @@ import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
-from kunicorn.handler.call import Calls, Interruption, OfOne, fitting, following_offsets, met
+from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
-from kunicorn.pipeline.executors import SettingsFile, set_up, tear_down
+from kunicorn.handler.rows import fitting, following_offsets
+from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up, tear_down
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
 from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import OffsetRange
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 
 if TYPE_CHECKING:
@@ -159,12 +161,17 @@ class RangeHandler:
             done += finished
             if error is None:
                 return _Taken(done, done, ahead)
+            if isinstance(error, OfSome):
+                # Tried again alone; what is behind it comes in a batch again.
+                end, ahead, error = done + _together(messages[done:], error), ahead.union(error.ahead), error.error
+            if isinstance(error, Wait):
+                failures, since = (0, 0) if finished else (failures, since + round(error.seconds * _NANOSECONDS))
+                log.warning(f"offset {messages[done].offset()} waits for {error.seconds:.3f} s, as the handler says")
+                self._wait(error.seconds)
+                continue
             now = time.monotonic_ns()
             failures = 1 if finished else failures + 1
             since = now if failures == 1 else since
-            if isinstance(error, OfOne):
-                # Tried again alone; what is behind it comes in a batch again.
-                end, ahead, error = done + 1, ahead.union(error.ahead), error.error
             verdict = self._rules.policies.verdict(error, failures, now - since, random.random())
             if not isinstance(verdict, TryAgain):
                 last = end if self._rules.batch_max_records is not None else done + 1
@@ -229,6 +236,14 @@ def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message
     return messages if end - start == len(messages) else messages[start:end]
 
 
+def _together(messages: Sequence[Message], some: OfSome) -> int:
+    """Number of the leading records that have failed together, up to the first that is done. The others that the
+    handler has decided on come to it again: a row of the outcome table stands for each record, in their order.
+    """
+    failed = messages[: some.count]
+    return next((at for at, message in enumerate(failed) if message.offset() in some.ahead), len(failed))
+
+
 def _row_of_one(message: Message, failure: _Failure | None) -> Iterator[Row]:
     record = Record.of(message)
     tiling = Tiling(OffsetRange(record.topic, record.partition, record.offset, record.offset + 1))
@@ -280,7 +295,10 @@ _SUMMARY_SCHEMA = pa.schema(
     ]
 )
 _ROWS = 1000
-"""Outcome rows held back at most: a handler that fails on everything must not fill the memory."""
+_ROWS_BYTES = 8 * 1024 * 1024
+"""Outcome rows held back at most, and what their records take: a handler that fails on everything must not fill the
+memory, here or where the rows are read again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +376,8 @@ class HandleRanges:
     outcomes: Directory
     window: Window | None = None
     """Which of their records; None: all."""
+    done: Mapping[TopicPartition, Collection[int]] = field(default_factory=dict)
+    """Offsets that were handled before."""
 
     def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
@@ -366,8 +386,9 @@ class HandleRanges:
             settings = self.file.settings()
             handlings = handlings or set_up(settings)
             hand = take_up(whole, self.outcomes)
-            rows = self._handler(settings, handlings, whole.topic, hand)
-            summary = self._one(whole, rows.handle(whole, self._records(whole)))
+            with named_by_place(whole, hand.cells):
+                rows = self._handler(settings, handlings, whole.topic, hand)
+                summary = self._one(whole, rows.handle(whole, self._records(whole)))
             hand.over()
             yield summary
         if handlings is not None:
@@ -375,7 +396,10 @@ class HandleRanges:
 
     def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
         fetched = self.file.reader().read(whole)
-        return fetched if self.window is None else self.window.chosen(fetched)
+        if self.window is not None:
+            fetched = self.window.chosen(fetched)
+        done = self.done.get(whole.tp)
+        return fetched if not done else _without(fetched, done)
 
     def _handler(self, settings: Settings, handlings: HandlerRegistry[Calls], topic: str, hand: InHand) -> RangeHandler:
         handling = handlings.of(topic)
@@ -412,13 +436,20 @@ class HandleRanges:
         )
 
 
+def _without(fetched: Iterator[list[Message]], done: Collection[int]) -> Iterator[list[Message]]:
+    for messages in fetched:
+        if some := [message for message in messages if message.offset() not in done]:
+            yield some
+
+
 def _grouped(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    some: list[Row] = []
+    some, size = list[Row](), 0
     for row in rows:
         some.append(row)
-        if len(some) == _ROWS:
+        size += len(row.get("value") or b"")
+        if len(some) == _ROWS or size >= _ROWS_BYTES:
             yield some
-            some = []
+            some, size = [], 0
     if some:
         yield some
 

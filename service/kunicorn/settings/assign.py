@@ -16,6 +16,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings.checks import Section, is_kafka_name
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
+from kunicorn.text import listed
 
 CLIENTS_GROUP = "kunicorn-assign"
 """`group.id` where [assign] is used and none is given. librdkafka's clients must carry one; nobody joins it."""
@@ -185,5 +186,4 @@ def _contradiction(text: str) -> Contradictions:
 
 def shown(partitions: Sequence[TopicPartition] | frozenset[TopicPartition]) -> str:
     """The first ten partitions, written as `assign.partitions` would name them."""
-    listed = [f"{tp.topic}:{tp.partition}" for tp in sorted(partitions)]
-    return ", ".join(listed[:10]) + (" …" if len(listed) > 10 else "")
+    return listed((f"{tp.topic}:{tp.partition}" for tp in sorted(partitions)), 10, ", ")

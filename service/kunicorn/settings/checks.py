@@ -71,6 +71,14 @@ def is_entrypoint(entrypoint: str) -> str:
     return entrypoint
 
 
+def is_part_of_record(part: str) -> str:
+    """What a filter looks at: "key", or "header:" and a name."""
+    kind, _, name = part.partition(":")
+    if part != "key" and not (kind == "header" and name):
+        raise ValueError('neither the key nor a header; write "key", or "header:" and its name, such as "header:type"')
+    return part
+
+
 def is_http_url(url: str) -> str:
     """URL to POST to, without credentials, as it is shown."""
     parts = urlsplit(url)
@@ -190,8 +198,41 @@ def is_decoder(name: str) -> str:
         ) from None
 
 
+ENCODERS = ("bytes", "json", "avro", "jsonschema", "protobuf")
+"""Names of encoders that stand alone."""
+
+
+def is_encoder(name: str) -> str:
+    """One of `ENCODERS`, protobuf:package.module:Message, or package.module:function of the user's."""
+    try:
+        if name not in ENCODERS:
+            is_entrypoint(name.removeprefix("protobuf:"))
+    except ValueError:
+        raise ValueError(
+            f"no encoder; it can be {', '.join(ENCODERS)}, protobuf:package.module_pb2:Message, or a function of yours "
+            f"as package.module:function"
+        ) from None
+    return name
+
+
+def is_schema_source(source: str) -> str:
+    """latest, id:7, version:3, file:path, or package.module:attribute."""
+    kind, _, rest = source.partition(":")
+    if source == "latest" or (kind in {"id", "version"} and rest.isdecimal()) or (kind == "file" and rest):
+        return source
+    try:
+        if kind not in {"id", "version", "file"}:
+            return is_entrypoint(source)
+    except ValueError:
+        pass
+    raise ValueError(
+        "no schema; it can be latest, id:7 or version:3 of the registry, or yours as file:order.avsc or as "
+        "package.module:attribute"
+    )
+
+
 def needs_registry(decoder: str) -> bool:
-    """Whether the decoder asks a schema registry."""
+    """Whether the decoder, or encoder, asks a schema registry."""
     return decoder.partition(":")[0] in REGISTERED
 
 

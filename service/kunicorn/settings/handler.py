@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from kunicorn.handler.config import RetryTopic, delay_in_words, route, takes
+from kunicorn.handler.config import REASONS, RetryTopic, delay_in_words, route, takes
 from kunicorn.settings.checks import (
     Milliseconds,
     Section,
@@ -24,10 +24,12 @@ from kunicorn.settings.checks import (
     is_decoder,
     is_entrypoint,
     is_kafka_name,
+    is_part_of_record,
     is_topic_or_pattern,
 )
+from kunicorn.settings.limits import CircuitBreakerSettings, RateLimitSettings
 from kunicorn.settings.problems import NO_VALUE, Problem
-from kunicorn.settings.rules import CONCURRENCY_RULES, RETRY_RULES, Rule, check
+from kunicorn.settings.rules import COLUMN_RULES, CONCURRENCY_RULES, LIMIT_RULES, RETRY_RULES, Rule, check
 
 TEMPLATE = "{group}.retry.{delay}"
 _PLACES = frozenset({"group", "delay"})
@@ -133,7 +135,7 @@ _RULES: Sequence[tuple[Callable[[Any, str], bool], str]] = (
     (_illegal, "{topic!r} is no legal name of a topic; correct the template"),
     (lambda s, topic: takes(s.group.topics, topic), "{topic!r} is among group.topics, too, where records would not "
      "wait; name another topic, or a pattern that leaves it out"),
-    (lambda s, topic: topic == s.dead_letter_topic, "{topic!r} is the dead-letter topic, too; name another one"),
+    (lambda s, topic: topic in s.dead_letter_topics, "{topic!r} is the dead-letter topic, too; name another one"),
     (lambda s, topic: topic == s.producing.topic, "{topic!r} is producing.topic, too; name another one"),
     (_shared, "{topic!r} would be that of several of [[handlers]], and nobody knew whose records are in it; set "
      "retry_topic for all but one of them"),
@@ -180,6 +182,79 @@ class FailureSettings(Section):
     on_failure: OnFailure | None = Field(None, examples=["dead_letter"], description="As handler.on_failure.")
 
 
+class FilterSettings(Section):
+    """A condition that records have to meet to come to the handler, looked at before they are decoded."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = Field(
+        None,
+        examples=["orders only"],
+        json_schema_extra={"default": "`function`, or `on`"},
+        description="What kunicorn_filtered_records calls it.",
+    )
+    on: Annotated[str, AfterValidator(is_part_of_record)] | None = Field(
+        None,
+        examples=["header:type"],
+        description='What of the record is looked at: "key", or "header:" and a name. Of a header that comes several '
+        "times, one value that meets the condition will do (none_of: all have to).",
+    )
+    one_of: Annotated[tuple[str, ...], Strict(False)] = Field(
+        (), examples=[["order", "refund"]], description="Texts of which it has to be one."
+    )
+    none_of: Annotated[tuple[str, ...], Strict(False)] = Field(
+        (), examples=[["test"]], description="Texts of which it may be none; records without it come through."
+    )
+    prefix: Annotated[str, Field(min_length=1)] | None = Field(
+        None, examples=["eu-"], description="Text that it has to begin with."
+    )
+    exists: bool | None = Field(None, examples=[False], description="Whether the record has to have it, or must not.")
+    function: Annotated[str, AfterValidator(is_entrypoint)] | None = Field(
+        None,
+        examples=["shop.filters:wanted"],
+        description="In place of `on`: a plain function of the undecoded record, as package.module:function, that "
+        "returns True for records which the handler is to get, and False for others.",
+    )
+
+
+def _conditions(rule: FilterSettings) -> int:
+    return sum((bool(rule.one_of), bool(rule.none_of), rule.prefix is not None, rule.exists is not None))
+
+
+FILTER_RULES = (
+    Rule(
+        "on",
+        lambda s: (s.on is None) != (s.function is None),
+        'goes without function, which decides by itself, and one of the two is needed; say on = "key", '
+        'on = "header:<name>", or function = "package.module:function"',
+    ),
+    Rule(
+        "on",
+        lambda s: s.on is None or _conditions(s) == 1,
+        "needs one condition, and not several; set one of one_of, none_of, prefix and exists, and add another table "
+        "[[handler.filters]] for another condition",
+    ),
+    Rule(
+        "function",
+        lambda s: s.function is None or _conditions(s) == 0,
+        "decides by itself; remove one_of, none_of, prefix and exists",
+    ),
+)
+"""Of one table of [[handler.filters]]."""
+
+AGE_RULES = (
+    Rule(
+        "delay_ms",
+        lambda s: s.delay_ms is None or s.max_age_ms is None or s.delay_ms < s.max_age_ms,
+        "not below max_age_ms = {s.max_age_ms}, so that every record would be too old when its time comes; lower it, "
+        "or raise that",
+    ),
+    Rule(
+        "on_expired",
+        lambda s: s.on_expired == "skip" or s.max_age_ms is not None,
+        "nothing expires without max_age_ms; set that, or remove this",
+    ),
+)
+
+
 class HandlerSettings(Section):
     """The handler: what is called with the records, and what happens to those that fail."""
 
@@ -188,7 +263,38 @@ class HandlerSettings(Section):
         "or a class with such a method `handle`.",
         examples=["shop.handlers:handle_order"],
     )
-    mode: Literal["record", "batch"] = Field("record", description="Call it with one record, or with a batch of them.")
+    filters: Annotated[tuple[FilterSettings, ...], Strict(False)] = Field(
+        (),
+        description="Each a table [[handler.filters]]: conditions that records have to meet, all of them, before they "
+        "are decoded; the others are counted and passed by (docs/filters.md).",
+    )
+    delay_ms: Milliseconds | None = Field(
+        None,
+        examples=[600_000],
+        description="The handler gets no record before its timestamp and this; its partition waits meanwhile, and is "
+        "not fetched (docs/filters.md#not-before).",
+    )
+    max_age_ms: Milliseconds | None = Field(
+        None,
+        examples=[3_600_000],
+        description="The handler gets no record whose timestamp is longer ago; see on_expired. A record without a "
+        "timestamp, or with one that is ahead of the clock, is never too old.",
+    )
+    on_expired: Literal["skip", "dead_letter"] = Field(
+        "skip",
+        description="What becomes of a record that is older than max_age_ms: it is counted and passed by, or put into "
+        "the dead-letter topic.",
+    )
+    middlewares: Annotated[tuple[Annotated[str, AfterValidator(is_entrypoint)], ...], Strict(False)] = Field(
+        (),
+        examples=[["shop.middlewares:sentry"]],
+        description="Contexts around each call of the handler, each as package.module:attribute, the first outermost "
+        "(docs/handlers.md#middlewares).",
+    )
+    mode: Literal["record", "batch", "arrow"] = Field(
+        "record",
+        description="Call it with one record, with a batch of them, or with a batch as columns, a pyarrow.RecordBatch.",
+    )
     ordering: Literal["partition", "key", "none"] = Field(
         "partition",
         description="What a worker handles one after the other: the records of a partition, those of one key in it "
@@ -204,7 +310,9 @@ class HandlerSettings(Section):
         description="Most records that a worker has in hand at a time: threads of a plain function, tasks of an async "
         "one. With 1 it handles one after the other, which is the fastest for handlers that do not wait.",
     )
-    batch_max_records: int = Field(500, ge=1, le=100_000, description='Most records in one call, with mode = "batch".')
+    batch_max_records: int = Field(
+        500, ge=1, le=100_000, description='Most records in one call, with mode = "batch" or "arrow".'
+    )
     batch_max_bytes: int | None = Field(
         None,
         ge=1,
@@ -218,6 +326,11 @@ class HandlerSettings(Section):
         description="How long the first record of a batch may wait for more of its partition; 0: a batch is what is "
         "there at once. Counts only while less than batch_max_records and batch_max_bytes are there.",
     )
+    batch_across_partitions: bool = Field(
+        False,
+        description='With mode = "arrow": a batch has records of all partitions that the worker has, those of each in '
+        "their order; batch_max_records, batch_max_bytes and batch_max_ms are of all of them together.",
+    )
     value: Decoder = Field(
         "bytes",
         description="What record.data is: bytes, text, json; by [schema_registry] avro, jsonschema, or "
@@ -225,6 +338,12 @@ class HandlerSettings(Section):
         "package.module:function. A handler whose parameter is annotated with a model needs no setting for JSON.",
     )
     key: Decoder = Field("bytes", description="What record.key_data is; as value.")
+    value_schema: str | None = Field(
+        None,
+        examples=["shop.orders:Order"],
+        description='With mode = "arrow" and value = "json": what the values are, as package.module:NAME of a '
+        "pyarrow.Schema, or of a dataclass, msgspec.Struct or pydantic model. The batch gets them as its column data.",
+    )
     on_undecodable: OnFailure | None = Field(
         None,
         examples=["dead_letter"],
@@ -258,6 +377,12 @@ class HandlerSettings(Section):
         description="After the last try: halt the partition before the record, put the record into the dead-letter "
         "topic and go on, or skip it.",
     )
+    dead_letter_topic: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(
+        None,
+        examples=["refunds.dead-letters"],
+        json_schema_extra={"default": "as `dead_letters.topic`"},
+        description="The dead-letter topic of this handler; dead_letters.topics goes before it.",
+    )
     handler_timeout_ms: Milliseconds | None = Field(
         None,
         examples=[60_000],
@@ -267,6 +392,12 @@ class HandlerSettings(Section):
     failures: Annotated[tuple[FailureSettings, ...], Strict(False)] = Field(
         (), description="Other rules for some exceptions, each a table [[handler.failures]]; the first match counts."
     )
+    circuit_breaker: CircuitBreakerSettings | None = Field(
+        None, description="When the handler is not called for a while, as what it needs is away (docs/limits.md)."
+    )
+    rate_limit: RateLimitSettings | None = Field(
+        None, description="How many records a second may begin, though there are more (docs/limits.md)."
+    )
     options: Mapping[str, Any] = Field(
         default={},
         examples=[{"currency": "EUR"}],
@@ -274,25 +405,26 @@ class HandlerSettings(Section):
     )
 
     @property
-    def asks_for_several(self) -> bool:
-        """Whether a worker is to have several of its records in hand. Where nothing is set, that depends on the
-        handler.
-        """
-        return self.ordering != "partition" or self.concurrency not in (None, 1)
-
-    @property
     def makes_dead_letters(self) -> bool:
         """Whether some failure ends in the dead-letter topic."""
-        return "dead_letter" in {self.on_failure, self.on_undecodable, *(rule.on_failure for rule in self.failures)}
+        ends = {self.on_failure, self.on_undecodable, self.on_expired, *(rule.on_failure for rule in self.failures)}
+        return "dead_letter" in ends or self.dead_letter_topic is not None
 
     @property
     def exception_names(self) -> tuple[str, ...]:
-        """Exception classes that rules name."""
-        return tuple(name for rule in self.failures for name in rule.exceptions)
+        """Exception classes that rules and the circuit breaker name."""
+        breaker = self.circuit_breaker.exceptions if self.circuit_breaker is not None else ()
+        return (*(name for rule in self.failures for name in rule.exceptions), *breaker)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        check(self, "handler", (*RETRY_RULES, *CONCURRENCY_RULES, *RETRY_TOPIC_RULES))
+        check(
+            self,
+            "handler",
+            (*RETRY_RULES, *CONCURRENCY_RULES, *COLUMN_RULES, *LIMIT_RULES, *RETRY_TOPIC_RULES, *AGE_RULES),
+        )
+        for number, each in enumerate(self.filters):
+            check(each, f"handler.filters[{number}]", FILTER_RULES)
         for number, rule in enumerate(self.failures):
             check(completed(rule, self), f"handler.failures[{number}]", RETRY_RULES)
         return self
@@ -330,6 +462,15 @@ def completed(rule: FailureSettings, handler: HandlerSettings) -> FailureSetting
     return rule.model_copy(update={**inherited, **own})
 
 
+def are_letter_topics(topics: Mapping[str, str]) -> Mapping[str, str]:
+    """Names of topics, by reasons for which a record is given up."""
+    for reason, topic in topics.items():
+        if reason not in REASONS:
+            raise ValueError(f"no record is given up for the reason {reason!r}; the reasons are {', '.join(REASONS)}")
+        is_kafka_name(topic)
+    return topics
+
+
 class DeadLetterSettings(Section):
     """The dead-letter topic, for records that could not be handled (`on_failure = "dead_letter"`)."""
 
@@ -339,6 +480,17 @@ class DeadLetterSettings(Section):
         json_schema_extra={"default": "`<group.id>.dead-letters`"},
         description="The dead-letter topic; it must exist and take the largest records. Set it if only the handler "
         "itself asks for dead letters.",
+    )
+    topics: Annotated[Mapping[str, str], AfterValidator(are_letter_topics)] = Field(
+        default={},
+        examples=[{"poison": "orders.poison", "expired": "orders.expired"}],
+        description="Other dead-letter topics, by the reason for which a record was given up (docs/failures.md"
+        "#several-dead-letter-topics); they must exist, too.",
+    )
+    headers: Literal["kunicorn", "spring", "connect", "karafka"] = Field(
+        "kunicorn",
+        description="Whose headers a dead letter has beside kunicorn's own, for tools that read those of Spring Kafka, "
+        "Kafka Connect or Karafka (docs/failures.md#headers-that-others-read).",
     )
     delivery_timeout_ms: Milliseconds = Field(
         30_000,
@@ -365,6 +517,12 @@ DEAD_LETTER_RULES = (
         "dead_letters.topic",
         lambda s: s.dead_letter_topic is None or _is_topic(s.dead_letter_topic),
         "not set, and {s.dead_letter_topic!r}, made of group.id, is no legal name of a topic; set it",
+    ),
+    Rule(
+        "dead_letters.topics",
+        lambda s: not any(_consumed(topic, s) for topic in s.dead_letter_topics if topic != s.dead_letter_topic),
+        "one of them, or a handler's dead_letter_topic, is among group.topics (assign.partitions), too, so that its "
+        "letters would be consumed again and again; name another topic, or a pattern that leaves it out",
     ),
     Rule(
         "dead_letters.topic",
@@ -427,12 +585,6 @@ _HANDLERS_RULES: Sequence[tuple[Callable[[Any], Iterator[str]], str]] = (
 )
 
 
-_BATCHES_ALONE = (
-    "batches come one at a time, with nothing beside them, but another handler has ordering or concurrency set; remove "
-    "these, or run this handler in a service and group of its own"
-)
-
-
 def handlers_problems(settings: Any) -> list[Problem]:
     """Problems of [[handlers]] beside the other settings."""
     if not settings.handlers:
@@ -441,12 +593,6 @@ def handlers_problems(settings: Any) -> list[Problem]:
         Problem("handlers", NO_VALUE, text.format(topic=topic))
         for broken, text in _HANDLERS_RULES
         for topic in broken(settings)
-    ]
-    several = any(each.asks_for_several for each in settings.handlers)
-    problems += [
-        Problem(f"handlers[{number}].mode", NO_VALUE, _BATCHES_ALONE)
-        for number, each in enumerate(settings.handlers)
-        if several and each.mode == "batch"
     ]
     if not _only_one_form(settings):
         text = "given beside [[handlers]]; remove one of them: [handler] is for a single one"

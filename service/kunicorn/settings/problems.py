@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -104,6 +104,8 @@ def _problem(
     if where[0] == _HANDLERS:
         return _in_handlers(where, detail)
     key, origin = ".".join(where[:2]), origins.get(where[:2])  # type: ignore[arg-type]  # a missing pair is not there
+    if _is_table(where, sections):
+        return _in_table(where, detail, origin)
     if len(where) > 3 or (detail["type"] == "model_type" and len(where) > 1):
         # In a list of tables: handler.failures[0].max_attempts.
         key = f"{key}[{where[2]}]" + "".join(f".{name}" for name in where[3:4])
@@ -117,9 +119,28 @@ def _problem(
     return Problem(key + item, detail["input"], _wrong(detail), origin)
 
 
+def _is_table(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> bool:
+    """Whether it is about a table within a section, such as handler.circuit_breaker."""
+    fields = sections[where[0]].model_fields if where[0] in sections else {}
+    if len(where) < 2 or (field := fields.get(where[1])) is None or get_origin(field.annotation) is tuple:
+        return False
+    return any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in get_args(field.annotation))
+
+
+def _in_table(where: Sequence[str], detail: ErrorDetails, origin: str | None) -> Problem:
+    key = _dotted(where)
+    if detail["type"] == "model_type":
+        return Problem(key, _input(detail), f"not a table; write a table [{key}] in the file", origin)
+    return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail), origin)
+
+
+def _dotted(where: Sequence[str]) -> str:
+    return "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in where).lstrip(".")
+
+
 def _in_handlers(where: Sequence[str], detail: ErrorDetails) -> Problem:
     """Problem in the list of tables, such as handlers[0].failures[1].on_failure."""
-    key = "".join(f"[{each}]" if each.isdigit() else f".{each}" for each in where).lstrip(".")
+    key = _dotted(where)
     return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail))
 
 

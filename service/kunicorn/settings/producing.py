@@ -7,23 +7,119 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
 from kunicorn.settings.checks import (
     Milliseconds,
     Section,
+    is_encoder,
     is_kafka_name,
+    is_schema_source,
     is_transactional_id,
+    needs_registry,
     producer_librdkafka_properties,
 )
-from kunicorn.settings.rules import Rule
+from kunicorn.settings.rules import Rule, check
 
 TRANSACTIONS = "transactions"
 
 
-class ProducingSettings(Section):
+Encoder = Annotated[str, AfterValidator(is_encoder)]
+SchemaSource = Annotated[str, AfterValidator(is_schema_source)]
+
+
+def _registered(section: Any) -> list[str]:
+    """Parts that are written by a schema of the registry."""
+    return [part for part in ("value", "key") if needs_registry(getattr(section, part))]
+
+
+def _has_schema(section: Any, part: str) -> bool:
+    """Whether the schema is the service's own, which may be registered, and whose record has a name."""
+    source: str | None = getattr(section, f"{part}_schema")
+    if source is None:
+        return str(getattr(section, part)).startswith("protobuf")
+    return source != "latest" and source.partition(":")[0] not in {"id", "version"}
+
+
+def _names_record(section: Any, part: str) -> bool:
+    return _has_schema(section, part) or str(getattr(section, part)).startswith("protobuf")
+
+
+_ENCODING_RULES = (
+    *(
+        Rule(
+            f"{part}_schema",
+            lambda s, part=part: getattr(s, f"{part}_schema") is None or part in _registered(s),  # type: ignore[misc]
+            f"set, but {part} = {{s.{part}!r}} is written by no schema; remove it, or set {part} to avro, jsonschema "
+            f"or protobuf",
+        )
+        for part in ("value", "key")
+    ),
+    Rule(
+        "register_schemas",
+        lambda s: not s.register_schemas or any(_has_schema(s, part) for part in _registered(s)),
+        "there is no schema to register; name one of yours in value_schema or key_schema (file:order.avsc), or remove "
+        "it",
+    ),
+    Rule(
+        "subject_name_strategy",
+        lambda s: (
+            s.subject_name_strategy == "topic"
+            or (bool(_registered(s)) and all(_names_record(s, part) for part in _registered(s)))
+        ),
+        "{s.subject_name_strategy!r} goes by the record's name, which is known from a schema of yours alone; name that "
+        "in value_schema (key_schema), or remove the strategy",
+    ),
+)
+"""Of [producing], and of each of its topics."""
+
+
+class EncodingSettings(Section):
+    """How what is sent is encoded."""
+
+    value: Encoder = Field(
+        "bytes",
+        description="How values are written: bytes (or text), json; by [schema_registry] avro, jsonschema, or protobuf "
+        "(protobuf:package.module_pb2:Message writes dicts and models, too); or by a function of yours, as "
+        "package.module:function. Then a handler may also return models.",
+    )
+    key: Encoder = Field("bytes", description="How keys are written; as value.")
+    headers: Literal["bytes", "json"] = Field(
+        "bytes",
+        description="How values of headers are written that are neither text nor bytes: not at all, or as JSON.",
+    )
+    value_schema: SchemaSource | None = Field(
+        None,
+        examples=["file:schemas/total.avsc"],
+        json_schema_extra={"default": "latest; with protobuf the message's class"},
+        description="By which schema values are written: the subject's latest, id:7 or version:3 of the registry; or "
+        "one of yours, file:total.avsc or package.module:attribute (a text, a dict, for jsonschema a model's class).",
+    )
+    key_schema: SchemaSource | None = Field(
+        None,
+        examples=["id:7"],
+        json_schema_extra={"default": "as `value_schema`"},
+        description="By which schema keys are written; as value_schema.",
+    )
+    subject_name_strategy: Literal["topic", "record", "topic_record"] = Field(
+        "topic",
+        description="The subject of a schema: orders-value (orders-key), the record's full name, or both: "
+        "orders-shop.Order.",
+    )
+    register_schemas: bool = Field(
+        False, description="Whether workers register a schema of yours that its subject does not have yet."
+    )
+
+
+class OutputTopicSettings(EncodingSettings):
+    """How what is sent to one topic is encoded; what is left out has its default, not the value of [producing]."""
+
+    topic: Annotated[str, AfterValidator(is_kafka_name)] = Field(description="The topic.", examples=["invoices"])
+
+
+class ProducingSettings(EncodingSettings):
     """Sending of the records that handlers return or yield (`kunicorn.Send`)."""
 
     delivery: Literal["at_least_once", "transactions"] | None = Field(
@@ -79,6 +175,27 @@ class ProducingSettings(Section):
         )
     )
 
+    topics: Annotated[tuple[OutputTopicSettings, ...], Strict(False)] = Field(
+        (), description="Other encodings for some topics, each a table [[producing.topics]]."
+    )
+
+    @property
+    def encodes(self) -> bool:
+        """Whether something other than bytes is sent."""
+        return any({each.value, each.key, each.headers} != {"bytes"} for each in (self, *self.topics))
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether something is written by a schema of the registry."""
+        return any(_registered(each) for each in (self, *self.topics))
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        check(self, "producing", _ENCODING_RULES)
+        for number, topic in enumerate(self.topics):
+            check(topic, f"producing.topics[{number}]", _ENCODING_RULES)
+        return self
+
     @property
     def in_transactions(self) -> bool:
         """Whether workers commit outputs and offsets together, in transactions."""
@@ -98,21 +215,36 @@ PRODUCING_RULES = (
         "remove [assign]",
     ),
     Rule(
+        "producing.delivery",
+        lambda s: s.producing.delivery is None or not any(each.batch_across_partitions for each in s.every_handler),
+        "what a call returns is sent with the offsets of its partition, and with batch_across_partitions = true it has "
+        "several; remove one of them",
+    ),
+    Rule(
         "producing.acks",
         lambda s: s.producing.acks == "all" or not s.producing.in_transactions,
         'below "all", which transactions need; remove it, or use delivery = "at_least_once"',
-    ),
-    Rule(
-        "producing.delivery",
-        lambda s: s.producing.delivery is None or not any(each.batch_max_ms for each in s.every_handler),
-        "set beside a handler.batch_max_ms: where outputs are sent, batches do not wait for "
-        "more records; remove one of them",
     ),
     Rule(
         "producing.topic",
         lambda s: s.producing.topic is None or not _consumed(s.producing.topic, s),
         "what is sent there would be consumed again, as group.topics (assign.partitions) has it, too; name another "
         "topic, or a pattern that leaves it out",
+    ),
+    Rule(
+        "producing.topics",
+        lambda s: len({each.topic for each in s.producing.topics}) == len(s.producing.topics),
+        "names a topic twice; say all of a topic in one table",
+    ),
+    Rule(
+        "producing.delivery",
+        lambda s: s.producing.delivery is not None or not s.producing.encodes,
+        "not set, so that nothing is sent, although it is said how outputs are encoded; set it, or remove that",
+    ),
+    Rule(
+        "producing.value",
+        lambda s: s.schema_registry.url is not None or not s.producing.needs_registry,
+        "(or key, or one of the topics) needs schemas, but schema_registry.url is not set; set it",
     ),
 )
 """Of the settings as a whole."""

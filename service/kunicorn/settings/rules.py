@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kunicorn.allocator import AUTO, SYSTEM
+from kunicorn.librdkafka.properties import EVERY_CLIENTS
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 
 S = TypeVar("S")
@@ -77,16 +78,55 @@ RETRY_RULES = (
     ),
 )
 
+_RECORD_BY_RECORD = (
+    'decodes records one by one, and mode = "arrow" hands out columns; remove one of them: only value = "json", with '
+    "value_schema, is decoded to columns"
+)
+COLUMN_RULES = (
+    Rule("value", lambda s: s.mode != "arrow" or s.value in ("bytes", "json"), _RECORD_BY_RECORD),
+    Rule("key", lambda s: s.mode != "arrow" or s.key == "bytes", _RECORD_BY_RECORD),
+    Rule(
+        "value",
+        lambda s: s.mode != "arrow" or s.value != "json" or s.value_schema is not None,
+        'gives columns of what handler.value_schema says; set it beside mode = "arrow", or remove value',
+    ),
+    Rule(
+        "value_schema",
+        lambda s: s.value_schema is None or (s.mode == "arrow" and s.value == "json"),
+        'given without mode = "arrow" and value = "json", and nothing else heeds it; set both, or remove it',
+    ),
+    Rule(
+        "batch_across_partitions",
+        lambda s: s.mode == "arrow" or not s.batch_across_partitions,
+        'for mode = "arrow" alone: Batch.offsets(), and so BatchError, name records of one partition; set that, or '
+        "remove it",
+    ),
+    Rule(
+        "batch_across_partitions",
+        lambda s: not s.batch_across_partitions or not (s.filters or s.max_age_ms is not None),
+        "given beside filters or max_age_ms, which know records by their offsets, and those of several partitions are "
+        "alike; leave rows out in the handler, or remove it",
+    ),
+)
+
+LIMIT_RULES = (
+    Rule(
+        "rate_limit",
+        lambda s: s.rate_limit is None or s.rate_limit.per != "key" or s.mode == "record",
+        'per = "key" beside mode = "{s.mode}": a batch has records of many keys; set per = "service"',
+    ),
+)
+
 CONCURRENCY_RULES = (
     Rule(
         "ordering",
         lambda s: s.ordering == "partition" or s.mode == "record",
-        'not to be had with mode = "batch", as a batch is of one partition and in its order; remove one of them',
+        'not to be had with mode = "{s.mode}", as a batch is of one partition and in its order; remove one of them',
     ),
     Rule(
         "concurrency",
         lambda s: s.concurrency in (None, 1) or s.mode == "record",
-        'more than one, but with mode = "batch" a worker has one batch in hand at a time; remove one of them',
+        'more than one, but with mode = "{s.mode}" a worker has one batch in hand at a time; remove one of them',
     ),
     Rule(
         "concurrency",
@@ -231,6 +271,32 @@ SECURITY_RULES = (
         "sasl_oauthbearer_client_secret",
         lambda s: _has(s, "sasl_oauthbearer_client_secret") == (s.sasl_oauthbearer_token_endpoint_url is not None),
         "goes with sasl_oauthbearer_token_endpoint_url; set both, or neither",
+    ),
+)
+
+
+_HEEDED = frozenset(
+    {
+        "fetch.max.bytes",
+        "fetch.min.bytes",
+        "fetch.wait.max.ms",
+        "max.partition.fetch.bytes",
+        "queued.max.messages.kbytes",
+    }
+)
+"""Properties of librdkafka's consumer that mean the same to our own fetcher."""
+
+FETCHER_RULES = (
+    Rule(
+        "librdkafka",
+        lambda s: s.fetcher != "own" or all(n in _HEEDED or n.startswith(EVERY_CLIENTS) for n in s.librdkafka),
+        'has properties that only librdkafka\'s consumer knows, beside fetcher = "own"; leave '
+        f"{', '.join(sorted(_HEEDED))} and those of connections, which producers heed, or remove fetcher",
+    ),
+    Rule(
+        "statistics_interval_ms",
+        lambda s: s.fetcher != "own" or s.statistics_interval_ms == 0,
+        'librdkafka\'s figures, and fetcher = "own" has none of them; remove one of the two',
     ),
 )
 

@@ -46,7 +46,7 @@ _RULES = (
 
 
 class SchemaRegistrySettings(Section):
-    """Schema registry for the decoders avro, protobuf and jsonschema, which `kunicorn[schema-registry]` installs."""
+    """Schema registry for the decoders avro, protobuf and jsonschema, which the extra `schema-registry` installs."""
 
     url: Annotated[str, AfterValidator(_is_registry_url)] | None = Field(
         None, examples=["https://registry.example.com:8081"], description="The registry's address."

@@ -45,6 +45,7 @@ from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, Rule, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
 from kunicorn.settings.security import SecuritySettings, file_content
+from kunicorn.settings.topics import TopicSettings
 from kunicorn.settings.workers import WorkerSettings
 
 _RULES = (
@@ -165,6 +166,12 @@ class _ClusterSettings(Section):
         description="How often the workers' clients give figures of their own (kunicorn_client_…), such as 15000; "
         "0: never. A thousand partitions make 763 kB of JSON each time.",
     )
+    fetcher: Literal["librdkafka", "own"] = Field(
+        "librdkafka",
+        description="Who fetches in the workers: librdkafka, or kunicorn's own fetcher. That makes columns of what the "
+        'brokers send, is meant for handlers with mode = "arrow", and needs the wheel kunicorn_columns. It is new: '
+        "librdkafka stays the default until it has been through every fault of docs/delivery.md.",
+    )
     librdkafka: Annotated[Mapping[str, str | int | float | bool], BeforeValidator(librdkafka_properties)] = Field(
         default={},
         examples=[{"fetch.wait.max.ms": 100}],
@@ -259,7 +266,7 @@ class LogSettings(Section):
 
 
 class TracingSettings(Section):
-    """Spans around the handler's calls, for OpenTelemetry, which `kunicorn[tracing]` installs."""
+    """Spans around the handler's calls, for OpenTelemetry, which the extra `tracing` installs."""
 
     enabled: bool = Field(
         False,
@@ -283,6 +290,7 @@ class Settings(BaseSettings):
     handlers: Annotated[tuple[OneOfHandlers, ...], Strict(False)] = ()
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     producing: ProducingSettings = Field(default_factory=ProducingSettings)
+    topics: TopicSettings = Field(default_factory=TopicSettings)
     schema_registry: SchemaRegistrySettings = Field(default_factory=SchemaRegistrySettings)
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
@@ -293,9 +301,17 @@ class Settings(BaseSettings):
     @property
     def dead_letter_topic(self) -> str | None:
         """Topic of dead letters; None where no setting asks for any."""
-        if self.dead_letters.topic is None and not any(each.makes_dead_letters for each in self.every_handler):
+        asked = self.dead_letters.topics or any(each.makes_dead_letters for each in self.every_handler)
+        if self.dead_letters.topic is None and not asked:
             return None
         return self.dead_letters.topic or default_topic(self.group.id)
+
+    @property
+    def dead_letter_topics(self) -> tuple[str, ...]:
+        """That topic, and those of handlers and of reasons."""
+        own = (each.dead_letter_topic for each in self.every_handler)
+        every = (self.dead_letter_topic, *own, *self.dead_letters.topics.values())
+        return tuple(dict.fromkeys(topic for topic in every if topic is not None))
 
     @property
     def every_handler(self) -> tuple[HandlerSettings, ...]:
@@ -320,7 +336,8 @@ class Settings(BaseSettings):
     def other_topics(self) -> dict[str, str]:
         """Topics that must exist beside those that are consumed, with the setting that names each."""
         output = self.producing.topic if self.producing.delivery is not None else None
-        every = {self.dead_letter_topic: "dead_letters.topic", output: "producing.topic"}
+        every: dict[str | None, str] = dict.fromkeys(self.dead_letter_topics, "dead_letters.topic")
+        every |= {output: "producing.topic"}
         every |= dict.fromkeys(self.retry_topics, "handler.retry_topic")
         return {topic: setting for topic, setting in every.items() if topic is not None}
 

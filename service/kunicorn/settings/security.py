@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_valida
 from kunicorn.errors import ConfigError
 from kunicorn.settings.checks import Section, is_entrypoint, is_extensions, is_http_url, is_not_empty
 from kunicorn.settings.problems import Contradictions, Problem
-from kunicorn.settings.rules import SECURITY_RULES, Rule, broken
+from kunicorn.settings.rules import FETCHER_RULES, SECURITY_RULES, Rule, broken
 from kunicorn.settings.sources import variable_of
 
 Text = Annotated[str, Field(min_length=1)]
@@ -145,7 +145,7 @@ class SecuritySettings(Section):
 
     @model_validator(mode="after")
     def _secures(self) -> Self:
-        problems = [*broken(self, "kafka", (*SECURITY_RULES, *_ONE_OF_EACH)), *_unreadable(self)]
+        problems = [*broken(self, "kafka", (*SECURITY_RULES, *FETCHER_RULES, *_ONE_OF_EACH)), *_unreadable(self)]
         if problems:
             raise Contradictions(problems)
         return self

@@ -19,8 +19,10 @@ from kunicorn.settings.problems import NO_VALUE, Problem, did_you_mean, unknown
 PREFIX = "KUNICORN_"
 DELIMITER = "__"
 
-_NOT_SETTINGS = frozenset({"KUNICORN_AUDIT_DIR", "KUNICORN_AUDIT_MEMBER", "KUNICORN_HANDLER_MS", "KUNICORN_CACHE"})
-"""Read elsewhere: by the handlers of `kunicorn demo`, and by the test suite for its downloads."""
+_NOT_SETTINGS = frozenset(
+    {"KUNICORN_CONFIG", "KUNICORN_AUDIT_DIR", "KUNICORN_AUDIT_MEMBER", "KUNICORN_HANDLER_MS", "KUNICORN_CACHE"}
+)
+"""Read elsewhere: by commands for the file's path, the handlers of `kunicorn demo`, and the tests for downloads."""
 
 # Kubernetes describes every Service of the namespace to every pod in variables named after it ("Docker links"). A
 # Service called kunicorn, or kunicorn-http, must not keep the pods behind it from starting.
@@ -46,7 +48,8 @@ def read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no file {path}: name the settings' file with --config, or copy config.example.toml there"
+            f"there is no file {path}: name the settings' file with --config or KUNICORN_CONFIG, or copy "
+            f"config.example.toml there"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error

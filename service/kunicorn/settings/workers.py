@@ -8,7 +8,6 @@ one another until heartbeats are late. Files of control groups that are missing 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
@@ -16,6 +15,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from kunicorn.allocator import AUTO
+from kunicorn.linux import usable_cpus
 from kunicorn.settings.checks import Section
 from kunicorn.settings.rules import WORKER_RULES, check
 
@@ -45,7 +45,7 @@ def available_cpus(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
 
     A quota counts rounded up: 1.5 CPUs feed two workers. Reads a few small files; does not block.
     """
-    limits = [float(len(os.sched_getaffinity(0))), *_quotas(proc / "self" / "cgroup", cgroups)]
+    limits = [float(usable_cpus()), *_quotas(proc / "self" / "cgroup", cgroups)]
     return max(1, math.ceil(min(limits)))
 
 

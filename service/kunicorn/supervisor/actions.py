@@ -14,6 +14,7 @@ from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.rolling import ReplacementFailed, Replacer
+from kunicorn.text import listed
 
 log = logs.get("kunicorn.actions")
 
@@ -95,9 +96,9 @@ class Actions:
         able = [partition for partition in meant if partition.state in states]
         others = sorted({partition.state.value for partition in meant if partition.state not in states})
         act(able)
-        listed = ", ".join(str(partition.tp) for partition in able[:_SHOWN]) + (" …" if len(able) > _SHOWN else "")
+        told = listed((partition.tp for partition in able), _SHOWN, ", ")
         left = f"; {len(meant) - len(able)} are not, being {', '.join(others)}" if len(able) < len(meant) else ""
-        return Done(ok=bool(able), said=f"{len(able)} partitions {word}{': ' if able else ''}{listed}{left}")
+        return Done(ok=bool(able), said=f"{len(able)} partitions {word}{': ' if able else ''}{told}{left}")
 
     def _meant(self, named: Sequence[str]) -> list[Partition]:
         """The partitions of that name. Raises `ValueError` where none of them is assigned to this member."""

@@ -3,7 +3,8 @@
 `Tokens` has the service's OAUTHBEARER token: fetched by a helper process, renewed before it expires, shared with every
 worker. There is one for the whole service: its provider is called once a lifetime, not once for every connection.
 
-Passwords are rotated by writing the new one into its file: the workers' clients learn of it here.
+Passwords are rotated by writing the new one into its file: the workers' clients learn of it here. Certificates
+likewise: a client reads them once, so the workers are replaced.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from kunicorn.backoff import Backoff, Retries
+from kunicorn.clients.config import tls_of
 from kunicorn.clients.oauth.request import answered
-from kunicorn.errors import PeerError
+from kunicorn.errors import ConfigError, PeerError
 from kunicorn.ipc.messages import FetchToken, Password, Token, encode
+from kunicorn.kafka import tls
 from kunicorn.kafka.auth import BearerToken
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.observe import logs
@@ -169,3 +173,46 @@ async def watch_password(kafka: KafkaSettings, share: Callable[[Password], None]
             )
             known = password
             share(Password(kafka.sasl_username or "", password))
+
+
+certificates_log = logs.get("kunicorn.certificates")
+
+_LOOK_EVERY = 10.0
+
+
+async def watch_certificates(
+    kafka: KafkaSettings,
+    replace_workers: Callable[[], Awaitable[bool]],
+    ends_at: Callable[[float], None],
+    interval: float = _LOOK_EVERY,
+) -> None:
+    """Look at the files of TLS every `interval` seconds, for ever. New ones that belong together have the workers
+    replaced, which read them when they start; the supervisor reads them at each connection. `ends_at` is told when our
+    own certificate ends. `replace_workers` returns whether all were; otherwise it is called again.
+    """
+    known = await asyncio.to_thread(_contents, kafka)
+    complaint = ""
+    while True:
+        now = await asyncio.to_thread(_contents, kafka)
+        try:
+            if kafka.ssl_certificate_location is not None:
+                ends_at(await asyncio.to_thread(tls.ends, kafka.ssl_certificate_location))
+            if now != known:
+                await asyncio.to_thread(tls.context, tls_of(kafka))
+        except ConfigError as error:
+            # A renewal writes several files: what does not fit together yet will, or is told once.
+            if str(error) != complaint:
+                certificates_log.warning(f"{error}; the workers go on with the files that they have read")
+            complaint = str(error)
+        else:
+            complaint = ""
+            if now != known:
+                certificates_log.info("the files of kafka.ssl_… are others: the workers are replaced, and read them")
+                if await replace_workers():
+                    known = now
+        await asyncio.sleep(interval)
+
+
+def _contents(kafka: KafkaSettings) -> list[bytes]:
+    files = (kafka.ssl_ca_location, kafka.ssl_certificate_location, kafka.ssl_key_location)
+    return [Path(file).read_bytes() if file is not None and Path(file).is_file() else b"" for file in files]

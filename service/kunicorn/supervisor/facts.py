@@ -82,7 +82,7 @@ class SettingsInForce:
     def handling(self, topic: str) -> TopicHandling:
         """The handling of a topic's records, by its handler's settings."""
         handler = self.settings.handler_of(topic)
-        return TopicHandling(handler.on_failure == "halt", handler.mode == "batch", handler.handler_timeout_ms)
+        return TopicHandling(handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms)
 
     def keeps_offsets(self, topic: str) -> bool:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 
-from kunicorn.errors import PeerError
-from kunicorn.group.protocol import LATEST, Offsets
+from kunicorn.group.protocol import Offsets
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.observe import logs
@@ -21,6 +20,7 @@ from kunicorn.settings.assign import shown
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until
 from kunicorn.supervisor.partitions.assignment import Assignment
+from kunicorn.supervisor.partitions.lag import known_ends
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
 from kunicorn.supervisor.partitions.table import Unstarted
 
@@ -74,12 +74,7 @@ class RunUntil:
                 self._ends.pop(partition.tp, None)
         while left := [p for p in left if self._waits(p)]:
             missing = [p.tp for p in left if p.tp not in self._ends]
-            try:
-                found = await self._offsets.list_offsets(dict.fromkeys(missing, LATEST)) if missing else {}
-            except PeerError as error:
-                log.info(f"the ends of {len(missing)} logs are not known yet: {error}")
-                found = {}
-            self._ends |= {tp: each.offset for tp, each in found.items() if not each.error}
+            self._ends |= await known_ends(self._offsets, missing)
             self._go_on([p for p in left if p.tp in self._ends and self._waits(p)])
             left = [p for p in left if p.tp not in self._ends]
             if left:

@@ -39,6 +39,7 @@ from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.balancer import Balancer
 from kunicorn.supervisor.partitions.table import PartitionTable
 from kunicorn.supervisor.partitions.watchdog import Timeouts
+from kunicorn.supervisor.rates import RateShares
 from kunicorn.supervisor.run_until import RunUntil
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.stop import Stopping, Watchdog
@@ -125,7 +126,7 @@ class Service:
         self._connections = connections = _connections(settings)
         self._assignment = assignment = self._partitions()
         templates = Templates(template, preload(settings), in_force, metrics)
-        blueprints = Blueprints(settings, connections)
+        blueprints = Blueprints(settings, connections, RateShares(in_force, connections, assignment.pool))
         arbiter = Arbiter(assignment.pool, blueprints.of(1, settings, templates.current), assignment, tasks, metrics)
         self._workforce = Workforce(in_force, templates, blueprints, arbiter, metrics)
         self._source = source = self._source_of_partitions()

@@ -71,6 +71,7 @@ class Snapshot:
             workers=tuple(_worker(slot, held.get(slot.number, []), now) for slot in pool.slots),
             partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
             totals=dict(self._totals),
+            rates=self._workforce.rates.status(),
             acts=settings.http.acts,
             settings=in_force.shown,
         )
@@ -99,6 +100,7 @@ def _worker(slot: WorkerSlot, held: Collection[Partition], now: float) -> Worker
         paused_by_lease=pong.paused_by_lease if pong is not None else False,
         last_exit=slot.last_exit,
         waiting=pong.parked_count if pong is not None else {},
+        broken_circuits=pong.broken_circuits if pong is not None else {},
         in_flight=pong.in_flight if pong is not None else 0,
         load=round(sum(partition.demand for partition in held), 3),
         starting=now - process.started_at if process is not None and process.ready_at is None else None,

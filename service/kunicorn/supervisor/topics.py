@@ -110,6 +110,10 @@ class TopicIds:
 
 log = logs.get("kunicorn.topics")
 
+_CONFIRMATIONS = 5
+"""Answers, more than two brokers that disagree for a moment need."""
+_CONFIRM_PAUSE = 0.1
+"""Seconds."""
 _HURRY = 1.0
 """Seconds between refreshes when somebody has reason to doubt the metadata."""
 
@@ -222,7 +226,20 @@ class Topics:
         everything = self._patterns and not self._brokers_match
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
-        self._note_ids(self.subscribed())
+        self._note_ids({*self.subscribed(), *others})
+
+    async def confirm_ids(self, topics: Collection[str]) -> None:
+        """Ask which topics have these names now, again and again while one of them may have been created anew; after
+        some answers what counts then has to do. Asks nothing where brokers know no ids (Kafka before 2.8). Raises
+        `PeerError`.
+        """
+        if all(self.topic_id(topic) is None for topic in topics):
+            return
+        for _ in range(_CONFIRMATIONS):
+            await self.refresh(topics)
+            if not any(self._ids.is_unsure(topic) for topic in topics):
+                return
+            await asyncio.sleep(_CONFIRM_PAUSE)
 
     async def plan_for(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
         """Fresh partition counts for a plan, and racks if members name theirs; watched from now on.
@@ -231,8 +248,20 @@ class Topics:
         """
         self._planned, self._by_rack = frozenset(topics), by_rack
         await self.refresh()
+        return self._planned_ground()
+
+    def plan_on_known(self, topics: Collection[str], *, by_rack: bool) -> PlanGround | None:
+        """The same, of what is known already; None where one of the topics was never seen. What has changed since asks
+        for another plan."""
+        if not all(self.counts([topic]) for topic in topics):
+            return None
+        self._planned, self._by_rack = frozenset(topics), by_rack
+        self.doubt()
+        return self._planned_ground()
+
+    def _planned_ground(self) -> PlanGround:
         self._ground, self._racks = self._current(), self._planned_racks()
-        return PlanGround(self.counts(topics), self._racks)
+        return PlanGround(self.counts(self._planned), self._racks)
 
     def match_here(self) -> None:
         """Match patterns here from now on, against all topics there are: the brokers do not match them."""

@@ -11,21 +11,27 @@ from typing import Any
 
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Configure, Password, Token
+from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
+from kunicorn.supervisor.credentials import watch_certificates
 from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.rates import RateShares
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint
-from kunicorn.supervisor.workers.rolling import Recycler, Reloader, Replacer
+from kunicorn.supervisor.workers.rolling import Recycler, Reloader, ReplacementFailed, Replacer
 from kunicorn.supervisor.workers.template import Template, Templates
 from kunicorn.supervisor.workers.transactions import TransactionalIds
+
+log = logs.get("kunicorn.certificates")
 
 
 class Blueprints:
     """Makes the blueprint of each revision, with the settings and what is known of the cluster at that moment."""
 
-    def __init__(self, settings: Settings, connections: Connections) -> None:
+    def __init__(self, settings: Settings, connections: Connections, rates: RateShares) -> None:
+        self.rates = rates
         self._connections = connections
         self._transactional_ids = TransactionalIds(settings)
 
@@ -43,7 +49,8 @@ class Blueprints:
         brokers = max(1, len(self._connections.cluster.metadata.brokers))
         transactional_id = self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
         token = tokens.latest if tokens is not None else None
-        return configure(settings, worker, self._connections.topics.subscribed(), token, brokers, transactional_id)
+        topics, share = self._connections.topics.subscribed(), self.rates.first_share()
+        return configure(settings, worker, topics, token, brokers, transactional_id, share=share)
 
 
 class Workforce:
@@ -59,11 +66,14 @@ class Workforce:
     ) -> None:
         drain_seconds = in_force.settings.group.drain_timeout_ms / 1000
         self.templates = templates
+        self.rates = blueprints.rates
         self.replacer = Replacer(arbiter, metrics, drain_seconds)
         self.reloader = Reloader(in_force, templates, blueprints.of, self.replacer, metrics)
         self._blueprints = blueprints
         self._arbiter = arbiter
         self._recycler = Recycler(self.replacer, in_force)
+        self._kafka = in_force.settings.kafka
+        self._metrics = metrics
 
     def keeps(self) -> Sequence[Coroutine[Any, Any, None]]:
         """The tasks from the start on: they keep a template, and a process for every worker that is wanted."""
@@ -71,7 +81,21 @@ class Workforce:
 
     def watches(self) -> Sequence[Coroutine[Any, Any, None]]:
         """The tasks for as long as there are workers."""
-        return [self._arbiter.watch(), self._recycler.watch(), self.reloader.watch()]
+        watches = [self._arbiter.watch(), self._recycler.watch(), self.reloader.watch(), *self.rates.works()]
+        if self._kafka.security_protocol.endswith("SSL"):
+            watches.append(watch_certificates(self._kafka, self._replace_all, self._metrics.certificate_ends))
+        return watches
+
+    async def _replace_all(self) -> bool:
+        """Replace every worker in order, without a rebalance; whether all successors started."""
+        replaced = True
+        for slot in self._arbiter.pool.slots:
+            try:
+                await self.replacer.replace(slot, "recycled: the certificate files are others", "certificate")
+            except ReplacementFailed as error:
+                log.error(f"{slot.process} goes on with the certificates that it has read: {error}")
+                replaced = False
+        return replaced
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a worker or a template, whose exit is watched."""

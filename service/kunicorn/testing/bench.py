@@ -13,7 +13,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -24,9 +24,12 @@ import msgspec
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.load import Handler
+from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.retry import End
+from kunicorn.handler.rows import Rows
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
@@ -47,6 +50,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
 from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
+from kunicorn.testing.registry import with_registry
 from kunicorn.worker.assembly import Assembled, CannotServe, Makers, Said, assemble
 from kunicorn.worker.failures import Observer
 from kunicorn.worker.produce.outbox import Outbox
@@ -114,6 +118,8 @@ class HandedOut:
 
     def indices(self, argument: Any) -> list[int]:
         """Indices of the records that the handler gets; where it gets models, of those that the ledger has in hand."""
+        if hasattr(argument, "to_pylist"):  # A RecordBatch, without loading Arrow for all others.
+            argument = list(map(Record.of, Rows(argument)))
         if isinstance(argument, Record):
             argument = [argument]
         if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
@@ -220,8 +226,6 @@ _OVERSHOOT = 0.01
 class HandlerClock:
     """Stands in for the module `time` inside `kunicorn.ipc.clock`. The handler's own clocks go on as they do."""
 
-    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
-
     def __init__(self) -> None:
         self._now = _START
         self._began_ns = time.time_ns()
@@ -258,6 +262,9 @@ class HandlerClock:
             place.time = before
 
 
+_MOST_WAITS = 1000
+"""So often a record may wait before a test ends: nothing else would end one whose handler always says `Wait`."""
+
 _FATES = {
     End.SKIP: Fate.SKIPPED,
     End.DEAD_LETTER: Fate.DEAD_LETTER,
@@ -273,14 +280,25 @@ class Noting(Observer):
     notes: Notes
     handed_out: HandedOut
     on_error: Callable[[BaseException], None]
+    endless: bool
+    """There is a circuit breaker: a handler that fails is probed for ever."""
 
     def raised(self, records: Sequence[Message], error: BaseException) -> None:
-        self.notes.raised(self.handed_out.indices(Batch(records)), error)
+        indices = self.handed_out.indices(Batch(records))
+        self.notes.raised(indices, error)
+        if (self.endless or isinstance(error, Wait)) and self.notes.attempts(indices[0]) >= _MOST_WAITS:
+            raise TimeoutError(
+                f"offset {records[0].offset()} waits for ever: the handler was called with it {_MOST_WAITS} times, "
+                f"and said {error!r} last"
+            )
         self.on_error(error)
 
     def ended(self, records: Sequence[Message], end: End) -> None:
         if end in _FATES:
             self.notes.ended(self.handed_out.indices(Batch(records)), _FATES[end])
+
+    def filtered(self, record: Message) -> None:
+        self.notes.ended(self.handed_out.indices(Batch([record])), Fate.FILTERED)
 
 
 class Carried:
@@ -320,8 +338,12 @@ class Bench:
         records: Sequence[GivenRecord],
         stage: Stage | None,
         on_error: Callable[[BaseException], None] | None = None,
+        schemas: Mapping[str, Any] | None = None,
     ) -> None:
-        """`on_error` is called with what the handler raised, before anything becomes of it."""
+        """`on_error` is called with what the handler raised, before anything becomes of it. `schemas`: those of a
+        registry in memory, by subject; None: the settings' registry.
+        """
+        self._schemas = schemas
         self.took = 0.0
         """Seconds that the last call of the handler took, to within a turn of the runner."""
         self._on_error = on_error
@@ -342,6 +364,7 @@ class Bench:
         self._handling = False
         self._carried: Carried | None = None
         """Where outputs go; None: nothing is sent."""
+        self._endless = any(each.circuit_breaker is not None for each in settings.every_handler)
         self._staging = Staging(stage, self._handed_out, self._called, self._say, settings.handler.handler_timeout_ms)
 
     def close(self) -> None:
@@ -381,17 +404,20 @@ class Bench:
                     handling.calls.close()
 
     def _assembled(self) -> Assembled:
+        told = _one_by_one(configure(self._settings, 0, [], None, 1))
+        if self._schemas is not None:
+            told = with_registry(told, self._schemas)
+        readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: MemoryProducer(self._sent),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: MemoryProducer(self._sent, readers),  # type: ignore[arg-type, return-value]
             senders=self._senders,
             handler=self._watched,
-            observer=Noting(self._notes, self._handed_out, self._raised),
+            observer=Noting(self._notes, self._handed_out, self._raised, self._endless),
+            wait=lambda event, seconds: self._idle(seconds),
         )
         try:
-            return assemble(
-                _one_by_one(configure(self._settings, 0, [], None, 1)), self._ledger, self._reported, makers
-            )
+            return assemble(told, self._ledger, self._reported, makers)
         except CannotServe as failure:
             kind = HandlerLoadError if failure.status is ExitCode.HANDLER else ConfigError
             raise kind(str(failure)) from failure.__cause__
@@ -446,7 +472,7 @@ class Bench:
         if isinstance(said, StopFetcher) and said.lost:
             # Other members begin where this one did: nothing that is reported from now on counts.
             self._lost = True
-            self._ledger.lease_ns = 0
+            self._ledger.lease_ns = 1
         self._worker.apply(said)
 
     def _reported(self, message: FromWorker) -> None:
@@ -480,13 +506,15 @@ class Bench:
 
 
 def _one_by_one(told: Configure) -> Configure:
-    """The configuration with one record in hand and outputs sent at the end, so that a test ends the same way each
-    time.
+    """The configuration with one record in hand, outputs sent at the end, and no delay, so that a test ends the same
+    way each time.
     """
     replace = msgspec.structs.replace
     if told.producing is not None:
         told = replace(told, producing=replace(told.producing, max_records=_EVERYTHING, max_bytes=_EVERYTHING))
-    return replace(told, handlers=[replace(each, ordering="partition", concurrency=1) for each in told.handlers])
+    return replace(
+        told, handlers=[replace(each, ordering="partition", concurrency=1, delay_ms=None) for each in told.handlers]
+    )
 
 
 def _refuse_inside_a_loop() -> None:

@@ -15,6 +15,7 @@ from kunicorn.testing.bench import Bench, Kill, stage_of
 from kunicorn.testing.given import entrypoint_of
 from kunicorn.testing.memory import GivenRecord, placed
 from kunicorn.testing.outcome import Run, until_killed
+from kunicorn.testing.registry import URL
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -53,18 +54,21 @@ class HandlerTest:
         *,
         config: str | Path | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
+        schemas: Mapping[str, Any] | None = None,
         **handler_settings: Any,
     ) -> None:
         """`handler`: an entry point, or the function itself; None: the entry point that `config` names.
 
         `config`: the service's TOML file; [kafka], [http] and [log] are not read. `handler_settings` are settings of
         [handler] (`mode="batch"`, `max_attempts=1`), `settings` those of any section; both go before the file.
+        `schemas`: a schema registry in memory, which has these by subject, in the place of [schema_registry].
         """
         if handler is None and config is None:
             raise TypeError("give a handler, or the config that names its entry point")
         self._handler = handler
         self._config = None if config is None else Path(config)
         self._sections = settings or {}
+        self._schemas = schemas
         self._handler_settings = handler_settings
 
     def run(
@@ -90,8 +94,9 @@ class HandlerTest:
             return self._run(entrypoint, records, stage)
 
     def _run(self, entrypoint: str | None, records: tuple[GivenRecord, ...], stage: Any) -> Run:
-        settings = settings_for(entrypoint, self._config, self._handler_settings, self._sections)
-        bench = Bench(settings, placed(records, first_topic(settings)), stage)
+        sections = self._sections if self._schemas is None else {**self._sections, "schema_registry": {"url": URL}}
+        settings = settings_for(entrypoint, self._config, self._handler_settings, sections)
+        bench = Bench(settings, placed(records, first_topic(settings)), stage, schemas=self._schemas)
         try:
             if isinstance(stage, Kill):
                 until_killed(bench.work)

@@ -12,7 +12,7 @@ import heapq
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -27,7 +27,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from kunicorn.handler.dead_letters import ERROR_MESSAGE, ERROR_TYPE
-from kunicorn.handler.record import OFFSET, RETRY_TOPIC
+from kunicorn.handler.decode.decoders import Part
+from kunicorn.handler.encode.readers import OutputReaders
+from kunicorn.handler.record import OFFSET, RETRY_TOPIC, Record
 from kunicorn.positions import TopicPartition
 
 Text = str | bytes | None
@@ -68,6 +70,19 @@ class GivenRecord:
         """Its offset, once it has one."""
         assert self.offset is not None
         return self.offset
+
+
+def given_of(record: Record) -> GivenRecord:
+    """A record that was fetched, to be handled where it was."""
+    return GivenRecord(
+        record.value,
+        record.key,
+        tuple(record.headers),
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+    )
 
 
 def record(
@@ -253,6 +268,24 @@ class SentRecord:
     """Milliseconds since 1970; None: that of its sending."""
     partition: int | None
     """None: by its key."""
+    readers: OutputReaders = field(default_factory=lambda: OutputReaders(None), repr=False, compare=False)
+    """Decoders of what `[producing]` has encoded."""
+
+    @property
+    def data(self) -> Any:
+        """The decoded value, where `[producing] value` has encoded it; of dead letters and retries, and else, the
+        value."""
+        return self._decoded(Part.VALUE, self.value)
+
+    @property
+    def key_data(self) -> Any:
+        """Likewise the decoded key."""
+        return self._decoded(Part.KEY, self.key)
+
+    def _decoded(self, part: Part, written: bytes | None) -> Any:
+        if self.is_letter or self.is_retry:
+            return written
+        return self.readers.read(self.topic, part, written, list(self.raw_headers))
 
     @property
     def is_letter(self) -> bool:
@@ -285,8 +318,9 @@ class SentRecord:
 class MemoryProducer:
     """Producer that keeps what it is given; of a transaction, what was committed counts."""
 
-    def __init__(self, sent: list[SentRecord]) -> None:
+    def __init__(self, sent: list[SentRecord], readers: OutputReaders | None = None) -> None:
         self._sent = sent
+        self._readers = readers or OutputReaders(None)
         self._reports: deque[tuple[Delivered, Message]] = deque()
         self._open: list[SentRecord] | None = None
 
@@ -304,7 +338,7 @@ class MemoryProducer:
         """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
-        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where)
+        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, self._readers)
         (self._sent if self._open is None else self._open).append(record)
         if (told := callback or on_delivery) is not None:
             self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any
 
+from kunicorn.handler.outcome import Wait
 from kunicorn.positions import TopicPartition
 from kunicorn.testing.memory import GivenRecord, SentRecord
 
@@ -30,6 +31,7 @@ class Fate(IntEnum):
     DEAD_LETTER = 2
     GIVEN_UP = 3
     RETRY_TOPIC = 4
+    FILTERED = 5
 
 
 class Notes:
@@ -76,6 +78,8 @@ class Outcome(StrEnum):
     DONE = "done"
     #: It was passed over: the handler said `Skip`, or `on_failure` does.
     SKIPPED = "skipped"
+    #: One of handler.filters, or max_age_ms, has kept it from the handler.
+    FILTERED = "filtered"
     #: It is in the dead-letter topic.
     DEAD_LETTER = "dead_letter"
     #: It is in a retry topic: see `Run.retries`.
@@ -96,6 +100,11 @@ class Handled:
     """How often the handler was called with it."""
     errors: tuple[BaseException, ...]
     """What it raised, an outcome other than `Done` that it said included."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which the handler had it wait, by `kunicorn.Wait`."""
+        return sum(error.seconds for error in self.errors if isinstance(error, Wait))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +155,7 @@ class Run:
 
 _OUTCOMES = {
     Fate.SKIPPED: Outcome.SKIPPED,
+    Fate.FILTERED: Outcome.FILTERED,
     Fate.DEAD_LETTER: Outcome.DEAD_LETTER,
     Fate.RETRY_TOPIC: Outcome.RETRY_TOPIC,
 }

@@ -1,27 +1,32 @@
 """Composition of a worker from top to bottom: `assemble` makes all its parts, `Sending` those that send outputs.
 
-There are two kinds of workers: one has one record or batch in hand at a time, the other several.
+Three things are chosen, each by itself: who calls a handler (its executor), in which order (the lanes of its slots),
+and when its records are done (the completion rule, which is the worker's).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, assert_never
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, assert_never
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handler.call import Hooked, ReturnCheck, arguments_of, calls_for
+from kunicorn.handler.call import ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import HandlerConfig, ProducingTarget
+from kunicorn.handler.decode.forms import need_arrow
+from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.lifecycle import Worker
-from kunicorn.handler.load import Handler, find, handler_of
+from kunicorn.handler.load import Handler
 from kunicorn.handler.outputs import gathering
 from kunicorn.handler.registry import HandlerRegistry, concurrency_of
 from kunicorn.handler.retry import Policies
+from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
     CommitAs,
@@ -29,6 +34,9 @@ from kunicorn.ipc.messages import (
     Drain,
     FromWorker,
     Password,
+    Rate,
+    Rates,
+    RateUse,
     StartFetcher,
     StopFetcher,
     TimedOut,
@@ -36,32 +44,29 @@ from kunicorn.ipc.messages import (
     WorkerFailed,
 )
 from kunicorn.librdkafka.errors import fault_of, librdkafka, log_client_error
-from kunicorn.worker.buffering import delays_of
+from kunicorn.observe import catalogue as c
+from kunicorn.worker.buffering import bounds_of, delays_of
 from kunicorn.worker.client import Client, ClientStatistics, KnownTopics, Login
-from kunicorn.worker.delivery import CommittingFlights, DeliveringFlights, SettlingFetcher
-from kunicorn.worker.executors import AsyncioExecutor, Executor, Executors, OnReturn, ThreadExecutor
-from kunicorn.worker.failures import Failures, Letters, Observer
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion, Deliveries
+from kunicorn.worker.executor import Executor, Returned
+from kunicorn.worker.executors import Executors
+from kunicorn.worker.failures import Failures, LetterBox, Observer
+from kunicorn.worker.gate import Gate, gate_of
 from kunicorn.worker.hooks import Hooks, Revocations
-from kunicorn.worker.in_flight import Flights
-from kunicorn.worker.loop import ConcurrentRunner, Runner
-from kunicorn.worker.partitions import GrantTable, Parts, SequentialTable, TableSettings
-from kunicorn.worker.produce.outbox import DeliveryListener, Limits, Outbox, TransactionOrder
-from kunicorn.worker.produce.sender import (
-    Acknowledging,
-    LetterProducer,
-    LettersAmongOutputs,
-    Outputs,
-    Sender,
-    SenderThreads,
-    Startable,
-    keep_letters,
-)
-from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Table, Transactions
-from kunicorn.worker.progress import Grant, InFlight, Interrupts, Slots
+from kunicorn.worker.inline import InlineExecutor
+from kunicorn.worker.loop import Loop
+from kunicorn.worker.partitions import Partitions, Parts, TableSettings
+from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
+from kunicorn.worker.produce.sender import Acknowledging, Outputs, Sender, SenderThreads, Startable
+from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
+from kunicorn.worker.progress import Interrupts, Slots
 from kunicorn.worker.stats import Counters
+from kunicorn.worker.tasks import AsyncioExecutor
+from kunicorn.worker.threads import ThreadExecutor
 
 log = logging.getLogger("kunicorn.worker")
 
+OWN = "own"
 _WARM_UP_SECONDS = 2.0
 _INIT_SECONDS = 5.0
 _TURNS = ("a", "b", "c")
@@ -89,64 +94,73 @@ class Makers:
     senders: Callable[[Outbox, Sequence[Sender]], Startable] = SenderThreads
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
     observer: Observer = field(default_factory=Observer)
+    wait: Callable[[threading.Event, float], object] = lambda event, seconds: event.wait(seconds)
 
 
 class Sending:
-    """Outbox and senders of a worker that sends outputs. Made before the handlers are loaded, as their outputs go into
-    the outbox; it sends as soon as there is a table, which is told of deliveries.
-    """
+    """Outbox and senders of a worker that sends outputs, or letters alone."""
 
-    def __init__(self, target: ProducingTarget, login: Login, counters: Counters, makers: Makers) -> None:
-        limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
-        self.in_transactions = target.delivery == "transactions"
-        self.outbox = Outbox(limits, senders=len(_TURNS) if self.in_transactions else 1)
-        self.outputs = Outputs(self.outbox, target.topic, target.delivery)
+    def __init__(self, outbox: Outbox, senders: Startable, group_metadata: GroupMetadata) -> None:
+        self.outbox = outbox
+        self.group_metadata = group_metadata
+        self._senders = senders
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._senders.start()
+
+
+class _Senders:
+    """Maker of a worker's senders. Raises `CannotServe` where the client refuses."""
+
+    def __init__(self, given: _Given, outbox: Outbox, table: Partitions) -> None:
+        self._given = given
+        self._outbox = outbox
+        self._table = table
         self.group_metadata = GroupMetadata()
-        self._target = target
-        self._login = login
-        self._counters = counters
-        self._makers = makers
 
-    def acknowledged(self, table: DeliveryListener) -> None:
-        """Begin to send at least once. Raises `CannotServe`."""
-        self._start(lambda: [Acknowledging(self._acknowledged, self.outbox, table, self._counters)])
+    def acknowledging(self, client: Mapping[str, Any], *, at_once: bool) -> Sequence[Sender]:
+        """The sender that delivers at least once. `at_once`: its producer is made now."""
+        first = [self._acknowledged(client)] if at_once else []
 
-    def transactional(self, table: Table, tell: Callable[[FromWorker], None]) -> None:
-        """Begin to send in transactions; `tell` sends to the supervisor. Raises `CannotServe`.
+        def make() -> Producer:
+            return first.pop() if first else self._acknowledged(client)
 
-        Blocks until what a predecessor left open is ended, however long the brokers take.
+        return [Acknowledging(make, self._outbox, self._table, self._given.counters, often=at_once)]
+
+    def transactional(self, target: ProducingTarget) -> Sequence[Sender]:
+        """Those that deliver in transactions. Blocks until what a predecessor left open is ended, however long the
+        brokers take.
         """
-        self._start(lambda: self._in_transactions(table, tell))
-
-    def _start(self, senders: Callable[[], Sequence[Sender]]) -> None:
-        try:
-            self._makers.senders(self.outbox, senders()).start()
-        except (KafkaException, ValueError, TypeError) as error:
-            raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
-
-    def _acknowledged(self) -> Producer:
-        self._login.use(producer := self._producer({}))
-        return producer
-
-    def _in_transactions(self, table: Table, tell: Callable[[FromWorker], None]) -> Sequence[Sender]:
-        target = self._target
+        given = self._given
         whole, longest = target.client["transactional.id"], float(target.client["transaction.timeout.ms"]) / 2000
-        producers = [self._producer({"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
-        self._login.use(*producers)
+        producers = [self._producer(target.client, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
+        given.login.use(*producers)
         # Side by side: where a predecessor's transaction is open, the client asks again every half second, for each.
         with ThreadPoolExecutor(len(producers)) as takers:
             list(takers.map(take_over, producers))
         shared = Shared(
-            target.group, self.outbox, table, self._counters, self.group_metadata, TransactionOrder(), tell, longest
+            target.group,
+            self._outbox,
+            self._table,
+            given.counters,
+            self.group_metadata,
+            TransactionOrder(),
+            given.report,
+            longest,
         )
         return [Transactions(producer, shared) for producer in producers]
 
-    def _producer(self, own: Mapping[str, str]) -> Producer:
+    def _acknowledged(self, client: Mapping[str, Any]) -> Producer:
+        self._given.login.use(producer := self._producer(client, {}))
+        return producer
+
+    def _producer(self, client: Mapping[str, Any], own: Mapping[str, str]) -> Producer:
         """A producer. `own`: properties that only this one of the producers has."""
-        properties: dict[str, Any] = {**self._target.client, **own, "error_cb": log_client_error}
-        if self._login.is_bearer:
-            properties["oauth_cb"] = self._login.bearer
-        return self._makers.producer(properties, logger=librdkafka)
+        properties: dict[str, Any] = {**client, **own, "error_cb": log_client_error}
+        if self._given.login.is_bearer:
+            properties["oauth_cb"] = self._given.login.bearer
+        return self._given.makers.producer(properties, logger=librdkafka)
 
 
 def take_over(producer: Producer) -> None:
@@ -173,7 +187,7 @@ def refused_by_producing(error: BaseException) -> str:
     return f"the Kafka client refuses to produce: {error}. See [producing] and [producing.librdkafka]."
 
 
-Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Drain | Token | Password
+Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Drain | Token | Password
 """What the supervisor says while the worker works, other than that it asks for evidence."""
 
 
@@ -183,13 +197,26 @@ class Assembled:
 
     handlings: HandlerRegistry[Any]
     hooks: Hooks
-    table: GrantTable
-    runner: Runner | ConcurrentRunner
+    table: Partitions
+    runner: Loop
     login: Login
     counters: Counters
     statistics: ClientStatistics | None
     sending: Sending | None
     """Where what handlers return is sent."""
+    gates: Sequence[Gate | None] = ()
+    """Of each handler."""
+
+    def _change(self, rates: Sequence[Rate]) -> None:
+        # While a reload replaces workers, the supervisor speaks of handlers that this one may not have.
+        for rate in rates:
+            if rate.handler < len(self.gates) and (gate := self.gates[rate.handler]) is not None:
+                gate.change_rate(rate.per_second, rate.burst, now_ns())
+
+    def rate_uses(self) -> list[RateUse]:
+        """What was used of the rates."""
+        uses = ((number, gate.rate_use()) for number, gate in enumerate(self.gates) if gate is not None)
+        return [RateUse(number, *use) for number, use in uses if use is not None]
 
     def apply(self, said: Said) -> None:
         """Carry out a message of the supervisor, at once. Caller: the control thread."""
@@ -203,6 +230,8 @@ class Assembled:
                     self.sending.group_metadata.answered(said)
             case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
                 self.runner.time_out(grant, offset, overdue_ns)
+            case Rates(rates=rates):
+                self._change(rates)
             case Drain():
                 self.hooks.drain()
             case Token() | Password():
@@ -221,7 +250,10 @@ class _Given(NamedTuple):
     makers: Makers
     login: Login
     counters: Counters
-    sending: Sending | None
+
+
+_LETTERS = Limits(records=500, nbytes=32 * 1024 * 1024, seconds=0.0)
+"""Of what is sent together where only letters are: at once."""
 
 
 def assemble(
@@ -229,126 +261,140 @@ def assemble(
 ) -> Assembled:
     """Load the handlers, set them up and make all parts; `report` sends a message to the supervisor.
 
-    Caller: the thread that will run the runner. Raises `CannotServe`.
+    Caller: the thread that will run the loop. Raises `CannotServe`.
     """
-    makers, login, counters = makers or Makers(), Login(configure.token), Counters()
-    target = configure.producing
-    sending = Sending(target, login, counters, makers) if target is not None else None
-    given = _Given(configure, ledger, report, makers, login, counters, sending)
-    try:
-        several = has_several_in_hand(configure.handlers, sends=sending is not None)
-    except (HandlerLoadError, ConfigError) as error:
-        raise _cannot_load(error) from error
-    return _with_several_in_hand(given) if several else _with_one_in_hand(given)
-
-
-def _with_one_in_hand(given: _Given) -> Assembled:
-    configure, sending = given.configure, given.sending
-    handlings = _handlings(given, calls_for if sending is None else sending.outputs.calls)
-    client, statistics = _connect(given)
-    interrupts = Interrupts()
-    revocations = Revocations(handlings, given.report, interrupts, given.counters)
-    parts = Parts(client, given.ledger, given.counters, revocations.report, interrupts, _table_settings(configure))
-    letters: Letters[Grant] | None
-    if sending is None:
-        table, letters = SequentialTable(parts), _letters(given)
-    else:
-        table = settling = SettlingFetcher(parts, sending.outbox)
-        letters = _letters_among_outputs(configure, sending.outputs.put_letters)
-        if sending.in_transactions:
-            sending.transactional(settling, given.report)
-        else:
-            sending.acknowledged(settling)
-    hooks = Hooks(handlings, revocations, table, interrupts, given.counters)
-    failures = Failures(table, _policies(handlings), letters, given.makers.observer)
-    runner = Runner(client, table, handlings, hooks, failures)
-    return Assembled(handlings, hooks, table, runner, given.login, given.counters, statistics, sending)
-
-
-def _with_several_in_hand(given: _Given) -> Assembled:
-    configure, sending = given.configure, given.sending
-    outputs = sending.outputs if sending is not None else None
-    handlings: HandlerRegistry[Executor] = _handlings(
-        given, lambda handler, config: _executor(handler, config, outputs)
-    )
-    client, statistics = _connect(given)
-    interrupts = Interrupts()
-    revocations = Revocations(handlings, given.report, interrupts, given.counters)
-    parts = Parts(client, given.ledger, given.counters, revocations.report, interrupts, _table_settings(configure))
+    given = _Given(configure, ledger, report, makers or Makers(), Login(configure.token), Counters())
+    handlings = _handlings(given)
+    modes = {each: config.mode for each, config in zip(handlings.every, configure.handlers, strict=True)}
+    client, statistics = _connect(given, lambda topic: modes[handlings.of(topic)] == "arrow")
     slots = {
-        each: Slots(config.ordering, concurrency(each.handler, config))
+        each: _slots(given, each.handler, config)
         for each, config in zip(handlings.every, configure.handlers, strict=True)
     }
-    executors = Executors({slots[each]: each.calls for each in handlings.every})
+    executors = Executors({slots[each]: each.calls for each in handlings.every}, given.makers.wait)
+    outbox = _outbox(configure)
+    interrupts = Interrupts()
+    revocations = Revocations(handlings, report, interrupts, given.counters)
+    table = Partitions(
+        Parts(client, ledger, given.counters, revocations.report, interrupts, _table_settings(configure)),
+        lambda topic: slots[handlings.of(topic)],
+        Deliveries(_completion(configure.producing), outbox),
+        executors,
+    )
+    sending = _sending(given, outbox, table) if outbox is not None else None
+    hooks = Hooks(handlings, revocations, table, interrupts, given.counters)
+    failures = Failures(table, _policies(handlings), _letters(configure), given.makers.observer)
+    loop = Loop(client, table, executors, hooks, failures)
+    gates = [slots[each].gate for each in handlings.every]
+    return Assembled(handlings, hooks, table, loop, given.login, given.counters, statistics, sending, gates)
 
-    def slots_of(topic: str) -> Slots:
-        return slots[handlings.of(topic)]
 
-    flights: Flights
-    letters: Letters[InFlight] | None
-    if sending is None:
-        flights, letters = Flights(parts, slots_of), _letters(given)
-    else:
-        letters = _letters_among_outputs(configure, keep_letters)
-        if sending.in_transactions:
-            flights = committing = CommittingFlights(parts, slots_of, sending.outbox, executors)
-            sending.transactional(committing, given.report)
+def _completion(target: ProducingTarget | None) -> Completion:
+    if target is None:
+        return ON_RETURN
+    return ON_COMMIT if target.delivery == "transactions" else ON_ACKNOWLEDGEMENT
+
+
+def _outbox(configure: Configure) -> Outbox | None:
+    """Where outputs and letters go; None where there are neither."""
+    if (target := configure.producing) is not None:
+        limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
+        return Outbox(limits, senders=len(_TURNS) if target.delivery == "transactions" else 1)
+    return Outbox(_LETTERS) if configure.dead_letters is not None else None
+
+
+def _sending(given: _Given, outbox: Outbox, table: Partitions) -> Sending:
+    """The senders, which begin at once. Raises `CannotServe`."""
+    made, target = _Senders(given, outbox, table), given.configure.producing
+    try:
+        if target is None:
+            assert given.configure.dead_letters is not None
+            senders = made.acknowledging(given.configure.dead_letters.client, at_once=False)
+        elif target.delivery == "transactions":
+            senders = made.transactional(target)
         else:
-            flights = delivering = DeliveringFlights(parts, slots_of, sending.outbox, executors)
-            sending.acknowledged(delivering)
-    hooks = Hooks(handlings, revocations, flights, interrupts, given.counters)
-    failures = Failures(flights, _policies(handlings), letters, given.makers.observer)
-    runner = ConcurrentRunner(client, flights, executors, hooks, failures)
-    return Assembled(handlings, hooks, flights, runner, given.login, given.counters, statistics, sending)
+            senders = made.acknowledging(target.client, at_once=True)
+        sending = Sending(outbox, given.makers.senders(outbox, senders), made.group_metadata)
+        sending.start()
+    except (KafkaException, ValueError, TypeError) as error:
+        raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error
+    return sending
 
 
-def has_several_in_hand(configs: Sequence[HandlerConfig], *, sends: bool) -> bool:
-    """Whether handlers have more than one record, or batch, in hand between them.
-
-    Several handlers, and those whose outputs are sent, have one where the settings ask for nothing else. Imports the
-    handler. Raises `HandlerLoadError` and `ConfigError`.
-    """
-    if any(config.asks_for_several for config in configs):
-        return True
-    if sends or len(configs) > 1:
-        return False
-    (config,) = configs
-    return concurrency(handler_of(config.entrypoint, find(config.entrypoint)), config) > 1
+def _slots(given: _Given, handler: Handler, config: HandlerConfig) -> Slots:
+    """Raises `CannotServe`."""
+    most = concurrency(handler, config)
+    try:
+        gate = gate_of(config, given.counters)
+    except ConfigError as error:
+        raise _cannot_load(error) from error
+    across = config.batching.batch_across_partitions
+    return Slots(config.ordering, most, runs=most == 1, bounds=bounds_of(config), gate=gate, across=across)
 
 
 def concurrency(handler: Handler, config: HandlerConfig) -> int:
-    """Number of records that the handler has in hand at a time. Raises `ConfigError`."""
+    """Number of calls of the handler at a time. Raises `ConfigError`."""
     return concurrency_of(handler.is_async, config.mode, config.ordering, config.concurrency)
 
 
-def _executor(handler: Handler, config: HandlerConfig, outputs: Outputs | None) -> Executor:
-    most = concurrency(handler, config)
+def _executor(given: _Given, handler: Handler, config: HandlerConfig) -> Executor:
+    target, most = given.configure.producing, concurrency(handler, config)
+    outputs = None if target is None else Outputs(target.topic, target.delivery)
+    if outputs is not None:
+        outputs.check(handler)
+    if config.batching.batch_across_partitions:
+        return _together(given, handler, config)
+    if most == 1:
+        calls = calls_for(handler, config) if outputs is None else outputs.calls(handler, config)
+        return InlineExecutor(calls, given.ledger.cells)
     form = arguments_of(handler, config.mode, config.decoding, config.tracing)
-    adapted = replace(handler, call=form.adapted(handler.call))
-    on_return = _heeding(handler) if outputs is None else outputs.on_return(handler)
-    handle = adapted.call if outputs is None else gathering(adapted).call
+    returned = _heeding(handler) if outputs is None else outputs.on_return(handler)
+    handle = form.adapted(handler.call if outputs is None else gathering(handler).call)
     if handler.is_async:
-        return AsyncioExecutor(handle, form, on_return)
-    return ThreadExecutor(handle, form, most, on_return)
+        return AsyncioExecutor(handle, form, returned)
+    return ThreadExecutor(handle, form, most, returned)
 
 
-def _heeding(handler: Handler) -> OnReturn:
+def _together(given: _Given, handler: Handler, config: HandlerConfig) -> Executor:
+    """Raises `HandlerLoadError` without Arrow."""
+    need_arrow()
+    from kunicorn.worker.together import TogetherExecutor, by_rows
+
+    return TogetherExecutor(calls_for(by_rows(handler), config), given.ledger.cells)
+
+
+def _heeding(handler: Handler) -> Returned:
     check = ReturnCheck(handler.entrypoint)
     return lambda flight, returned: check(returned)
 
 
-C = TypeVar("C", bound=Hooked)
-
-
-def _handlings(given: _Given, form: Callable[[Handler, HandlerConfig], C]) -> HandlerRegistry[C]:
+def _handlings(given: _Given) -> HandlerRegistry[Executor]:
     """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
     configure = given.configure
     worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
-    yields = given.sending is not None
+
+    def filtered(message: Message, name: str) -> None:
+        given.counters.count(c.FILTERED, 1, message.topic() or "", name)
+        given.makers.observer.filtered(message)
+
+    made, yields = given.makers.handler, configure.producing is not None
     try:
-        return HandlerRegistry.set_up(configure.handlers, worker, form, given.makers.handler, yields=yields)
+        encoder = _encoder(given)
+
+        def form(handler: Handler, config: HandlerConfig) -> Executor:
+            return _executor(given, handler if encoder is None else encoder.around(handler), config)
+
+        return HandlerRegistry.set_up(configure.handlers, worker, form, made, yields=yields, on_filtered=filtered)
     except (HandlerLoadError, ConfigError) as error:
         raise _cannot_load(error) from error
+
+
+def _encoder(given: _Given) -> Encoder | None:
+    """Encoder of what the handlers return; None where that is bytes. Raises `HandlerLoadError`."""
+    target, counters = given.configure.producing, given.counters
+    if target is None or target.encoding is None:
+        return None
+    return Encoder(target.encoding, target.topic, lambda topic, why: counters.count(c.UNENCODED, 1, topic, why))
 
 
 def _cannot_load(error: HandlerLoadError | ConfigError) -> CannotServe:
@@ -357,9 +403,11 @@ def _cannot_load(error: HandlerLoadError | ConfigError) -> CannotServe:
     return CannotServe("settings", str(error), ExitCode.CONFIGURATION)
 
 
-def _connect(given: _Given) -> tuple[Client, ClientStatistics | None]:
+def _connect(given: _Given, as_columns: Callable[[str], bool]) -> tuple[Client, ClientStatistics | None]:
     """The Kafka client, and its statistics where the settings ask for them. Raises `CannotServe`."""
     configure, login = given.configure, given.login
+    if configure.fetcher == OWN:
+        return _own(given, as_columns), None
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
@@ -376,8 +424,19 @@ def _connect(given: _Given) -> tuple[Client, ClientStatistics | None]:
     return Client(consumer, topics, login), statistics
 
 
+def _own(given: _Given, as_columns: Callable[[str], bool]) -> Client:
+    """The client that fetches by our own fetcher. Loaded only where it is asked for."""
+    from kunicorn.columns.decoding import compiled
+    from kunicorn.worker.columns import column_client
+
+    try:
+        return column_client(given.configure.client, given.login, compiled, as_columns)
+    except ConfigError as error:
+        raise CannotServe("client", f"kafka.fetcher = {OWN!r}: {error}", ExitCode.CONFIGURATION) from error
+
+
 def _table_settings(configure: Configure) -> TableSettings:
-    batches = any(config.mode == "batch" for config in configure.handlers)
+    batches = any(config.batches for config in configure.handlers)
     return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches)
 
 
@@ -385,17 +444,8 @@ def _policies(handlings: HandlerRegistry[Any]) -> Callable[[str], Policies]:
     return lambda topic: handlings.of(topic).policies_in(topic)
 
 
-def _letters(given: _Given) -> LetterProducer | None:
-    """Producer of letters where outputs are not sent; None where the settings ask for no letters."""
-    if (target := given.configure.dead_letters) is None:
-        return None
-    return LetterProducer(target, given.login, given.makers.producer)
-
-
-L = TypeVar("L", Grant, InFlight)
-
-
-def _letters_among_outputs(configure: Configure, put: Callable[[L, Any, Any, Any], None]) -> Letters[L] | None:
+def _letters(configure: Configure) -> LetterBox | None:
+    """None where the settings ask for no letters."""
     if (target := configure.dead_letters) is None:
         return None
-    return LettersAmongOutputs(put, target.topic, target.group)
+    return LetterBox(target.topic, target.group, target.headers, target.topics)

@@ -1,25 +1,13 @@
-"""Buffers between the client and the handler: records that wait for a fuller batch (`BatchBuffer`), for their time in a
-retry topic (`Delays`), or for the next turn (`TurnBuffer`); and back-pressure towards the client (`HeadOfLine`).
-Everything here is the runner's; times are nanoseconds.
+"""What is kept between the client and the handler: records that wait for their time (`Delays`), and back-pressure
+towards the client (`HeadOfLine`, `Backpressure`). Times are nanoseconds.
 
-`BatchBuffer` has records that wait for a fuller batch, by partition. 1. Waiting records are not in hand: a partition
-that is stopped is reported at once, and its waiting records are dropped. Its consumed offset does not follow the
-client's position meanwhile (`Grant.waits_for_batch`). 2. No record waits longer than `wait_ns`, and all of them take no
-more than `memory` bytes, about.
-
-`Delays` has partitions of retry topics that wait for their time. A retry topic's records all wait equally long, so the
-first of a partition is the first whose time comes: until then the partition is delayed, not fetched and with nothing in
-hand, and the others go on. It is fetched again from there. 1. No record is handled before its time: its timestamp (that
-of its sending) and the topic's delay. 2. Where many records wait, one behind the other, a partition is fetched again a
-few times within the delay, not for each: what the client has fetched ahead is thrown away every time.
-
-`TurnBuffer` has records that were fetched and whose turn is over, by partition, until the next one. A turn is bounded
-by time, so that whatever else is due does not wait for a whole batch. The rest is never fetched again: it goes on
-behind partitions that have had no turn yet. 1. The rest is not in hand: a partition that is stopped is reported at
-once, and its rest is dropped. Its consumed offset does not follow the client's position meanwhile
-(`Grant.waits_for_turn`). 2. A partition's records stay in order: what is fetched of it meanwhile comes behind its rest,
-and an error that ends it behind both. 3. The partition that has waited longest for its turn is the next one; before
-those that wait alike comes what has just arrived.
+`Delays` has partitions of retry topics, and of handlers with `delay_ms`, that wait for their time. A topic's records
+all wait equally long, so the first of a partition is the first whose time comes: until then the partition is delayed,
+not fetched, and the others go on. It is fetched again from there. 1. No record is handled before its time: its
+timestamp and the topic's delay. 2. Where many records wait, one behind the other, a partition is fetched again a few
+times within the delay, not for each: what the client has fetched ahead is thrown away every time. 3. A record whose
+timestamp is ahead of our clock waits for the delay from when it was met first, and those that were behind it then with
+it: no clock that lies holds a partition for longer.
 
 `HeadOfLine` prevents that a partition waits behind others in the client's queue. librdkafka gives records out in the
 order in which it got them: what it has fetched ahead of some partitions comes before the first record of a partition
@@ -28,194 +16,38 @@ that the client has is taken in, up to `ahead_bytes`: in the client no partition
 the client's queue fills up, as it should. When a partition comes then, or a retry topic may have got a record, those of
 which something is in hand are paused for a moment: the client throws away what it has fetched of them, gives out what
 is left, and fetches them again later. That costs as much as its queue holds, once each time.
+
+`Backpressure` is what the worker keeps in memory for when there is a free slot, and what it does if that is too much.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from kunicorn.handler.call import fitting
-from kunicorn.handler.config import HandlerConfig
-from kunicorn.handler.registry import Handling
+from kunicorn.handler.config import HandlerConfig, route
+from kunicorn.handler.record import offset_of
+from kunicorn.handler.rows import Run, ends
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
-from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.worker.fetch import Run, kept_bytes
-from kunicorn.worker.partitions import GrantTable, SequentialTable
-from kunicorn.worker.progress import Grant
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.text import utc
+from kunicorn.worker.progress import Bounds, Grant, GrantState
+from kunicorn.worker.scheduler import Scheduler
+
+log = logging.getLogger("kunicorn.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Size of a full batch, and how long its first record waits for one."""
-
-    records: int
-    bytes: int | None
-    wait_ns: int
-    memory: int
-
-    def full(self, messages: list[Message]) -> int:
-        """Number of leading messages that make full batches: such as nothing fits into any more."""
-        at = 0
-        while True:
-            some = messages[at : at + self.records]
-            size = fitting(some, self.bytes) if some else 0
-            if size < self.records and at + size >= len(messages):
-                return at
-            at += size
-
-
-def bounds_of(handling: Handling[Any]) -> Bounds | None:
+def bounds_of(config: HandlerConfig) -> Bounds | None:
     """Bounds of a handler's batches; None: it takes one record at a time."""
-    if handling.batch_max_records is None:
+    if not config.batches:
         return None
-    batching = handling.batching
-    wait_ns = batching.batch_max_ms * NANOSECONDS // 1000
-    return Bounds(handling.batch_max_records, batching.batch_max_bytes, wait_ns, batching.memory_bytes)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    grant: Grant
-    assignments: int
-    """How many the grant had by then."""
-    leader_epoch: int
-    since: int
-    messages: list[Message]
-    bytes: int
-    put_back: bool = False
-    """Some of it was about to be handled, and only the time was over."""
-
-
-class BatchBuffer:
-    """Records that wait for a fuller batch. Caller: the runner, for everything."""
-
-    def __init__(self, bounds: Bounds, table: SequentialTable) -> None:
-        self._bounds = bounds
-        self._table = table
-        self._waiting: dict[TopicPartition, _Waiting] = {}
-        self._bytes = 0
-        self._since = 0
-        """Since when what was given out last had waited."""
-
-    def add(self, run: Run, now: int) -> Iterator[Run]:
-        """Take in a run; yields runs to be handled now, in order. Handle each before asking for the next."""
-        waiting = self._waiting.get(run.tp)
-        if waiting is not None and not self._counts(waiting):
-            self._forget(run.tp)
-        # Put back, it is asked for again: one epoch's records do not wait with those of another.
-        while (waiting := self._waiting.get(run.tp)) is not None and waiting.leader_epoch != run.leader_epoch:
-            yield self._take(run.tp)
-        grant = self._table.fetching(run.tp)
-        if grant is None:
-            return
-        waiting = self._keep(run, grant, now)
-        full = self._bounds.full(waiting.messages)
-        if self._is_urgent(run.tp, waiting):
-            full = len(waiting.messages)
-        if full:
-            yield from self._cut(run.tp, waiting, full, now)
-        yield from self._over_memory()
-
-    def due(self, now: int) -> Iterator[Run]:
-        """Runs that have waited long enough. Handle each before asking for the next."""
-        for tp, waiting in list(self._waiting.items()):
-            if not self._counts(waiting):
-                self._forget(tp)
-            elif now - waiting.since >= self._bounds.wait_ns:
-                yield self._take(tp)
-            elif waiting.put_back:
-                waiting.put_back = False
-                if full := self._full(tp, waiting):
-                    yield from self._cut(tp, waiting, full, waiting.since)
-
-    def rest_of(self, tp: TopicPartition) -> Iterator[Run]:
-        """Waiting runs of that partition, as nothing more comes. Handle each before asking for the next."""
-        if (waiting := self._waiting.get(tp)) is not None:
-            if self._counts(waiting):
-                yield self._take(tp)
-            else:
-                self._forget(tp)
-
-    @property
-    def puts_back(self) -> bool:
-        """Whether some of the waiting records were put back, and are to be handled in the next turn."""
-        return any(waiting.put_back for waiting in self._waiting.values())
-
-    def put_back(self, run: Run) -> None:
-        """Take back the rest of the run given out last, whose turn is over: it comes before the partition's other
-        waiting records, and has waited since then.
-        """
-        since = self._since
-        behind = self._take(run.tp).messages if run.tp in self._waiting else []
-        if (grant := self._table.fetching(run.tp)) is not None:
-            self._keep(Run(run.tp, run.leader_epoch, run.messages + behind), grant, since).put_back = True
-
-    def patience(self, now: int, longest: float) -> float:
-        """Seconds until the first record has waited long enough, at most `longest`."""
-        if not self._waiting:
-            return longest
-        if self.puts_back:
-            return 0.0
-        oldest = min(waiting.since for waiting in self._waiting.values())
-        return min(longest, max(0.0, (oldest + self._bounds.wait_ns - now) / NANOSECONDS))
-
-    def _counts(self, waiting: _Waiting) -> bool:
-        return self._table.goes_on_behind(waiting.grant, waiting.assignments)
-
-    def _cut(self, tp: TopicPartition, waiting: _Waiting, full: int, since: int) -> Iterator[Run]:
-        rest = waiting.messages[full:]
-        self._take(tp)
-        # Before it is given out: whoever's time is over then asks for nothing more. Where a record of it fails, its
-        # partition is parked, and the rest is fetched again after it.
-        if rest:
-            self._keep(Run(tp, waiting.leader_epoch, rest), waiting.grant, since)
-        yield Run(tp, waiting.leader_epoch, waiting.messages[:full])
-
-    def _full(self, tp: TopicPartition, waiting: _Waiting) -> int:
-        """Number of records put back that are to be handled: none of them waits while they take too much memory."""
-        if self._is_urgent(tp, waiting) or self._bytes > self._bounds.memory:
-            return len(waiting.messages)
-        return self._bounds.full(waiting.messages)
-
-    def _is_urgent(self, tp: TopicPartition, waiting: _Waiting) -> bool:
-        """Whether waiting gains nothing: a batch killed workers here, or its first record did."""
-        return bool(waiting.grant.poison) or self._table.singly.get(tp, NO_OFFSET) != NO_OFFSET
-
-    def _over_memory(self) -> Iterator[Run]:
-        while self._waiting and self._bytes > self._bounds.memory:
-            tp = min(self._waiting, key=lambda tp: self._waiting[tp].since)
-            yield self._take(tp)
-            if (waiting := self._waiting.get(tp)) is not None and waiting.put_back:
-                return  # The turn is over: it is the next one's first.
-
-    def _keep(self, run: Run, grant: Grant, since: int) -> _Waiting:
-        waiting = self._waiting.get(run.tp)
-        if waiting is None:
-            waiting = self._waiting[run.tp] = _Waiting(grant, grant.assignments, run.leader_epoch, since, [], 0)
-            grant.waits_for_batch = True
-        more = kept_bytes(run.messages)
-        waiting.messages += run.messages
-        waiting.bytes += more
-        self._bytes += more
-        return waiting
-
-    def _take(self, tp: TopicPartition) -> Run:
-        waiting = self._waiting.pop(tp)
-        waiting.grant.waits_for_batch = False
-        self._since = waiting.since
-        self._bytes -= waiting.bytes
-        return Run(tp, waiting.leader_epoch, waiting.messages)
-
-    def _forget(self, tp: TopicPartition) -> None:
-        if tp in self._waiting:
-            self._take(tp)
+    batching = config.batching
+    wait_ns = batching.batch_max_ms * _NS_PER_MS
+    return Bounds(config.batch_max_records, batching.batch_max_bytes, wait_ns, batching.memory_bytes)
 
 
 _NS_PER_MS = 1_000_000
@@ -230,56 +62,132 @@ class Wait(NamedTuple):
     offset: int
     due_ms: int
     milliseconds: int
+    ahead_ms: int = 0
+    """So far its timestamp is ahead of our clock."""
 
 
-def ripe(messages: Sequence[Message], delay_ms: int, now_ms: int) -> tuple[int, Wait | None]:
+def ripe(
+    messages: Sequence[Message], delay_ms: int, now_ms: int, waited_up_to: int = NO_OFFSET
+) -> tuple[int, Wait | None]:
     """Number of leading messages that have waited for `delay_ms`, and the next one's wait. Pure.
 
-    A time that lies ahead of our clock, as another host's does, makes no record wait for longer than the delay.
+    A time that lies ahead of our clock, as another host's does, makes no record wait for longer than the delay: those
+    up to the offset `waited_up_to` were there a delay ago.
     """
     for count, message in enumerate(messages):
         kind, sent_ms = message.timestamp()
-        if kind == TIMESTAMP_NOT_AVAILABLE:
+        offset = offset_of(message)
+        if kind == TIMESTAMP_NOT_AVAILABLE or sent_ms < 0 or (sent_ms > now_ms and offset <= waited_up_to):
             continue
         due_ms = min(sent_ms, now_ms) + delay_ms
         if due_ms > now_ms:
             least = min(delay_ms // _SHARE, _MOST_MS)
-            return count, Wait(message.offset() or 0, due_ms, max(due_ms - now_ms, least))
+            return count, Wait(offset, due_ms, max(due_ms - now_ms, least), max(0, sent_ms - now_ms))
     return len(messages), None
 
 
-def delays_of(configs: Iterable[HandlerConfig]) -> Mapping[str, int]:
+class TopicDelays(Mapping[str, int]):
+    """Delays in milliseconds by topic, where handlers have some: those of their retry topics, which are listed, and of
+    all other topics that are theirs, which are found."""
+
+    def __init__(self, configs: Sequence[HandlerConfig]) -> None:
+        self._retries = retry_delays(configs)
+        self._topics = [config.topics for config in configs]
+        self._delays = [config.delay_ms or None for config in configs]
+        self._found: dict[str, int | None] = dict(self._retries)
+
+    def __getitem__(self, topic: str) -> int:
+        if topic not in self._found:
+            number = 0 if len(self._topics) == 1 else route(self._topics, topic)
+            self._found[topic] = None if number is None else self._delays[number]
+        if (found := self._found[topic]) is None:
+            raise KeyError(topic)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._retries)
+
+    def __len__(self) -> int:
+        return len(self._retries)
+
+
+def retry_delays(configs: Iterable[HandlerConfig]) -> dict[str, int]:
     """Retry topics of these handlers, with their delays in milliseconds."""
     return {topic.name: topic.delay_ms for config in configs for topic in config.retry_topics}
 
 
+def delays_of(configs: Sequence[HandlerConfig]) -> Mapping[str, int]:
+    """Topics whose records wait, with their delays in milliseconds."""
+    return TopicDelays(configs) if any(config.delay_ms for config in configs) else retry_delays(configs)
+
+
+class Delayed(Protocol):
+    """The table of partitions, as `Delays` sees it."""
+
+    def delay(self, tp: TopicPartition, why: str) -> Grant | None: ...
+    def end_delay(self, grant: Grant) -> None: ...
+
+
+class _Ahead(NamedTuple):
+    """Records of a partition with timestamps ahead of our clock."""
+
+    up_to: int
+    """Offset of the last one that was there when the first was met."""
+    due_ms: int
+    """They have waited then."""
+
+
+_NOTABLE_MS = 60_000
+"""Clocks differ by seconds; who is further ahead is named in the log."""
+
+
 class Delays:
-    """Delayed partitions of retry topics. Caller: the runner, for everything. `now` is nanoseconds of
+    """Delayed partitions. Caller: the runner, for everything. `now` is nanoseconds of
     `clock.now_ns`.
     """
 
-    def __init__(self, table: GrantTable) -> None:
+    def __init__(self, table: Delayed, delays: Mapping[str, int]) -> None:
+        """`delays`: milliseconds, by topic."""
         self._table = table
-        self._delays = table.settings.delays
+        self._delays = delays
+        self._ahead: dict[TopicPartition, _Ahead] = {}
         self._waiting: list[tuple[int, int, Grant]] = []
         """Heap of (when it is to be fetched again, grant's number, grant)."""
 
-    def split(self, tp: TopicPartition, messages: list[Message]) -> tuple[list[Message], Wait | None, list[Message]]:
-        """Messages whose time has come, the next one's wait, and messages that have to wait. Handle the first ones
+    def split(self, tp: TopicPartition, messages: Run) -> tuple[Run, Wait | None]:
+        """Messages whose time has come, and the next one's wait: the others are fetched again. Take in the first ones
         before `delay`.
         """
         delay_ms = self._delays.get(tp.topic)
         if delay_ms is None:
-            return messages, None, []
-        count, wait = ripe(messages, delay_ms, wall_ms())
-        return messages[:count], wait, messages[count:]
+            return messages, None
+        now_ms, ahead = wall_ms(), self._ahead.get(tp)
+        waited = ahead.up_to if ahead is not None and ahead.due_ms <= now_ms else NO_OFFSET
+        count, wait = ripe(messages, delay_ms, now_ms, waited)
+        if wait is not None and wait.ahead_ms:
+            wait = self._bounded(tp, wait, ends(messages)[1], now_ms)
+        return messages[:count], wait
+
+    def _bounded(self, tp: TopicPartition, wait: Wait, last: int, now_ms: int) -> Wait:
+        """The wait of a record whose timestamp is ahead of our clock: counted from when it was met first."""
+        ahead = self._ahead.get(tp)
+        if ahead is not None and now_ms < ahead.due_ms and wait.offset <= ahead.up_to:
+            return wait._replace(due_ms=ahead.due_ms, milliseconds=ahead.due_ms - now_ms)
+        self._ahead[tp] = _Ahead(last, wait.due_ms)
+        if wait.ahead_ms > _NOTABLE_MS:
+            log.warning(
+                f"{tp}@{wait.offset} has a timestamp {wait.ahead_ms / 1000:.0f} s ahead of this clock: it waits for "
+                f"the topic's delay from now on, and no longer. Correct its producer's clock, or this one"
+            )
+        return wait
 
     def delay(self, tp: TopicPartition, wait: Wait, now: int) -> None:
         """Stop fetching the partition for so long; does nothing where it ended meanwhile, or waits for something
         else.
         """
-        at = datetime.fromtimestamp(wait.due_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        why = f"offset {wait.offset} of this retry topic waits for its time, {at}"
+        why = f"offset {wait.offset} waits for its time, {utc(wait.due_ms, 'milliseconds')}"
+        if wait.ahead_ms:
+            why += f" (its timestamp is {wait.ahead_ms / 1000:.0f} s ahead of this clock)"
         if (grant := self._table.delay(tp, why)) is not None:
             heapq.heappush(self._waiting, (now + wait.milliseconds * _NS_PER_MS, grant.number, grant))
 
@@ -290,144 +198,6 @@ class Delays:
             self._table.end_delay(grant)
 
 
-@dataclass(slots=True)
-class _Left:
-    grant: Grant
-    assignments: int
-    """How many the grant had by then."""
-    runs: deque[Run] = field(default_factory=deque)
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    grant: Grant
-    assignments: int
-    error: Message
-
-
-class TurnBuffer:
-    """Records whose turn is over, by partition. Caller: the runner, for everything."""
-
-    def __init__(self, table: SequentialTable) -> None:
-        self.bytes = 0
-        """About so much is kept: what is left of partitions that have ended counts until their turn."""
-        self._table = table
-        self._left: dict[TopicPartition, _Left] = {}
-        """What has just arrived first."""
-        self._served: dict[TopicPartition, int] = {}
-        """When it last had a turn, in turns; the others have had none since something was left over."""
-        self._turns = 0
-        self._ends: dict[TopicPartition, _End] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
-
-    def partitions(self) -> Iterable[TopicPartition]:
-        """Partitions of which something is left."""
-        return self._left.keys()
-
-    def keep(self, runs: Iterable[Run]) -> None:
-        """Add runs that are not begun: behind the rest of their partitions, and behind the other partitions."""
-        for run in runs:
-            left = self._left.get(run.tp)
-            if left is not None and not self._counts(left):
-                self._drop(run.tp)
-                left = None
-            if left is None:
-                if (grant := self._table.fetching(run.tp)) is None:
-                    continue
-                grant.waits_for_turn = True
-                left = self._left[run.tp] = _Left(grant, grant.assignments)
-            left.runs.append(run)
-            self._count(left, kept_bytes(run.messages))
-
-    def arrived(self, runs: Iterable[Run]) -> None:
-        """Add runs that were fetched: partitions of which nothing was left come first."""
-        before, self._left = self._left, {}
-        behind: list[Run] = []
-        for run in runs:
-            if run.tp in before:
-                behind.append(run)
-            else:
-                self.keep([run])
-        self._left |= before
-        self.keep(behind)
-
-    def runs(self) -> Iterator[Run]:
-        """Runs that are left, by partition. Handle each before asking for the next; `put_back` the rest."""
-        for tp in sorted(self._left, key=lambda tp: self._served.get(tp, 0)):
-            while (left := self._left.get(tp)) is not None:
-                if not self._counts(left):
-                    self._drop(tp)
-                    break
-                run = left.runs.popleft()
-                self._count(left, -kept_bytes(run.messages))
-                if not left.runs:
-                    self._drop(tp)
-                yield run
-
-    def served(self, tp: TopicPartition) -> None:
-        """Note that the partition's turn is over."""
-        self._turns += 1
-        self._served[tp] = self._turns
-
-    def put_back(self, run: Run) -> None:
-        """Take back the rest of a run whose turn is over."""
-        left = self._left.get(run.tp)
-        if left is not None and self._counts(left):
-            left.runs.appendleft(run)
-            self._count(left, kept_bytes(run.messages))
-        else:
-            self.keep([run])
-
-    # -- errors in place of records --------------------------------------------------------------------------------
-
-    @property
-    def errors(self) -> bool:
-        """Whether some error is to be met."""
-        return bool(self._ends)
-
-    def end(self, tp: TopicPartition, error: Message) -> None:
-        """Note an error of the client's, behind the rest of the partition. The first one counts: librdkafka reads on
-        within a damaged batch, and what it says of that names nothing that is there.
-        """
-        if (grant := self._table.fetching(tp)) is not None and not self.ends(tp):
-            self._ends[tp] = _End(grant, grant.assignments, error)
-
-    def ends(self, tp: TopicPartition) -> bool:
-        """Whether the partition has an error to be met, which no record may pass."""
-        end = self._ends.get(tp)
-        return end is not None and self._counts(end)
-
-    def ending(self) -> list[TopicPartition]:
-        """Partitions with nothing left before their error."""
-        for tp in [tp for tp, end in self._ends.items() if not self._counts(end)]:
-            # It is assigned again, and would meet the error again, if it is still there.
-            del self._ends[tp]
-        return [tp for tp in self._ends if tp not in self._left]
-
-    def take_error(self, tp: TopicPartition) -> Message:
-        """Error of the partition, which is met now."""
-        return self._ends.pop(tp).error
-
-    # -- internals -------------------------------------------------------------------------------------------------
-
-    def _counts(self, left: _Left | _End) -> bool:
-        return self._table.goes_on_behind(left.grant, left.assignments)
-
-    def _drop(self, tp: TopicPartition) -> None:
-        left = self._left.pop(tp)
-        if not self._left:
-            self._served.clear()
-        left.grant.waits_for_turn = False
-        self.bytes -= left.bytes
-
-    def _count(self, left: _Left, more: int) -> None:
-        left.bytes += more
-        self.bytes += more
-
-
 _LOOK_NS = NANOSECONDS
 """So long others are held back: a fetch under way may wait half a second for records (`fetch.wait.max.ms`) before the
 next one asks for a partition that has come."""
@@ -435,23 +205,27 @@ _LEAST_INTERVAL_NS = NANOSECONDS
 
 
 class Buffered(Protocol):
-    """Fetched records that are not begun, as `HeadOfLine` sees them."""
+    """The table of partitions, as `HeadOfLine` sees it."""
 
     @property
+    def paused(self) -> bool: ...
+    @property
+    def came_at(self) -> int: ...
+    @property
     def bytes(self) -> int: ...
-
-    def partitions(self) -> Iterable[TopicPartition]:
-        """Partitions of which something is kept."""
+    def partitions(self) -> Iterable[TopicPartition]: ...
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def resume(self) -> None: ...
 
 
 class HeadOfLine:
     """Back-pressure towards the client. Caller: the runner, between turns. `now` is nanoseconds of `clock.now_ns`."""
 
-    def __init__(self, table: GrantTable, kept: Buffered) -> None:
+    def __init__(self, table: Buffered, most_bytes: int, delays: Mapping[str, int]) -> None:
+        """`delays`: milliseconds, by retry topic."""
         self._table = table
-        self._kept = kept
-        self._most_bytes = table.settings.ahead_bytes
-        self._delays = table.settings.delays
+        self._most_bytes = most_bytes
+        self._delays = delays
         self._until = 0
         self._looked_at = 0
         self._record_bytes = 1000
@@ -460,18 +234,19 @@ class HeadOfLine:
         """Approximate number of records that may be taken in; 0: the client is not to be asked. Blocks for a round trip
         to the client's thread where partitions are paused or resumed.
         """
-        kept, looks = self._kept.bytes, self._looks(now)
+        kept, looks = self._table.bytes, self._looks(now)
         if not looks or kept < self._most_bytes // 2:
             self.resume()
         most = self._most_bytes
         if kept >= most and looks:
-            self._table.pause(self._kept.partitions())
+            self._table.pause(self._table.partitions())
             most += most // 2
         return -(-(most - kept) // self._record_bytes) if kept < most else 0
 
-    def took(self, batch: Sequence[Message]) -> None:
-        """Note a fetched batch: the next records are about as large."""
-        self._record_bytes = kept_bytes(batch) // len(batch)
+    def took(self, records: int, nbytes: int) -> None:
+        """Note what was taken in: the next records are about as large."""
+        if records and nbytes:
+            self._record_bytes = nbytes // records
 
     def resume(self) -> None:
         """Resume all paused partitions."""
@@ -486,3 +261,55 @@ class HeadOfLine:
             if now - self._looked_at >= interval:
                 self._looked_at, self._until = now, now + _LOOK_NS
         return now < max(self._until, self._table.came_at + _LOOK_NS)
+
+
+class Backpressure:
+    """Back-pressure within the worker. Ordinarily the loop just stops polling when the buffer is full. If nothing that
+    is buffered may start in some handler's free slots (say, one slow key fills it all), the tail of the largest
+    partition is dropped and fetched again later, so that the others go on. Every caller holds the table's lock.
+    """
+
+    def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:
+        self._scheduler = scheduler
+        self._most_bytes = most_bytes
+        self._aside: list[Grant] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether the loop is to stop fetching."""
+        return self._scheduler.waiting_bytes >= self._most_bytes
+
+    def set_aside(self, grants: Iterable[Grant]) -> Grant | None:
+        """Drop the tail of the partition that has the most, where that is needed: the client gives out no more of it,
+        and the rest is fetched again when what is kept is done.
+        """
+        every = list(grants)
+        if not any(self._scheduler.starved(slots) for slots in {each.tracker.slots for each in every}):
+            return None
+        queued = [each for each in every if each.tracker.bytes and each.state is GrantState.FETCHING]
+        if not queued:
+            return None
+        largest = max(queued, key=lambda each: each.tracker.bytes)
+        first = self._scheduler.shed(largest.tracker, self._share(len(every)))
+        if first is None:
+            return None
+        largest.resume_at, largest.state = Position(*first), GrantState.ASIDE
+        self._aside.append(largest)
+        return largest
+
+    def fetched_again(self, partitions: int) -> list[Grant]:
+        """Partitions set aside (of `partitions` in all) of which what was kept is mostly done; they are to be assigned
+        again.
+        """
+        if not self._aside:
+            return []
+        aside = [each for each in self._aside if each.state is GrantState.ASIDE]
+        ready = [each for each in aside if each.tracker.bytes * 4 <= self._share(partitions)]
+        self._aside = [each for each in aside if each not in ready]
+        for each in ready:
+            each.state = GrantState.WAITING
+        return ready
+
+    def _share(self, partitions: int) -> int:
+        """Bytes that one partition may keep while it is set aside: all of them together leave something over."""
+        return self._most_bytes // (partitions + 1)

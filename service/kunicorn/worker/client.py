@@ -15,11 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 
 from kunicorn.ipc.messages import Family, Password, Sample, Token
+from kunicorn.librdkafka.errors import parted
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared, Kind
+from kunicorn.worker.fetch import Taken, ends_grant, faults_of, gathered_runs, runs
 
 
 class Login:
@@ -62,6 +64,11 @@ class Login:
             for producer in self._producers:
                 producer.set_sasl_credentials(password.username, password.value)
             consumer.set_sasl_credentials(password.username, password.value)
+
+    def password(self, first: str) -> str:
+        """The current password, for our own connections; `first`: that of the settings. Caller: any thread."""
+        latest = self._password or self._latest
+        return first if latest is None else latest.value
 
     def bearer(self, config: str | None) -> tuple[str, float, str, dict[str, str]]:
         """confluent-kafka's `oauth_cb`, called when the client is made and when 80 % of a token's life are over.
@@ -176,6 +183,24 @@ class Client:
     consumer: Consumer
     topics: KnownTopics
     login: Login
+
+    def take(self, most: int, seconds: float, *, gathers: bool, several_topics: bool) -> Taken | None:
+        """Up to `most` records, those that are there; None if none comes in so many seconds. `consume(n, t)` alone
+        would wait the whole `t` unless `n` records come.
+
+        `gathers`: each partition's records together. `several_topics`: neighbours may be of different topics.
+        """
+        batch: list[Message] = []
+        if seconds > 0:
+            if (first := self.consumer.poll(seconds)) is None:
+                return None
+            batch.append(first)
+        batch += self.consumer.consume(most - len(batch), 0)
+        if not batch:
+            return None
+        records, errors = parted(batch, ends_grant)
+        cut = gathered_runs if gathers else runs
+        return Taken(cut(records, several_topics), faults_of(errors))
 
     def log_in(self) -> None:
         """Give the clients a password that has come."""

@@ -24,6 +24,7 @@ from kunicorn.ipc.messages import (
     Pong,
     ToWorker,
 )
+from kunicorn.observe import logs
 from kunicorn.worker.assembly import Assembled
 from kunicorn.worker.linux import ResidentMemory
 from kunicorn.worker.stats import Collecting
@@ -65,9 +66,9 @@ class Control(threading.Thread):
         except SupervisorGone:
             os._exit(ExitCode.BUG)
         except PeerError as error:
-            _die(f"worker {os.getpid()}: the supervisor sent nonsense, exiting: {error}\n")
+            _die(f"the worker ends: the supervisor sent nonsense: {error}")
         except BaseException:
-            _die(f"worker {os.getpid()}: the control thread broke, exiting\n{traceback.format_exc()}")
+            _die("the worker ends: its control thread broke", exception=traceback.format_exc()[-_TRACEBACK:])
 
     def say_last(self) -> None:
         """Report what was counted since the last Ping. Caller: the runner's thread, when everything is drained."""
@@ -110,13 +111,20 @@ class Control(threading.Thread):
             families=families[0],
             client_families=families[1],
             in_flight=self._table.in_flight(),
+            rates=self._worker.rate_uses(),
+            broken_circuits=self._table.broken_circuits(),
         )
 
 
-def _die(text: str) -> NoReturn:
-    """Exit now. The text is written only where that cannot block: a full stderr must not make an orphan."""
+_TRACEBACK = select.PIPE_BUF // 2
+"""Characters; a line of more than PIPE_BUF bytes might block."""
+
+
+def _die(event: str, **fields: str) -> NoReturn:
+    """Exit now. The line is written only where that cannot block: a full stderr must not make an orphan."""
     poll = select.poll()
     poll.register(_STDERR, select.POLLOUT)
     if poll.poll(0):
-        os.write(_STDERR, text.encode()[-select.PIPE_BUF :])
+        line = logs.rendered("error", "kunicorn.worker", {"event": event, **fields})
+        os.write(_STDERR, f"{line}\n".encode()[-select.PIPE_BUF :])
     os._exit(ExitCode.BUG)

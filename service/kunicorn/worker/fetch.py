@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from kunicorn.handler.record import Record
+from kunicorn.handler.rows import Rows
+from kunicorn.handler.rows import Run as Records
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, Stopped
 from kunicorn.librdkafka.errors import DAMAGED, RETRIABLE, UNREACHED, fault_of, log_client_error, log_refused_fetch
 from kunicorn.positions import NO_EPOCH, TopicPartition
@@ -21,15 +23,28 @@ class Run(NamedTuple):
 
     tp: TopicPartition
     leader_epoch: int
-    messages: list[Message]
+    messages: Records
+
+
+Fault = tuple[TopicPartition, FailureKind, str]
+"""A partition that gives out nothing more, the kind of failure, and the error for people."""
+
+
+class Taken(NamedTuple):
+    """What a client has given out. A partition's fault comes after its records."""
+
+    runs: Iterable[Run]
+    faults: Iterable[Fault]
 
 
 _MESSAGE_BYTES = 500
 """What a message takes besides its value, in librdkafka and as Python's object."""
 
 
-def kept_bytes(messages: Sequence[Message]) -> int:
-    """Approximate memory of the messages: keys and headers are taken to be as large as the first one's."""
+def kept_bytes(messages: Records) -> int:
+    """Memory of the records; of messages it is a guess: keys and headers are taken to be as large as the first's."""
+    if isinstance(messages, Rows):
+        return messages.nbytes
     beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
     return sum(map(len, messages)) + beside_value * len(messages)
 
@@ -163,8 +178,8 @@ def ends_grant(error: KafkaError) -> bool:
     return kind_of(error.code(), error.str()) is not None
 
 
-def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, FailureKind, str], None]) -> None:
-    """React to the client's errors: those that end a partition's grant are told to `broken`."""
+def faults_of(errors: Iterable[Message]) -> Iterator[Fault]:
+    """Of the client's errors those that end a partition's grant; the others are logged."""
     for message in errors:
         error, topic, partition = message.error(), message.topic(), message.partition()
         if error is None:
@@ -177,4 +192,4 @@ def meet_errors(errors: Iterable[Message], broken: Callable[[TopicPartition, Fai
             log_client_error(error)
         else:
             tp = TopicPartition(topic, partition)
-            broken(tp, kind, explained(tp, kind, error.code(), error.str()))
+            yield tp, kind, explained(tp, kind, error.code(), error.str())

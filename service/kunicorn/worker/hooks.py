@@ -191,7 +191,7 @@ class Revocations:
         """Interrupt the running hook, for a partition that has to be given up now. Caller: a signal handler."""
         if (handling := self._interruptible) is not None:
             self._interruptible = None
-            handling.calls.interrupt(DrainDeadline())
+            handling.calls.interrupt_hook(DrainDeadline())
 
     def _call(self, handling: Handling[Any], name: str, partitions: Mapping[TopicPartition, int]) -> None:
         hook = getattr(handling.handler, name)

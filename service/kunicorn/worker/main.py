@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from kunicorn.errors import ExitCode, PeerError
@@ -21,7 +21,7 @@ from kunicorn.handler.retry import describe
 from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Configure, FrameError, Ready
-from kunicorn.observe import logs
+from kunicorn.observe import logs, prints
 from kunicorn.observe.logs import LogWriter
 from kunicorn.worker.assembly import CannotServe, assemble
 from kunicorn.worker.control import Control
@@ -31,6 +31,8 @@ from kunicorn.worker.stats import Collecting
 log = logging.getLogger("kunicorn.worker")
 
 _LAST_LINES_SECONDS = 1.0
+
+Place = Callable[[], Mapping[str, Any]]
 
 
 def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
@@ -44,15 +46,12 @@ def run(channel_fd: int, ledger_fd: int, supervisor: int, hop: int) -> NoReturn:
         if _set_up_process(supervisor, hop):
             status = _serve(BlockingChannel(channel_fd), Ledger(ledger_fd))
     except SupervisorGone:
-        pass  # It ends, and has said why; a line that is no log line, beside its own, would only hide that.
-    except PeerError as error:
-        print(f"worker {os.getpid()}: {error}", file=sys.stderr)
+        pass  # It ends, and has said why; a line of ours would only hide that.
     except BaseException:
-        traceback.print_exc()
+        log.exception("the worker ends before its log has begun")
     finally:
         with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            prints.finish()
         os._exit(status)
 
 
@@ -109,12 +108,24 @@ def _serve(channel: BlockingChannel, ledger: Ledger) -> int:
         raise FrameError(f"the first message is {type(configure).__name__}, not Configure")
     name_process(f"kunicorn-w{configure.worker}")
     written = logs.configure(configure.log_level, configure.log_format, f"worker-{configure.worker}")
+    prints.take_over()
     try:
         return _work(configure, channel, ledger, written)
     except CannotServe as failure:
         channel.send(failure.report)
         return failure.status
+    except SupervisorGone:
+        raise
+    except PeerError as error:
+        log.error("the worker ends: %s", error)
+        return ExitCode.BUG
+    except BaseException:
+        # Here, as what is said when the writer is closed is lost.
+        log.exception("the worker broke")
+        return ExitCode.BUG
     finally:
+        with contextlib.suppress(Exception):
+            prints.finish()
         written.close(_LAST_LINES_SECONDS)
 
 
@@ -124,7 +135,7 @@ def _work(configure: Configure, channel: BlockingChannel, ledger: Ledger, writte
     made = assemble(configure, ledger, channel.send)
     runner, statistics = made.runner, made.statistics
     signal.signal(signal.SIGUSR1, lambda number, frame: runner.on_interruption())
-    logs.tell_place(runner.place)
+    logs.tell_place(_within_span(runner.place) if any(each.tracing for each in configure.handlers) else runner.place)
     load.tune_gc()
     channel.send(Ready())
     collecting = Collecting(statistics.families if statistics is not None else None)
@@ -135,6 +146,13 @@ def _work(configure: Configure, channel: BlockingChannel, ledger: Ledger, writte
     control.say_last()
     _tear_down(made.handlings)
     return ExitCode.CLEAN
+
+
+def _within_span(place: Place) -> Place:
+    """The record in hand, and the span that it is handled in."""
+    from kunicorn.handler.tracing import span_in_hand
+
+    return lambda: {**place(), **span_in_hand()}
 
 
 def _reseed() -> None:

@@ -1,32 +1,37 @@
 """Progress of a partition in a worker: its grant, its records in flight, their lanes, its consumed offset. Pure;
 changed under the table's lock.
 
-- `Interrupts`: what stops the loop before its next record.
+- `Interrupts`: what stops the loop's own calls before their next record.
 - `Grant`: one partition handed out to this worker, from StartFetcher to the final report.
-- `InFlight`: a record on its way where several are in hand; `Lane`: the records that are handled one after the other;
-  `OffsetTracker`: how far its partition is, and what may start by that.
-- `Slots`: how many records one handler may have in hand at a time, and what they may take next. Every handler has its
-  own, with its own order; `scheduler.Scheduler` decides over all of them.
+- `InFlight`: records on their way from the client until they are done with: one, or a run of several that one call
+  gets; `Lane`: those that are handled one after the other; `OffsetTracker`: how far their partition is.
+- `Slots`: how many calls one handler may have at a time, and what they may take next. Every handler has its own, with
+  its own order; `scheduler.Scheduler` decides over all of them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
-from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.outputs import Outgoing
-from kunicorn.ipc.bitmap import WINDOW, with_partitions, written
-from kunicorn.ipc.ledger import CONSUMED, HAND_COUNT, HAND_END, HAND_OFFSET, HAND_SINCE, HANDLED, LEADER_EPOCH
-from kunicorn.ipc.messages import Failed
+from kunicorn.handler.retry import End
+from kunicorn.handler.rows import Run, fitting, without
+from kunicorn.ipc.bitmap import WINDOW, written
+from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
-from kunicorn.worker.produce.outbox import GivenUp
+from kunicorn.worker.fetch import ChunkPace
+from kunicorn.worker.produce.outbox import Entry, GivenUp
+
+if TYPE_CHECKING:
+    from kunicorn.worker.gate import Gate
+    from kunicorn.worker.mirror import Mirror
 
 
 class Interrupts(list[None]):
@@ -43,206 +48,96 @@ class Interrupts(list[None]):
 class GrantState(Enum):
     """State of an open grant; reported and failed grants have none, they are forgotten."""
 
-    #: Its slot is open; fetching starts when the runner has let go of its batch.
+    #: Its slot is open; fetching starts when the loop has let go of its batch.
     WAITING = "waiting"
-    #: Assigned to the client, nothing in hand.
+    #: Assigned to the client.
     FETCHING = "fetching"
-    #: The handler has records of it.
-    IN_HAND = "in hand"
-    #: In hand and to be given up: reported as soon as the handler returns.
+    #: To be given up: reported as soon as nothing of it is in hand, or on its way to the brokers.
     STOPPING = "stopping"
-    #: Its record failed and waits for the next try; not assigned to the client meanwhile.
-    PARKED = "parked"
     #: Its next record, of a retry topic, waits for its time; not assigned to the client meanwhile.
     DELAYED = "delayed"
     #: Not assigned to the client until what was fetched of it is mostly done, or to be ended then, as an error comes
-    #: next; only where several are in hand.
+    #: next.
     ASIDE = "aside"
 
 
 @dataclass(slots=True, eq=False)
 class Grant:
-    """One partition handed out to this worker. Changed only under the table's lock, except what is about failures and
-    batches, which is the runner's.
-    """
+    """One partition handed out to this worker, as the client and the supervisor see it. Changed only under the table's
+    lock."""
 
     number: int
     tp: TopicPartition
-    at: int
-    """Index of its ledger slot's first word."""
-    busy_at: int
-    """Index of the ledger's word for the time that its records have taken; behind it is that of the run's end."""
+    tracker: OffsetTracker
+    mirror: Mirror
     state: GrantState = GrantState.WAITING
     assigned: bool = False
-    failures: int = 0
-    """Failed tries of the record (or batch) that comes next."""
-    failing_since: int = 0
-    """When the first of them failed (nanoseconds of `clock.now_ns`)."""
-    poison: str = ""
-    """Why a record is not for the handler: it killed workers."""
-    poison_deaths: int = 0
-    poison_at: int = NO_OFFSET
-    """It is the first record from this offset on; what comes before it is handled, one by one."""
-    handled_to: int = NO_OFFSET
-    """Where outputs are sent: handled up to here, while the ledger tells how far they are delivered."""
-    refused_at: int = NO_OFFSET
-    """The record whose outputs the brokers refuse; from it on nothing more is put into the outbox."""
-    refusal: BaseException | None = None
-    """Why; met in place of the handler when that record comes again."""
-    refusals: int = 0
-    refused_before: int = NO_OFFSET
-    """How often that record was refused in a row, and which it was."""
-    refusal_number: int = 0
-    """Of the last refusal; only who met that one may rewind."""
-    singly_until: int = NO_OFFSET
-    """From where it is rewound to up to here, records are handled one at a time."""
-    rewinds: bool = False
-    """To be fetched again from the consumed offset on."""
-    assignments: int = 0
-    """How often it was assigned to the client: what was fetched before that comes once more."""
-    stopped: bool = False
-    """By the supervisor: it does not go on, whatever is refused."""
-    discarded: bool = False
-    """The grant is over: what it has left in the outbox is not to be delivered."""
-    last_word: Failed | None = None
-    """While settling: how it ends, where it is not by `FetcherStopped`."""
-    began_with: int | None = None
-    """See `FetcherStart`."""
-    ahead: frozenset[int] = frozenset()
-    """Offsets that are done, though one before them is not."""
-    waits_for_batch: bool = False
-    """While fetching: some of its records wait for a fuller batch, so that the client's position is ahead of us."""
-    waits_for_turn: bool = False
-    """Likewise: some wait for the next turn."""
-    held: Sequence[Message] = ()
-    """While parked: the record, or the batch as it was, to try again. Never more: the rest is fetched again."""
+    was_assigned: bool = False
+    """At any time before."""
     waits_for: str = ""
-    """While parked or put off: "retry", "dead_letter", "retry_topic" or "delay"."""
+    """While delayed: what `/status` calls it."""
     why: str = ""
-    """While parked or put off, in words."""
+    """While delayed, in words."""
     resume_at: Position | None = None
-    """From where it is fetched, if not from the next offset to handle: what lies between is known."""
-
-    def from_where(self, cells: memoryview) -> ClientPartition:
-        """The partition as the client takes it, from the next offset to handle on.
-
-        What is handled and not delivered yet lies before it: fetched again, its outputs would be sent twice.
-        """
-        if self.resume_at is not None:
-            return self._place(self.resume_at.offset, self.resume_at.leader_epoch)
-        return self._place(max(cells[self.at + CONSUMED], self.handled_to), cells[self.at + LEADER_EPOCH])
-
-    def place(self, cells: memoryview, offset: int) -> ClientPartition:
-        """That offset of the partition, as the client commits it."""
-        epoch, metadata = cells[self.at + LEADER_EPOCH], with_partitions(self.began_with, "")
-        if epoch == NO_EPOCH:
-            return ClientPartition(*self.tp, offset, metadata)
-        return ClientPartition(*self.tp, offset, metadata, epoch)
-
-    def _place(self, offset: int, epoch: int) -> ClientPartition:
-        if epoch == NO_EPOCH:
-            return ClientPartition(*self.tp, offset)
-        return ClientPartition(*self.tp, offset, leader_epoch=epoch)
-
-    def put_in_hand(self, cells: memoryview, following: Sequence[int], epoch: int, now: int) -> None:
-        """Note in the ledger that the handler is about to get the records before these offsets, written under
-        `epoch`.
-        """
-        at = self.at
-        if cells[at + LEADER_EPOCH] != epoch:
-            # Before the first offset of that epoch: an older offset with a newer epoch is harmless.
-            cells[at + LEADER_EPOCH] = epoch
-        cells[at + HAND_OFFSET] = following[0] - 1
-        cells[self.busy_at + HAND_END] = following[-1]
-        cells[at + HAND_SINCE] = now
-        cells[at + HAND_COUNT] = len(following)
-
-    def in_hand(self, cells: memoryview) -> int:
-        """First unfinished offset of what the handler has."""
-        return int(max(cells[self.at + HAND_OFFSET], cells[self.at + CONSUMED]))
-
-    def all_delivered(self, cells: memoryview) -> bool:
-        """Whether all that was handled is delivered; always so where nothing is sent."""
-        return self.handled_to <= int(cells[self.at + CONSUMED])
-
-    def handled(self, following: int) -> None:
-        self.handled_to = max(self.handled_to, following)
+    """From where it is fetched, if not from behind what has arrived: what was let go of comes again."""
+    failure: GrantFailure | None = None
+    """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
     @property
-    def takes_all_outputs(self) -> bool:
-        """Whether no output is to be left out."""
-        return not self.discarded and self.refused_at == NO_OFFSET
-
-    def takes_output_at(self, offset: int) -> bool:
-        """Whether outputs of that record are to be delivered."""
-        return not self.discarded and (self.refused_at == NO_OFFSET or offset < self.refused_at)
-
-    def refuse(self, offset: int, following: int, error: BaseException) -> int:
-        """Note that the brokers will not take outputs of the records from `offset` up to `following`; see
-        `outbox.Origin`.
-
-        One record has failed by that. Of a batch nobody knows whose output it was: its records are handled again, one
-        at a time.
-        """
-        if not self.takes_output_at(offset):
-            return 0
-        self.refusals = self.refusals + 1 if offset == self.refused_before else 1
-        self.refused_at = self.refused_before = offset
-        self.singly_until = following
-        self.refusal = error if following == offset + 1 else None
-        self.refusal_number += 1
-        return self.refusal_number
-
-    def put_down(self, cells: memoryview, finished: int) -> None:
-        """Note in the ledger that the handler has returned; `finished` records are done with."""
-        cells[self.at + HANDLED] += finished
-        cells[self.at + HAND_COUNT] = 0
-
-
-class Failing(Protocol):
-    """Holder of failed tries: a partition, or a single record where several are in hand."""
-
-    failures: int
-    failing_since: int
-    poison: str
-    poison_deaths: int
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def tp(self) -> TopicPartition: ...
-    @property
-    def held(self) -> Sequence[Message]:
-        """Records that wait; none when it was stopped meanwhile."""
-
-
-F = TypeVar("F", bound=Failing)
+    def busy(self) -> bool:
+        """Whether a record of it is in hand, or on its way to the brokers."""
+        return bool(self.tracker.running or self.tracker.sending)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt(Generic[F]):
+class GrantFailure:
+    """Why a grant ends that nobody stopped."""
+
+    kind: FailureKind
+    error: str
+    offset: int = NO_OFFSET
+    """Of the record that it is about, if it is about one."""
+
+    def told(self, offset: int) -> str:
+        """The error, for a grant that ends before that offset: one of a record further on names that."""
+        return self.error if self.offset in (NO_OFFSET, offset) else f"offset {self.offset}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
     """Records that failed together: one, or a batch."""
 
-    grant: F
-    records: Sequence[Message]
-    following: int
-    """The offset to go on from once they are done with."""
-    finished: int = 0
-    """Records handled before them in the same go."""
+    flight: InFlight
     nanoseconds: int = 0
+    """The time that the call took."""
     calls: int = 1
-    """Calls of the handler in that go, the failed one included; 0 where there was none."""
+    """Calls of the handler that this counts for; 0 where there was none."""
+
+    @property
+    def records(self) -> Sequence[Message]:
+        """All of them."""
+        return self.flight.messages
 
     @property
     def offset(self) -> int:
         """Offset of the first record."""
-        offset = self.records[0].offset()
-        return NO_OFFSET if offset is None else offset
+        return self.flight.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Size of a full batch, and how long its first record waits for one."""
+
+    records: int
+    bytes: int | None
+    wait_ns: int
+    memory: int
+    """Bytes of all that waits so, about."""
 
 
 LaneKey = Callable[[int, bytes | None], object]
 
-LANE_KEYS: dict[str, LaneKey] = {
+LANE_KEYS: Mapping[str, LaneKey] = {
     "partition": lambda offset, key: None,
     # Without a key there is no order to keep: Kafka itself spreads such records over the partitions as it likes.
     "key": lambda offset, key: offset if key is None else key,
@@ -253,44 +148,44 @@ LANE_KEYS: dict[str, LaneKey] = {
 
 class ReadyLanes:
     """Lanes whose first record may be started, if nothing of it has changed since: one of each partition in turn, so
-    that what comes to a partition waits for none of another one's backlog."""
+    that what comes to a partition waits for none of another one's backlog. Partitions that have had no turn yet come
+    before those that have."""
 
     def __init__(self) -> None:
+        self._new: OrderedDict[OffsetTracker, deque[Lane]] = OrderedDict()
+        """Of partitions that have had no turn, and of those whose lane is to be the next."""
         self._of: OrderedDict[OffsetTracker, deque[Lane]] = OrderedDict()
-        """The partition whose turn it is comes first."""
+        """Of the others; the one whose turn it is comes first."""
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        return bool(self._new) or bool(self._of)
 
     def __len__(self) -> int:
-        return sum(map(len, self._of.values()))
+        return sum(map(len, (*self._new.values(), *self._of.values())))
 
     def add(self, lane: Lane, *, first: bool) -> None:
         """`first`: before all others, as a retry whose wait is over."""
         tracker = lane.tracker
-        lanes = self._of.get(tracker)
-        if lanes is None:
-            self._of[tracker] = deque((lane,))
-        elif first:
-            lanes.appendleft(lane)
-        else:
-            lanes.append(lane)
         if first:
-            self._of.move_to_end(tracker, last=False)
+            self._new[tracker] = deque((lane, *self._new.pop(tracker, ()), *self._of.pop(tracker, ())))
+            self._new.move_to_end(tracker, last=False)
+        elif (lanes := self._new.get(tracker) or self._of.get(tracker)) is not None:
+            lanes.append(lane)
+        else:
+            (self._of if tracker.served else self._new)[tracker] = deque((lane,))
 
     def take(self) -> Lane:
-        tracker = next(iter(self._of))
-        lanes = self._of[tracker]
+        of = self._new or self._of
+        tracker, lanes = of.popitem(last=False)
+        tracker.served = True
         lane = lanes.popleft()
         if lanes:
-            self._of.move_to_end(tracker)
-        else:
-            del self._of[tracker]
+            self._of[tracker] = lanes
         return lane
 
     def drop(self, tracker: OffsetTracker) -> None:
         """Remove the lanes of that partition."""
-        for lane in self._of.pop(tracker, ()):
+        for lane in (*self._new.pop(tracker, ()), *self._of.pop(tracker, ())):
             lane.ready = False
 
 
@@ -302,25 +197,46 @@ class Slots:
 
     ordering: str
     most: int
-    """Records in hand at a time, over all partitions of the handler."""
+    """Calls at a time, over all partitions of the handler."""
+    runs: bool = False
+    """A call gets a run of one partition's records, not one record: they stay together from their arrival on."""
+    bounds: Bounds | None = None
+    """Of batches: a run is one call's; None: its records are handled one after the other."""
+    gate: Gate | None = None
+    """What the settings put before its calls."""
+    across: bool = False
+    """A call has runs of several partitions, which fill its batch together."""
     busy: int = 0
     ready: ReadyLanes = field(default_factory=ReadyLanes)
+    filling: dict[Lane, int] = field(default_factory=dict)
+    """Lanes whose records wait for a fuller batch, and their bytes."""
+    pace: ChunkPace = field(default_factory=ChunkPace)
+    """Where runs are no batches: how many records between two looks at the clock."""
     lane_key: LaneKey = field(init=False)
 
     def __post_init__(self) -> None:
         self.lane_key = LANE_KEYS[self.ordering]
 
+    def taken_at_once(self, flight: InFlight) -> int:
+        """Number of that run's records for the next call."""
+        tracker = flight.tracker
+        if flight.offset < max(tracker.singly_until, tracker.alone_until) or tracker.meets_poison(flight):
+            return 1
+        if self.bounds is None:
+            return self.pace.size
+        return fitting(flight.messages[: self.bounds.records], self.bounds.bytes)
+
 
 class Stage(Enum):
-    """Stage of a record in flight."""
+    """Stage of records in flight."""
 
-    #: Fetched; behind others in its lane, or as soon as there is a free slot.
+    #: Fetched; behind others in their lane, or as soon as there is a free slot.
     QUEUED = "queued"
-    #: A handler is called with it.
+    #: A handler is called with them.
     RUNNING = "running"
-    #: Handled; its outputs are on their way.
+    #: Handled; their outputs are on their way.
     SENDING = "sending"
-    #: Failed: waits for its next try, or for its dead letter.
+    #: Failed: they wait for their next try, or for their dead letters.
     WAITING = "waiting"
     #: Not kept in memory, to be fetched again.
     DROPPED = "dropped"
@@ -330,64 +246,93 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """A record from its arrival until it is done with. `number` is unique in the worker."""
+    """Records from their arrival until they are done with: one, or a run of one partition's that one call gets.
+    `number` is unique in the worker. An `outbox.Origin`.
+    """
 
     number: int
     tracker: OffsetTracker
     lane: Lane
     offset: int
+    """Of the first record."""
     epoch: int
     size: int
-    message: Any
+    messages: Sequence[Message]
+    end: int = NO_OFFSET
+    """The offset to go on from once they are done."""
     stage: Stage = Stage.QUEUED
     since_ns: int = 0
-    """When the handler got it."""
+    """When the handler got it; while a batch fills, when it came."""
     failures: int = 0
+    """Failed tries."""
     failing_since: int = 0
+    """When the first of them failed (nanoseconds of `clock.now_ns`)."""
     poison: str = ""
     """Why it is not for the handler: it killed workers."""
     poison_deaths: int = 0
     waits_for: str = ""
+    """While waiting: "retry", "wait", "circuit_breaker", "rate_limit", "dead_letter" or "retry_topic"."""
+    wait: int = 0
+    """Number of its latest wait."""
+    paid: int = 0
+    """So many of its leading records have waited for the rate limit, and may start."""
     why: str = ""
-    outputs: Sequence[Outgoing] = ()
-    """What its handler returned, or the dead letter in place of that, until it is delivered."""
+    """While waiting, in words."""
+    entries: list[Entry] = field(default_factory=list)
+    """What its handler returned, or letters in place of that, until it is delivered."""
     given_up: GivenUp | None = None
-    """Set: it is the latter."""
+    """Set: they are the latter."""
+    passed_over: tuple[End, str | None] | None = None
+    """How the records end once their letters have arrived, and the label of the counter of such ends."""
+    decided: BaseException | None = None
+    """How the records end without a call: their handler has said so with those before them."""
     refusal: BaseException | None = None
     """Why the brokers will not take its outputs."""
-    refusal_number: int = 0
+
+    def __post_init__(self) -> None:
+        if self.end == NO_OFFSET:
+            self.end = self.offset + 1
 
     @property
     def tp(self) -> TopicPartition:
         return self.tracker.tp
 
     @property
-    def held(self) -> tuple[Any, ...]:
-        """The record while it waits, and nothing once that is over."""
-        return (self.message,) if self.stage is Stage.WAITING and not self.tracker.closed else ()
+    def stays_as_it_is(self) -> bool:
+        """Whether these records are not cut, dropped, or gathered with others: they failed together, or end so."""
+        return bool(self.failures) or self.decided is not None
+
+    @property
+    def held(self) -> Sequence[Message]:
+        """The records while they wait, and nothing once that is over."""
+        return self.messages if self.stage is Stage.WAITING and not self.tracker.closed else ()
 
     @property
     def takes_all_outputs(self) -> bool:
-        refused_at = self.lane.refused_at
-        return not self.tracker.discarded and (refused_at == NO_OFFSET or self.offset < refused_at)
+        return self.takes_output_at(self.end - 1)
 
     def takes_output_at(self, offset: int) -> bool:
-        return self.takes_all_outputs
+        refused_at = self.lane.refused_at
+        return not self.tracker.discarded and (refused_at == NO_OFFSET or offset < refused_at)
+
+    def has(self, offset: int) -> bool:
+        """Whether the record at that offset would be among these."""
+        return self.offset <= offset < self.end
+
+    def leave(self, first: int, following: int, outputs: Sequence[Outgoing]) -> None:
+        """Keep what the handler returned for the records from `first` up to `following`. Caller: the handler's call."""
+        self.entries.append(Entry(self, first, following, outputs))
 
     def withdraw(self) -> None:
-        """Drop the outputs of its handler's call: the record is handled again, or ends otherwise."""
-        self.outputs, self.given_up = (), None
-
-    def handled(self, following: int) -> None:
-        """See `outbox.Origin`: its stage says so."""
+        """Drop the outputs of its handler's call: the records are handled again, or end otherwise."""
+        self.entries, self.given_up, self.passed_over = [], None, None
 
     def refuse(self, offset: int, following: int, error: BaseException) -> int:
         """See `outbox.Origin`: it has failed by that, and what its lane went on with behind it is not delivered."""
-        if not self.takes_all_outputs:
+        if not self.takes_output_at(offset):
             return 0
-        self.refusal, self.lane.refused_at = error, self.offset
-        self.refusal_number += 1
-        return self.refusal_number
+        self.refusal = error
+        return self.lane.refuse(offset, following)
 
 
 @dataclass(slots=True, eq=False)
@@ -400,18 +345,30 @@ class Lane:
     """The first one may be running or waiting; it leaves when it is done."""
     ready: bool = False
     """In the list of those that may start."""
+    ripe: bool = False
+    """Its first batch need not become fuller."""
     sending: dict[InFlight, None] = field(default_factory=dict)
     """Handled and not delivered, in order, where the lane goes on meanwhile."""
     overtaken: InFlight | None = None
     """In hand when a refused record was put before it: nothing of the lane is started before it is back."""
     refused_at: int = NO_OFFSET
     """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered."""
+    refused_to: int = NO_OFFSET
+    """Up to there nobody knows whose output it was."""
+    refusals: int = 0
+    """Only who met the last one may have it handled again."""
 
     def make_ready(self, *, first: bool = False) -> None:
         """Put the lane among those that a free slot looks at; `first`: before the others."""
         if not self.ready:
             self.ready = True
             self.tracker.slots.ready.add(self, first=first)
+
+    def refuse(self, offset: int, following: int) -> int:
+        """Note a refusal; its number."""
+        self.refused_at, self.refused_to = offset, following
+        self.refusals += 1
+        return self.refusals
 
 
 @dataclass(slots=True, eq=False)
@@ -426,16 +383,30 @@ class OffsetTracker:
     epoch: int = NO_EPOCH
     """Of the last record below `consumed`."""
     done_before: set[int] = field(default_factory=set)
-    """Offsets that were done under earlier grants."""
+    """Offsets that were done under earlier grants, or within a batch of which an earlier record failed."""
     suspects: frozenset[int] = frozenset()
+    """Records that are handled with nothing beside them."""
+    alone_until: int = NO_OFFSET
+    """Likewise everything before this offset."""
+    singly_until: int = NO_OFFSET
+    """Before this offset a call gets one record."""
+    poison: Poison | None = None
+    cell: int = NO_OFFSET
+    """Where a call gets a run: index of the ledger's word in which the call stores how far it is."""
     closed: bool = False
     """Nothing of it is started any more."""
     discarded: bool = False
     """It is lost: nothing that it has left is to be delivered."""
+    served: bool = False
+    """It has had a turn."""
+    waits: bool = True
+    """Its records may wait for a fuller batch."""
     following: int = 0
     """Beyond every offset that has arrived."""
+    following_epoch: int = NO_EPOCH
+    """Of the last record that has."""
     order: deque[InFlight] = field(default_factory=deque)
-    """From the lowest unfinished one on, in offset order."""
+    """From the lowest unfinished one on, in offset order; where a call gets a run, only what was begun."""
     running: dict[InFlight, None] = field(default_factory=dict)
     """The oldest first."""
     waiting: set[InFlight] = field(default_factory=set)
@@ -451,12 +422,28 @@ class OffsetTracker:
     began_with: int | None = None
     """See `FetcherStart`."""
     passed: list[int] = field(default_factory=list)
-    """Offsets that the consumed one has moved over since it was stored last."""
+    """Offsets that the consumed one has moved over since it was stored last; only of single records."""
 
     @property
     def oldest(self) -> InFlight | None:
-        """Record that a handler has had in hand for the longest."""
+        """Records that a handler has had in hand for the longest."""
         return next(iter(self.running), None)
+
+    @property
+    def handled_to(self) -> int:
+        """Where a call gets a run: up to there everything is handled, delivered or not."""
+        if not self.order:
+            return self.consumed
+        last = self.order[-1]
+        return last.end if last.stage is Stage.SENDING else last.offset
+
+    def meets_poison(self, flight: InFlight) -> bool:
+        """Whether the first record is the one that killed workers."""
+        poison = self.poison
+        if poison is None:
+            return False
+        # Of a run nobody knows whether that offset was a gap's: then the next one is it.
+        return flight.offset >= poison.offset if self.slots.runs else flight.offset == poison.offset
 
     def advance(self) -> bool:
         """Drop what is done with nothing unfinished before it; whether the consumed offset has moved by that."""
@@ -465,8 +452,9 @@ class OffsetTracker:
             return False
         while order and order[0].stage is Stage.DONE:
             flight = order.popleft()
-            self.passed.append(flight.offset)
-            self.consumed, self.epoch = flight.offset + 1, flight.epoch
+            self.consumed, self.epoch = flight.end, flight.epoch
+            if not self.slots.runs:
+                self.passed.append(flight.offset)
         if order:
             self.consumed = order[0].offset
         # Only those that may start now: each that may not would come back with every record that ends.
@@ -488,26 +476,40 @@ class OffsetTracker:
         yield from (flight.offset for flight in self.order if flight.stage is Stage.DONE)
         yield from (offset for offset in self.done_before if offset >= self.consumed)
 
-    def position_with(self, delivered: Collection[InFlight]) -> Position:
-        """Position of the partition once these are done, too."""
+    def without_done(self, messages: Run) -> Run:
+        """Messages without those that are done already: like compacted ones, gaps that the position passes."""
+        return without(messages, self.done_before) if self.done_before else messages
+
+    def position_with(self, delivered: Mapping[InFlight, int]) -> Position:
+        """Position of the partition once these are done, each up to that offset, too."""
         consumed, epoch, ahead = self.consumed, self.epoch, []
         unfinished = False
         for flight in self.order:
             if unfinished and flight.offset >= consumed + WINDOW:
                 break
-            if flight.stage is not Stage.DONE and flight not in delivered:
-                consumed, unfinished = (consumed if unfinished else flight.offset), True
+            end = flight.end if flight.stage is Stage.DONE else delivered.get(flight, NO_OFFSET)
+            if end < flight.end:
+                consumed, unfinished = (consumed if unfinished else max(flight.offset, end)), True
             elif unfinished:
                 ahead.append(flight.offset)
             else:
-                consumed, epoch = flight.offset + 1, flight.epoch
+                consumed, epoch = flight.end, flight.epoch
         ahead += [offset for offset in self.done_before if offset >= consumed]
         return Position(consumed, epoch, written(consumed, frozenset(ahead)))
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Record that killed workers and is kept from the handler."""
+
+    offset: int
+    why: str
+    deaths: int
 
 
 _MESSAGE_BYTES = 600
 
 
-def kept_bytes(key: bytes | None, value: bytes | None, headers: int) -> int:
+def record_bytes(key: bytes | None, value: bytes | None, headers: int) -> int:
     """Memory of a queued record: key, value, headers of so many bytes, and what the message has around them."""
     return _MESSAGE_BYTES + headers + (0 if key is None else len(key)) + (0 if value is None else len(value))

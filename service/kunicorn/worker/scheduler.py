@@ -1,23 +1,33 @@
-"""Which record may start next when a worker has several in hand, and how far each partition is done. Pure.
+"""Which records may start next, and how far each partition is done. Pure.
 
-A *lane* is what is handled in order: a partition, the records of one key in it, or a single record. A lane has one
-record in hand at most; one that failed and waits keeps its place, and only its lane waits with it.
+A *lane* is what is handled in order: a partition, the records of one key in it, or a single record. Of a lane one call
+at most is in hand; what failed and waits keeps its place, and only its lane waits with it.
 
 1. The consumed offset is the lowest unfinished one (or what follows the last record, where all are finished).
-2. No record starts `WINDOW` offsets or more beyond it: so far reach the ledger's bits, which say what is done ahead.
+2. Where several calls have records of one partition, none starts `WINDOW` offsets or more beyond the consumed one: so
+   far reach the ledger's bits, which say what is done ahead.
 3. A suspect, which may have killed a worker, starts only with nothing beside it: nothing in hand, and of nothing the
    outputs on their way. Until its own are delivered nothing else starts.
+4. Where a call gets a run, records stay together as they were fetched, and are cut when a call takes them. A batch
+   waits no longer than its handler's bounds say, and only for more of its own partition and leader epoch.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappush
 from itertools import count
 from typing import Any
 
+from kunicorn.handler.call import Decided
+from kunicorn.handler.rows import Run, beginning_at, ends, fitting, joined, value_bytes
 from kunicorn.ipc.bitmap import WINDOW
+from kunicorn.positions import NO_OFFSET
 from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage
+
+UNLIMITED = 2**62
+"""Room for records where none of them leaves outputs to be delivered."""
 
 
 class Scheduler:
@@ -25,14 +35,21 @@ class Scheduler:
 
     def __init__(self) -> None:
         self.in_flight = 0
-        """Records in hand, of all handlers."""
+        """Calls under way, of all handlers."""
         self.on_their_way = 0
         """Handled, and their outputs not delivered."""
         self.bytes = 0
         """Of all that is queued."""
+        self._filling_bytes = 0
+        """Of that, what waits for fuller batches."""
         self._suspected: deque[Lane] = deque()
         self._alone: InFlight | None = None
         self._numbers = count(1)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of all that waits for a free slot, and not for a fuller batch."""
+        return self.bytes - self._filling_bytes
 
     def startable(self, slots: Slots) -> bool:
         """Whether `start` may find another record."""
@@ -62,24 +79,58 @@ class Scheduler:
             if not tracker.dropped or tracker.dropped[0].offset != offset:
                 return None
             flight = tracker.dropped.popleft()
-            flight.message, flight.stage = message, Stage.QUEUED
+            flight.messages, flight.stage = (message,), Stage.QUEUED
             self._enqueue(flight)
             return flight
-        tracker.following = offset + 1
+        tracker.following, tracker.following_epoch = offset + 1, epoch
         lane_key = tracker.slots.lane_key(offset, key)
         lane = tracker.lanes.get(lane_key) or Lane(tracker, lane_key)
-        flight = InFlight(next(self._numbers), tracker, lane, offset, epoch, size, message)
+        flight = InFlight(next(self._numbers), tracker, lane, offset, epoch, size, (message,))
         if not tracker.order:
             # What lies between has been deleted or compacted away: nothing there is unfinished.
             tracker.consumed = max(tracker.consumed, offset)
         tracker.order.append(flight)
         if offset in tracker.done_before:
             tracker.done_before.discard(offset)
-            flight.stage, flight.message = Stage.DONE, None
+            flight.stage, flight.messages = Stage.DONE, ()
             tracker.advance()
             return None
         self._enqueue(flight)
         return flight
+
+    def arrive_run(self, tracker: OffsetTracker, epoch: int, messages: Run, size: int, now: int) -> None:
+        """Queue fetched records, in order, as one; without those that are known or done already."""
+        if ends(messages)[0] < tracker.following:
+            messages = beginning_at(messages, tracker.following)
+        if not messages:
+            return
+        end = tracker.following = ends(messages)[1] + 1
+        tracker.following_epoch = epoch
+        if not (messages := tracker.without_done(messages)):
+            return
+        lane = tracker.lanes.get(None) or Lane(tracker, None)
+        first = ends(messages)[0]
+        self._enqueue(InFlight(next(self._numbers), tracker, lane, first, epoch, size, messages, end=end, since_ns=now))
+
+    def note_done(self, tracker: OffsetTracker, offsets: Iterable[int]) -> int:
+        """Note records of a run that are done, though not one before them; how many these are."""
+        new = set(offsets) - tracker.done_before
+        tracker.done_before |= new
+        self.drop_done(tracker)
+        return len(new)
+
+    def drop_done(self, tracker: OffsetTracker) -> None:
+        """Leave out queued records of runs that are done."""
+        lane = tracker.lanes[None]
+        for flight in list(lane.queue):
+            if flight.stage is not Stage.QUEUED:
+                continue
+            flight.messages = tracker.without_done(flight.messages)
+            if flight.messages:
+                flight.offset = ends(flight.messages)[0]
+            else:
+                lane.queue.remove(flight)
+                self._unqueue(flight)
 
     def pass_by(self, tracker: OffsetTracker, position: int) -> None:
         """Move on: the client has given out all that there is before `position`."""
@@ -92,7 +143,7 @@ class Scheduler:
         on its way, and with nothing to deliver.
         """
         lane = Lane(tracker, None)
-        flight = InFlight(next(self._numbers), tracker, lane, position - 1, epoch, 0, None, Stage.SENDING)
+        flight = InFlight(next(self._numbers), tracker, lane, position - 1, epoch, 0, (), stage=Stage.SENDING)
         lane.sending[flight] = None
         tracker.following = max(tracker.following, position)
         tracker.order.append(flight)
@@ -105,13 +156,78 @@ class Scheduler:
         lane.queue.append(flight)
         tracker.lanes[lane.key] = lane
         self._count(flight)
-        if lane.queue[0] is flight:
+        if lane.queue[0] is flight or lane in tracker.slots.filling:
             lane.make_ready()
+
+    # -- filling -----------------------------------------------------------------------------------------------------
+
+    def ripen(self, slots: Slots, now: int) -> None:
+        """Have lanes start whose first record has waited long enough for a fuller batch, and the oldest of those that
+        take too much memory together."""
+        bounds = slots.bounds
+        if bounds is None or (first := self.filling_since(slots)) is None:
+            return
+        kept = sum(slots.filling.values())
+        if slots.across and (
+            kept > bounds.memory or now - first >= bounds.wait_ns or self._fill(slots, bounds.records)
+        ):
+            for lane in list(slots.filling):
+                self._fill_no_more(lane)
+        if kept <= bounds.memory and now - first < bounds.wait_ns:
+            return
+        for lane in sorted(slots.filling, key=lambda lane: lane.queue[0].since_ns):
+            if kept <= bounds.memory and now - lane.queue[0].since_ns < bounds.wait_ns:
+                return
+            kept -= slots.filling[lane]
+            self._fill_no_more(lane)
+
+    def _fill(self, slots: Slots, records: int) -> bool:
+        """Whether what waits for a fuller batch comes to so many records in all."""
+        return sum(len(flight.messages) for lane in slots.filling for flight in lane.queue) >= records
+
+    def filling_since(self, slots: Slots) -> int | None:
+        """Since when the first record waits for a fuller batch (nanoseconds); None: none does."""
+        return min((lane.queue[0].since_ns for lane in slots.filling), default=None)
+
+    def fill_no_more(self, tracker: OffsetTracker) -> None:
+        """Have the partition's records start as they are: nothing more comes of it."""
+        tracker.waits = False
+        for lane in [lane for lane in tracker.slots.filling if lane.tracker is tracker]:
+            self._fill_no_more(lane)
+
+    def _fill_no_more(self, lane: Lane) -> None:
+        self._fills(lane, None)
+        lane.ripe = True
+        lane.make_ready()
+
+    def _fills(self, lane: Lane, nbytes: int | None) -> None:
+        """Note that the lane waits for a fuller batch, with so many bytes; None: not any more."""
+        filling = lane.tracker.slots.filling
+        self._filling_bytes -= filling.pop(lane, 0)
+        if nbytes is not None:
+            filling[lane] = nbytes
+            self._filling_bytes += nbytes
+
+    def _is_full(self, lane: Lane, slots: Slots) -> bool:
+        """Whether nothing more would fit into the lane's next batch, or it is not to wait."""
+        bounds, tracker, first = slots.bounds, lane.tracker, lane.queue[0]
+        if bounds is None or not bounds.wait_ns or lane.ripe or first.stays_as_it_is or not tracker.waits:
+            return True
+        if first.offset < max(tracker.singly_until, tracker.alone_until) or tracker.poison is not None:
+            return True
+        records = 0
+        for flight in lane.queue:
+            records += len(flight.messages)
+            if flight.epoch != first.epoch or records >= bounds.records:
+                return True
+        if bounds.bytes is None or records == 1:
+            return False
+        return value_bytes(flight.messages for flight in lane.queue) > bounds.bytes
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
-    def start(self, slots: Slots, now: int) -> InFlight | None:
-        """The next record for a free slot of these, if there is one."""
+    def start(self, slots: Slots, now: int, room: int = UNLIMITED) -> InFlight | None:
+        """The next records for a free slot of these, if there are any; at most `room`."""
         if self._alone is not None or slots.busy >= slots.most:
             return None
         while slots.ready and not self._suspected:
@@ -119,18 +235,39 @@ class Scheduler:
             lane.ready = False
             if (flight := self._first(lane)) is None:
                 continue
-            if flight.offset in lane.tracker.suspects:
+            if flight.offset in lane.tracker.suspects or flight.offset < lane.tracker.alone_until:
                 lane.ready = True
                 self._suspected.append(lane)
             else:
-                return self._run(flight, now)
+                return self._run(self._cut(flight, room), now)
         while self._may_be_alone(slots):
             lane = self._suspected.popleft()
             lane.ready = False
             if (flight := self._first(lane)) is not None:
-                self._alone = flight
-                return self._run(flight, now)
+                self._alone = self._cut(flight, room)
+                return self._run(self._alone, now)
         return None
+
+    def start_beside(self, slots: Slots, now: int, records: int, nbytes: int) -> InFlight | None:
+        """The next records for a call that has other partitions' already: so many at most, with so many bytes of
+        values. None where there are none, or where the next are not to be beside others."""
+        if self._alone is not None or self._suspected:
+            return None
+        while slots.ready:
+            lane = slots.ready.take()
+            lane.ready = False
+            if (flight := self._first(lane)) is None:
+                continue
+            if self._stays_alone(flight) or value_bytes([flight.messages[:1]]) > nbytes:
+                lane.make_ready(first=True)
+                return None
+            return self._run(self._cut(flight, records, nbytes), now)
+        return None
+
+    def _stays_alone(self, flight: InFlight) -> bool:
+        tracker = flight.tracker
+        singly = flight.offset < max(tracker.singly_until, tracker.alone_until)
+        return flight.stays_as_it_is or singly or tracker.poison is not None
 
     def _may_be_alone(self, slots: Slots) -> bool:
         """Whether the next suspect is of these slots, and there is nothing beside it."""
@@ -148,7 +285,12 @@ class Scheduler:
         flight = lane.queue[0]
         if flight.stage is not Stage.QUEUED:
             return None
-        if flight.offset >= tracker.consumed + WINDOW:
+        if tracker.slots.runs:
+            if not self._is_full(lane, tracker.slots):
+                self._fills(lane, tracker.bytes)
+                return None
+            self._fills(lane, None)
+        elif flight.offset >= tracker.consumed + WINDOW:
             heappush(tracker.beyond, (flight.offset, flight.number, lane))
             return None
         return flight
@@ -158,27 +300,107 @@ class Scheduler:
         if not lane.queue and not lane.sending and lane.tracker.lanes.get(lane.key) is lane:
             del lane.tracker.lanes[lane.key]
 
+    def _cut(self, flight: InFlight, room: int, nbytes: int | None = None) -> InFlight:
+        """The queued records as one call gets them; the others stay queued behind. What failed stays as it was."""
+        lane, tracker = flight.lane, flight.tracker
+        slots = tracker.slots
+        if not slots.runs or flight.stays_as_it_is:
+            return flight
+        lane.ripe = False
+        if slots.bounds is not None:
+            self._gather(lane, slots.bounds.records)
+        most = min(slots.taken_at_once(flight), room)
+        if nbytes is not None and value_bytes([flight.messages[:most]]) > nbytes:
+            most = fitting(flight.messages[:most], nbytes)
+        if len(flight.messages) > most:
+            self.split(flight, most)
+        if tracker.meets_poison(flight) and tracker.poison is not None:
+            flight.poison, flight.poison_deaths = tracker.poison.why, tracker.poison.deaths
+            tracker.poison = None
+        return flight
+
+    def _gather(self, lane: Lane, records: int) -> None:
+        """Add to the lane's first run what is queued behind it, up to so many records."""
+        first = lane.queue[0]
+        gathered, wanted = [first.messages], records - len(first.messages)
+        while wanted > 0 and len(lane.queue) > 1:
+            behind = lane.queue[1]
+            if behind.epoch != first.epoch or behind.stays_as_it_is:
+                break
+            if len(behind.messages) > wanted:
+                # Else what does not fit would be copied with every batch that is gathered from it.
+                self.split(behind, wanted)
+            del lane.queue[1]
+            gathered.append(behind.messages)
+            wanted -= len(behind.messages)
+            first.size, first.end = first.size + behind.size, behind.end
+        if len(gathered) > 1:
+            first.messages = joined(gathered)
+
+    def split(self, flight: InFlight, count: int) -> InFlight:
+        """Make the records behind the first `count` a queued run of their own, right behind; that run."""
+        behind = flight.messages[count:]
+        size = flight.size * len(behind) // len(flight.messages)
+        rest = InFlight(
+            next(self._numbers),
+            flight.tracker,
+            flight.lane,
+            ends(behind)[0],
+            flight.epoch,
+            size,
+            behind,
+            end=flight.end,
+            since_ns=flight.since_ns,
+        )
+        if flight.stage is not Stage.QUEUED:
+            self._count(rest)
+        flight.messages, flight.size = flight.messages[:count], flight.size - size
+        flight.end = ends(flight.messages)[1] + 1
+        # What the handler has returned beyond that is of records that are handled again.
+        flight.entries = [entry for entry in flight.entries if entry.offset < flight.end]
+        queue = flight.lane.queue
+        queue.insert(0 if flight in flight.lane.sending else queue.index(flight) + 1, rest)
+        return rest
+
+    def decide(self, flight: InFlight, decided: Iterable[Decided]) -> None:
+        """Note how these queued records end: each time so many, in order. What is left is for the handler."""
+        for error, records in decided:
+            flight.decided = error
+            if records == len(flight.messages):
+                return
+            flight = self.split(flight, records)
+
     def _run(self, flight: InFlight, now: int) -> InFlight:
         self._unqueue(flight)
-        flight.stage, flight.since_ns = Stage.RUNNING, now
+        return self._take(flight, now)
+
+    def _take(self, flight: InFlight, now: int) -> InFlight:
         tracker = flight.tracker
+        if tracker.slots.runs and flight.stage is Stage.QUEUED:
+            if not tracker.order:
+                # What lies between has been deleted or compacted away: nothing there is unfinished.
+                tracker.consumed = max(tracker.consumed, flight.offset)
+            tracker.order.append(flight)
+        flight.stage, flight.since_ns = Stage.RUNNING, now
         tracker.running[flight] = None
         tracker.slots.busy += 1
         self.in_flight += 1
         return flight
 
     def _count(self, flight: InFlight) -> None:
-        flight.tracker.bytes += flight.size
-        self.bytes += flight.size
+        if not flight.tracker.closed:
+            flight.tracker.bytes += flight.size
+            self.bytes += flight.size
 
     def _unqueue(self, flight: InFlight) -> None:
-        flight.tracker.bytes -= flight.size
-        self.bytes -= flight.size
+        if not flight.tracker.closed:
+            flight.tracker.bytes -= flight.size
+            self.bytes -= flight.size
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def finish(self, flight: InFlight) -> bool:
-        """Note that the record, which is running or whose outputs are delivered, is done; whether its partition's
+        """Note that the records, which are running or whose outputs are delivered, are done; whether their partition's
         consumed offset has moved.
         """
         lane, went_on = flight.lane, flight in flight.lane.sending
@@ -186,7 +408,7 @@ class Scheduler:
             self.arrived(flight)
         else:
             self._put_down(flight)
-        flight.stage, flight.message = Stage.DONE, None
+        flight.stage, flight.messages = Stage.DONE, ()
         if went_on:
             self._remove(lane)
         else:
@@ -201,8 +423,8 @@ class Scheduler:
             self._remove(lane)
 
     def send(self, flight: InFlight, *, lane_waits: bool) -> None:
-        """Note that the handler has returned from the running record, which is done when its outputs are delivered; the
-        slot is free. `lane_waits`: until then nothing else of its lane is started.
+        """Note that the handler has returned from the running records, which are done when their outputs are delivered;
+        the slot is free. `lane_waits`: until then nothing else of their lane is started.
         """
         alone = self._alone
         self._put_down(flight)
@@ -215,7 +437,7 @@ class Scheduler:
             self._go_on(flight.lane)
 
     def arrived(self, flight: InFlight) -> None:
-        """Note that nothing of the record is on its way any more: it is delivered or refused, or its partition is
+        """Note that nothing of the records is on its way any more: it is delivered or refused, or their partition is
         lost.
         """
         flight.tracker.sending.remove(flight)
@@ -225,56 +447,89 @@ class Scheduler:
             self._alone = None
 
     def recall(self, refused: InFlight) -> list[InFlight]:
-        """Put that record, which is on its way and refused, and behind it what its lane went on with, before what the
-        lane has in hand or queued; what that was. It is to be handled again."""
-        lane, tracker = refused.lane, refused.tracker
+        """Put what its lane went on with behind those records, which are on their way and refused, before what the lane
+        has in hand or queued; what that was. It is to be handled again."""
+        lane = refused.lane
         if lane.queue and lane.queue[0].stage is Stage.RUNNING:
             lane.overtaken = lane.queue[0]
+            self._unbegin(lane.queue[0])
+        if lane.queue and lane.queue[0].stage is Stage.WAITING and lane.tracker.slots.runs:
+            self.queue_again(lane.queue[0])
         recalled = [flight for flight in lane.sending if flight.offset > refused.offset]
         for flight in reversed(recalled):
             self.arrived(flight)
-            flight.stage = Stage.QUEUED
-            lane.queue.appendleft(flight)
-            if not tracker.closed:
-                self._count(flight)
-        lane.queue.appendleft(refused)
+            self._queue_first(flight)
         return recalled
 
+    def take_back(self, refused: InFlight) -> None:
+        """Queue records first in their lane again that are on their way and refused."""
+        self.arrived(refused)
+        if refused.lane.queue and refused.lane.queue[0] is refused:
+            refused.lane.queue.popleft()
+        self._queue_first(refused)
+
+    def fail_first(self, flight: InFlight, now: int) -> InFlight | None:
+        """Take the first of these queued records, whose output is refused: it has failed by that. None: nobody knows
+        which of several it was, and they are handled singly."""
+        lane, tracker = flight.lane, flight.tracker
+        refused_to, lane.refused_at = lane.refused_to, NO_OFFSET
+        if refused_to > flight.offset + 1:
+            tracker.singly_until = max(tracker.singly_until, refused_to)
+            return None
+        if len(flight.messages) > 1:
+            self.split(flight, 1)
+        self.claim(flight, now)
+        return flight
+
+    def _queue_first(self, flight: InFlight) -> None:
+        """Put the records before all that their lane has queued."""
+        self._unbegin(flight)
+        flight.lane.queue.appendleft(flight)
+        self._make_next(flight)
+
+    def _unbegin(self, flight: InFlight) -> None:
+        """Where a call gets a run, only what was begun is in the partition's order, and comes into it once begun."""
+        tracker = flight.tracker
+        if tracker.slots.runs and flight in tracker.order:
+            tracker.order.remove(flight)
+
     def overtaken(self, flight: InFlight) -> bool:
-        """Whether a refused record was put before this one meanwhile: whatever its handler did, it is handled again."""
+        """Whether refused records were put before these meanwhile: whatever their handler did, they are handled
+        again."""
         return flight.lane.overtaken is flight or flight.lane.queue[0] is not flight
 
     def wait(self, flight: InFlight, waits_for: str, why: str) -> None:
-        """Have the running record, which failed, wait, and its lane with it."""
+        """Have the running records, which failed, wait, and their lane with them."""
         self._put_down(flight)
         flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
         flight.tracker.waiting.add(flight)
 
     def queue_again(self, flight: InFlight) -> None:
-        """Make the record its lane's next: it may be tried again, or was interrupted."""
+        """Make the records their lane's next: they may be tried again, or were interrupted."""
         if flight.stage is Stage.WAITING:
             flight.tracker.waiting.discard(flight)
         else:
             self._put_down(flight)
-        flight.stage = Stage.QUEUED
+        self._unbegin(flight)
         if flight.lane.overtaken is flight:
             flight.lane.overtaken = None
+        self._make_next(flight)
+
+    def _make_next(self, flight: InFlight) -> None:
+        """Have records that are first in their lane start before all others."""
+        flight.stage = Stage.QUEUED
         if not flight.tracker.closed:
             self._count(flight)
             flight.lane.make_ready(first=True)
 
     def claim(self, flight: InFlight, now: int) -> None:
-        """Take a waiting record, for its next try or its delivery, that is about to be ended by somebody other than the
-        handler.
+        """Take records that are to be ended by somebody other than the handler: they wait, or have failed within a
+        run.
         """
-        tracker = flight.tracker
-        tracker.waiting.discard(flight)
-        if flight.stage is Stage.SENDING:
-            self.arrived(flight)
-        flight.stage, flight.since_ns = Stage.RUNNING, now
-        tracker.running[flight] = None
-        tracker.slots.busy += 1
-        self.in_flight += 1
+        flight.tracker.waiting.discard(flight)
+        if flight.stage is Stage.QUEUED:
+            self._unqueue(flight)
+        self._take(flight, now)
 
     def _put_down(self, flight: InFlight) -> None:
         tracker = flight.tracker
@@ -286,20 +541,37 @@ class Scheduler:
 
     # -- making room -------------------------------------------------------------------------------------------------
 
-    def shed(self, tracker: OffsetTracker, keep_bytes: int) -> InFlight | None:
-        """Drop what is queued beyond so many bytes, from its end; the first that is to be fetched again, if any."""
+    def shed(self, tracker: OffsetTracker, keep_bytes: int) -> tuple[int, int] | None:
+        """Drop what is queued beyond so many bytes, from its end; offset and epoch of the first that is to be fetched
+        again, if any."""
+        if tracker.slots.runs:
+            return self._shed_runs(tracker, keep_bytes)
         dropped: deque[InFlight] = deque()
+        lowest = _lowest_queued(tracker.order)
         for flight in reversed(tracker.order):
-            if tracker.bytes <= keep_bytes:
+            if tracker.bytes <= keep_bytes or flight is lowest:
                 break
             if flight.stage is Stage.QUEUED and not flight.failures and flight.lane.queue[-1] is flight:
                 flight.lane.queue.pop()
                 self._unqueue(flight)
-                flight.stage, flight.message = Stage.DROPPED, None
+                flight.stage, flight.messages = Stage.DROPPED, ()
                 dropped.appendleft(flight)
         # What was dropped before, and is not back yet, lies beyond what is queued now.
         tracker.dropped = deque(sorted((*dropped, *tracker.dropped), key=lambda flight: flight.offset))
-        return tracker.dropped[0] if tracker.dropped else None
+        return (tracker.dropped[0].offset, tracker.dropped[0].epoch) if tracker.dropped else None
+
+    def _shed_runs(self, tracker: OffsetTracker, keep_bytes: int) -> tuple[int, int] | None:
+        first = None
+        queue = tracker.lanes[None].queue if tracker.lanes else deque[InFlight]()
+        lowest = _lowest_queued(queue)
+        while lowest is not None and queue[-1] is not lowest and tracker.bytes > keep_bytes:
+            if queue[-1].stays_as_it_is:
+                break
+            flight = queue.pop()
+            self._unqueue(flight)
+            tracker.following, tracker.following_epoch = flight.offset, flight.epoch
+            first = flight.offset, flight.epoch
+        return first
 
     def close(self, tracker: OffsetTracker) -> None:
         """Start nothing more of the partition; what runs goes on."""
@@ -309,8 +581,15 @@ class Scheduler:
         tracker.waiting.clear()
         tracker.dropped.clear()
         tracker.slots.ready.drop(tracker)
+        for lane in [lane for lane in tracker.slots.filling if lane.tracker is tracker]:
+            self._fills(lane, None)
         for lane in self._suspected:
             if lane.tracker is tracker:
                 lane.ready = False
         self._suspected = deque(lane for lane in self._suspected if lane.tracker is not tracker)
         tracker.beyond.clear()
+
+
+def _lowest_queued(flights: Iterable[InFlight]) -> InFlight | None:
+    """What stays where the rest is dropped, however large it is: else it would be fetched and dropped for ever."""
+    return next((flight for flight in flights if flight.stage is Stage.QUEUED), None)

@@ -27,7 +27,7 @@ from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared
 
 _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in c.PROCESS_SECONDS.buckets)
-_OF_EVERY_TOPIC = (c.FAILURES, c.RETRIES, c.SKIPPED)
+_OF_EVERY_TOPIC = (c.FAILURES, c.RETRIES, c.SKIPPED, c.WAITS)
 """Told as 0 until it happens, so that an alert on a first time has a series to look at."""
 
 Series = tuple[Declared, tuple[str, ...]]

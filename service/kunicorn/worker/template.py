@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
@@ -28,7 +29,7 @@ import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of 
 
 from kunicorn.allocator import with_library, without_library
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.load import find, print_line_by_line
+from kunicorn.handler.load import find, find_middleware, print_line_by_line
 from kunicorn.ipc.messages import (
     Fork,
     Forked,
@@ -40,8 +41,11 @@ from kunicorn.ipc.messages import (
     decode,
     encode,
 )
+from kunicorn.observe import logs, prints
 from kunicorn.worker import main as worker
 from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
+
+log = logging.getLogger("kunicorn.template")
 
 _MAX_PACKET = 1 << 20
 _DESCRIPTORS = 2
@@ -58,6 +62,8 @@ def main(arguments: list[str]) -> int:
         preload: Preload = decode(sock.recv(_MAX_PACKET, socket.MSG_PEEK), Preload)
         if not die_with(preload.supervisor):
             return 0
+        logs.configure_without_thread(preload.log_level, preload.log_format, "template")
+        prints.take_over()
         _import_like(preload)
         _keep_allocator_to_ourselves(preload.allocator)
         answer = TemplateReady(False, reason, 0.0, keepers) if reason else _import_handler(sock, preload)
@@ -69,12 +75,12 @@ def main(arguments: list[str]) -> int:
         gc.freeze()
         _serve(sock, preload.supervisor)
     except FrameError as error:
-        print(f"template {os.getpid()}: exiting, the supervisor sent nonsense: {error}", file=sys.stderr)
+        log.error("the template ends, as the supervisor sent nonsense: %s", error)
         return 1
     except (BrokenPipeError, ConnectionResetError):
         return 0  # The supervisor ends, or has another template by now.
     except OSError as error:
-        print(f"template {os.getpid()}: exiting: {error}", file=sys.stderr)
+        log.error("the template ends: %s", error)
         return 1
     return 0
 
@@ -115,6 +121,8 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
     try:
         # Whether it may yield, workers know.
         found = [(each, find(each, yields=True)) for each in preload.entrypoints]
+        for each in preload.middlewares:
+            find_middleware(each)
         keepers = [entrypoint for entrypoint, target in found if hasattr(target, "load_offsets")]
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
@@ -138,8 +146,7 @@ def _left_behind(new_threads: int, new_sockets: int) -> str:
 
 def _start_over(sock: socket.socket, note: str, keepers: list[str], environment: dict[str, str]) -> NoReturn:
     """Become a new program: exec is the only way to be sure that no thread and no lock is left."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    prints.finish()
     keep = sock.fileno()
     os.set_inheritable(keep, True)
     for fd in map(int, os.listdir("/proc/self/fd")):
@@ -176,8 +183,7 @@ def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int)
     Told only when the hop has gone: a worker that died before would be a child of the hop's, and its exit status lost.
     """
     # What the handler printed at import would otherwise be printed again by every worker.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    prints.finish()
     inner, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with inner, outer:
         hop = os.fork()
@@ -205,7 +211,7 @@ def _hop(held: list[socket.socket], supervisor: int, channel_fd: int, ledger_fd:
         socket.send_fds(held[-1], [encode(Forked(pid))], [os.pidfd_open(pid)])
         status = 0
     except OSError as error:
-        print(f"template: forking a worker failed: {error}", file=sys.stderr, flush=True)
+        log.error("forking a worker failed: %s", error)
     finally:
         os._exit(status)
 

@@ -43,6 +43,7 @@ TROUBLE: Mapping[str, int] = {
     "halt": 2,
     "exit": 1,
     "part": 2,
+    "decide": 2,
     "slip": 1,
     "slow": 4,
 }
@@ -86,11 +87,6 @@ class Plan:
     interrupted_every: int
     """How many points there are, on average, between two at which a thread gives way; 0: it never does."""
 
-    @property
-    def several(self) -> bool:
-        """Whether several records are in hand."""
-        return any(way.concurrency > 1 for way in self.ways.values())
-
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""
         return self.ways[topic]
@@ -133,23 +129,18 @@ class Plan:
 
 def drawn(choices: Choices) -> Plan:
     """One worker's settings, and its world's."""
-    mode = choices.pick(("record", "record", "batch"))
     delivery = choices.pick((None, "at_least_once", "at_least_once", "transactions"))
-    asynchronous = choices.chance(25)
-    several = mode == "record" and choices.chance(45)
+    ways = {TOPIC: _way_drawn(choices, delivery)}
+    if choices.chance(30):
+        ways[OTHER] = _way_drawn(choices, delivery)
     acts = [act for act in ACTS if act in _ALWAYS or choices.chance(50)]
     trouble = [kind for kind in TROUBLE if choices.chance(50)]
     refused = choices.pick((0, 5, 20, 50)) if delivery is not None else 0
-    waits = choices.pick((0, 50, 1000)) if mode == "batch" else 0
     max_records = choices.pick((10_000, 2, 4, 8))
-    entry = _entry(choices, mode, delivery, asynchronous)
-    batch_max_records = choices.pick((4, 1, 2, 8))
     attempts = choices.pick((1, 2, 3))
     on_failure = choices.pick(("halt", "skip", "dead_letter"))
-    ordering = choices.pick(("key", "none", "partition")) if several else "partition"
-    concurrency = choices.pick((2, 3, 5)) if several else 1
     return Plan(
-        ways={TOPIC: Way(entry, mode, ordering, concurrency, batch_max_records, waits)},
+        ways=ways,
         delivery=delivery,
         attempts=attempts,
         on_failure=on_failure,
@@ -169,14 +160,25 @@ def drawn(choices: Choices) -> Plan:
     )
 
 
+def _way_drawn(choices: Choices, delivery: str | None) -> Way:
+    mode = choices.pick(("record", "record", "batch"))
+    entry = _entry(choices, mode, delivery, choices.chance(25))
+    several = mode == "record" and choices.chance(45)
+    ordering = choices.pick(("key", "none", "partition")) if several else "partition"
+    concurrency = choices.pick((2, 3, 5)) if several else 1
+    batch_max_records = choices.pick((4, 1, 2, 8))
+    waits = choices.pick((0, 50, 1000)) if mode == "batch" else 0
+    return Way(entry, mode, ordering, concurrency, batch_max_records, waits)
+
+
 def _entry(choices: Choices, mode: str, delivery: str | None, asynchronous: bool) -> str:
     kind = "yielding" if mode == "record" and delivery is not None and choices.chance(40) else mode
     return kind + ("_async" if asynchronous else "")
 
 
 def logs_drawn(choices: Choices, plan: Plan) -> dict[TopicPartition, Log]:
-    """One to three partitions, with the gaps that markers, aborted and compacted records leave."""
-    logs = [_log_drawn(choices, TopicPartition(TOPIC, at)) for at in range(1 + choices.below(3))]
+    """One to three partitions of each topic, with the gaps that markers, aborted and compacted records leave."""
+    logs = [_log_drawn(choices, TopicPartition(topic, at)) for topic in plan.ways for at in range(1 + choices.below(3))]
     return {log.tp: log for log in logs}
 
 

@@ -81,7 +81,7 @@ class Memory:
     """The ledger of every worker in turn: mapped once."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger.create(3)
+        self.ledger = Ledger.create(6)
         self.story: Story
         self.theirs = watched(self.ledger, self._moved, self._marked)
 
@@ -188,6 +188,8 @@ class Story:
             left = [str(each.log.tp) for each in self.partitions if each.grant]
             if left:
                 raise Violation(f"the worker has ended, and never reported {left}")
+            # It waits for nothing of a lost partition: its successor ends the transaction that this leaves open.
+            self._broker.forget()
         else:
             self._bury()
         if self.lives >= _MOST_LIVES and not self.quiet:
@@ -441,7 +443,7 @@ class Story:
             if each.lost:
                 self._goes_on_at(each, each.committed, each.committed_done)
             elif reading.started:
-                done = ledger.done(each.slot).from_offset(reading.consumed.offset) if ledger.marked else frozenset()
+                done = self._done_ahead(each, reading.consumed.offset)
                 self._goes_on_at(each, reading.consumed.offset, each.done | done)
             else:
                 self._goes_on_at(each, each.position, each.done)
@@ -466,7 +468,7 @@ class Story:
             told = isinstance(message, Drain) or (isinstance(message, StopFetcher) and each.grant in message.grants)
             if told and each.grant and not each.applied:
                 each.applied = True
-                if self.plan.several:
+                if ledger.marked(each.slot):
                     first = ledger.read(each.slot, each.grant).consumed.offset
                     each.in_hand_then = ledger.in_hand(each.slot).from_offset(max(first, 0))
 
@@ -513,8 +515,7 @@ class Story:
             offset = reading.consumed.offset
             self.note(lambda: f"stores {offset} of {each.log.tp}")
             self._keep(lambda: each.log.check_passed(offset, "the ledger"))
-            if self.memory.ledger.marked:
-                self._look_at_marks(each, offset)
+            self._look_at_marks(each, offset)
         self._count_stores()
 
     def marked(self) -> None:
@@ -525,8 +526,12 @@ class Story:
         self._count_stores()
 
     def _look_at_marks(self, each: Partition, offset: int) -> None:
-        done = self.memory.ledger.done(each.slot).from_offset(offset)
+        done = self._done_ahead(each, offset)
         self._keep(lambda: each.log.check_done(done, "the ledger"))
+
+    def _done_ahead(self, each: Partition, offset: int) -> frozenset[int]:
+        ledger = self.memory.ledger
+        return ledger.done(each.slot).from_offset(offset) if ledger.marked(each.slot) else frozenset()
 
     def _count_stores(self) -> None:
         if self._kill_in:
@@ -562,7 +567,7 @@ class Story:
     def _may_not_begin(self, each: Partition, records: Sequence[Record]) -> str:
         if not each.grant:
             return "without a grant"
-        in_hand = self.plan.several and all(record.offset in each.in_hand_then for record in records)
+        in_hand = all(record.offset in each.in_hand_then for record in records)
         if each.applied and not in_hand:
             return "after its partition was to be given up"
         if STEPS.now > self.memory.ledger.lease_ns + _LEASE_SLACK:
@@ -581,8 +586,10 @@ class Story:
 
     def _beside(self, partition: Partition) -> Sequence[Partition]:
         """All whose records count among those that its handler may have in hand."""
-        if not self.plan.several:
-            return self.partitions  # One at a time, whoever's it is.
+        ways = self.plan.ways
+        if ways[partition.log.tp.topic].concurrency == 1:
+            # The loop's own thread calls them all, one at a time.
+            return [each for each in self.partitions if ways[each.log.tp.topic].concurrency == 1]
         return [each for each in self.partitions if each.log.tp.topic == partition.log.tp.topic]
 
     def _ends(self, call: Call) -> None:
@@ -669,6 +676,8 @@ class Story:
                 raise SystemExit(1)
             case "part" if len(call.records) > 1:
                 self._in_part(call)
+            case "decide" if self.plan.way(call.records[0].tp.topic).mode != "record":
+                self._decide(call)
             case "slip" if self.plan.way(call.records[0].tp.topic).entry == "yielding":
                 return self._sends(call, 1 + self.below(2))
         count = self._outputs() if self.plan.delivery is not None else 0
@@ -688,10 +697,17 @@ class Story:
         done = self.below(len(call.records))
         raise BatchError(done=done) from Trouble("one of them")
 
+    def _decide(self, call: Call) -> NoReturn:
+        ends = [Skip("not wanted"), DeadLetter("not understood"), Trouble("one of them")]
+        drawn = [self.below(1 + len(ends)) for _ in call.records]
+        raise BatchError(outcomes=[(end, [at == each for each in drawn]) for at, end in enumerate(ends)])
+
     def _raised(self, call: Call, error: BaseException) -> None:
         self.note(lambda: f"handler raises {type(error).__name__} (call {call.number})")
         records = call.records
-        if isinstance(error, BatchError):
+        if isinstance(error, BatchError) and error.outcomes is not None:
+            self._decided(records, error.outcomes)
+        elif isinstance(error, BatchError):
             assert isinstance(error.done, int)
             for record in records[: error.done]:
                 record.handled = True
@@ -703,15 +719,24 @@ class Story:
             each = next(each for each in self.partitions if each.log.tp == records[0].tp)
             if any(offset <= records[-1].offset for offset in each.timed_out):
                 self._failed(records, HandlerTimeout())
-        elif isinstance(error, Skip):
-            for record in records:
-                record.finish("skipped")
-        elif isinstance(error, DeadLetter):
-            for record in records:
-                record.given_up = True
-                record.failures += 1
+        elif isinstance(error, Skip | DeadLetter):
+            self._decided(records, [(error, [True] * len(records))])
         else:
             self._failed(records, error)
+
+    def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
+        for at, record in enumerate(records):
+            match next((end for end, mask in outcomes if mask[at]), None):
+                case None:
+                    record.handled = True
+                    record.finish("handled")
+                case Skip():
+                    record.finish("skipped")
+                case DeadLetter():
+                    record.given_up = True
+                    record.failures += 1
+                case error:
+                    self._failed([record], error)
 
     def _failed(self, records: Sequence[Record], error: BaseException) -> None:
         at_once = not isinstance(error, Exception | HandlerTimeout)

@@ -34,15 +34,20 @@ WAYS: dict[str, Mapping[str, Way]] = {
     "tasks in no order": {TOPIC: Way("record_async", ordering="none", concurrency=5)},
     "two handlers": {TOPIC: Way("record"), OTHER: Way("record_async")},
     "two handlers, one of batches": {TOPIC: Way("batch", "batch"), OTHER: Way("record")},
+    "two handlers, batches and tasks": {
+        TOPIC: Way("batch", "batch"),
+        OTHER: Way("record_async", ordering="none", concurrency=3),
+    },
+    "two handlers, one after the other and threads": {
+        TOPIC: Way("record"),
+        OTHER: Way("record", ordering="key", concurrency=3),
+    },
+    "a fuller batch": {TOPIC: Way("batch", "batch", batch_max_records=3, batch_max_ms=50)},
     "two handlers, threads and tasks": {
         TOPIC: Way("record", ordering="key", concurrency=2),
         OTHER: Way("record_async", ordering="none", concurrency=3),
     },
 }
-WAITING: dict[str, Mapping[str, Way]] = {
-    "a fuller batch": {TOPIC: Way("batch", "batch", batch_max_records=3, batch_max_ms=50)},
-}
-"""Where outputs are sent, settings refuse it."""
 YIELDING: dict[str, Mapping[str, Way]] = {
     "yielded": {TOPIC: Way("yielding")},
     "yielded async by key": {TOPIC: Way("yielding_async", ordering="key", concurrency=3)},
@@ -64,7 +69,7 @@ def _moments(ending: Ending, delivery: str | None) -> Iterator[Moment]:
 
 def _every() -> Iterator[object]:
     for done, delivery in DONE.items():
-        for name, ways in (WAYS | (WAITING if delivery is None else YIELDING)).items():
+        for name, ways in (WAYS | ({} if delivery is None else YIELDING)).items():
             for ending in Ending:
                 # Nothing is sent that could be refused.
                 if delivery is not None or ending is not Ending.REWOUND:
@@ -94,19 +99,10 @@ def test_the_contract_holds_whoever_has_the_next_turn(
             play(Cell(ways, delivery, ending, moment), memory, seed)
 
 
-_SENDING = '[producing]\ndelivery = "at_least_once"\ntopic = "out"\n'
 REFUSED = {
     "a batch by key": ('mode = "batch"\nordering = "key"\n', 'not to be had with mode = "batch"'),
     "several batches": ('mode = "batch"\nconcurrency = 3\n', "a worker has one batch in hand at a time"),
     "one at a time by key": ('concurrency = 1\nordering = "key"\n', "one record at a time"),
-    "a fuller batch, done on acknowledgement": (
-        f'mode = "batch"\nbatch_max_ms = 50\n{_SENDING}',
-        "where outputs are sent, batches do not wait",
-    ),
-    "a fuller batch, done on commit": (
-        f'mode = "batch"\nbatch_max_ms = 50\n{_SENDING.replace("at_least_once", "transactions")}',
-        "where outputs are sent, batches do not wait",
-    ),
 }
 """Lines behind those of [handler], and why that is not to be had."""
 
@@ -114,15 +110,6 @@ REFUSED = {
 @pytest.mark.parametrize(("lines", "why"), [pytest.param(*each, id=name) for name, each in REFUSED.items()])
 def test_settings_refuse(tmp_path: Path, lines: str, why: str) -> None:
     assert why in "".join(problems(tmp_path, LEAST + lines))
-
-
-def test_settings_refuse_batches_beside_a_handler_of_several_records(tmp_path: Path) -> None:
-    handlers = (
-        '[[handlers]]\ntopics = ["orders"]\nentrypoint = "shop:one"\nconcurrency = 3\n'
-        '[[handlers]]\ntopics = ["returns"]\nentrypoint = "shop:several"\nmode = "batch"\n'
-    )
-    text = LEAST.partition("[handler]")[0].replace('["orders"]', '["orders", "returns"]')
-    assert "batches come one at a time, with nothing beside them" in "".join(problems(tmp_path, text + handlers))
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ class WorkerProcess:
         self._socket.settimeout(10)
         self._socket.sendall(data)
 
-    def expect(self, kind: type[T], within: float = 10.0) -> T:
+    def expect(self, kind: type[T], within: float = 60.0) -> T:
         """Wait for the next message of that kind and take it; others stay in `heard`."""
         return wait_until(lambda: self._take(kind), f"{kind.__name__} from worker {self.pid}", within, 0.0)
 
@@ -192,7 +192,7 @@ class WorkerProcess:
         """What the ledger says."""
         return self.ledger.read(grant if slot is None else slot, grant)
 
-    def consumed(self, grant: int, offset: int, within: float = 15.0) -> None:
+    def consumed(self, grant: int, offset: int, within: float = 60.0) -> None:
         """Wait until everything before `offset` is handled."""
         wait_until(lambda: self.slot(grant).consumed.offset >= offset, f"{offset} consumed under {grant}", within)
 
@@ -204,7 +204,7 @@ class WorkerProcess:
         """Close our end of the pipe."""
         self._socket.close()
 
-    def exit_status(self, within: float = 10.0) -> int:
+    def exit_status(self, within: float = 60.0) -> int:
         """Wait for its death: the exit code, or minus the signal that killed it."""
         if self._status is None:
             info = wait_until(

@@ -110,7 +110,7 @@ def test_while_the_dead_letter_topic_is_away_its_partition_waits_with_a_reason_a
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, ["fail", "b"], 0)
     worker = start(2, max_attempts=1, on_failure="dead_letter", delivery_timeout_ms=1000)
-    wait_until(lambda: worker.ping().parked_count == {"dead_letter": 1}, "the partition to wait", 10)
+    wait_until(lambda: worker.ping().parked_count == {"dead_letter": 1}, "the partition to wait", 60)
     produce(kafka.bootstrap, topic, (f"v{i}" for i in range(100)), 1)
     worker.consumed(2, 100)
     (parked,) = worker.ping().parked
@@ -129,9 +129,9 @@ def test_a_partition_that_waits_for_the_dead_letter_topic_stops_at_once_and_the_
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, ["fail"])
     worker = start(max_attempts=1, on_failure="dead_letter")
-    wait_until(lambda: worker.ping().parked_count == {"dead_letter": 1}, "the partition to wait", 10)
+    wait_until(lambda: worker.ping().parked_count == {"dead_letter": 1}, "the partition to wait", 60)
     worker.stop(1)
-    (stopped,) = worker.expect(FetcherStopped, 1.0).partitions
+    (stopped,) = worker.expect(FetcherStopped, 20.0).partitions
     assert (stopped.grant, stopped.offset) == (1, 0)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from kunicorn.clients.session import open_cluster
+from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import check
 from kunicorn.commands.cli import app
 from kunicorn.errors import ExitCode
-from kunicorn.settings import Settings
+from kunicorn.ipc.messages import Token
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.observe import requests
+from kunicorn.settings import KafkaSettings, Settings
 from tests.kafka import KafkaCluster
 from tests.system.producing import committed_offsets
 from tests.waiting import wait_until
@@ -46,6 +52,8 @@ def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[Ex
         "kafka": {"bootstrap_servers": [NOWHERE]},
         "group": {"id": "shop", "topics": ["orders"]},
         "handler": {"entrypoint": "shop:handle"},
+        # Whatever else runs on this machine has the usual one.
+        "http": {"port": 0},
     }
     for section, more in changes.items():
         values.setdefault(section, {}).update(more)
@@ -60,7 +68,8 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     # Who runs the tests as root is told that they do.
     assert (lines.pop("user", None) is not None) == (os.geteuid() == 0)
     assert [line.split()[:2] for line in lines.values()] == [
-        ["ok", what] for what in ("handler", "client", "allocator", "brokers", "topics", "rights", "group", "members")
+        ["ok", what]
+        for what in ("handler", "client", "allocator", "setup", "brokers", "topics", "rights", "group", "members")
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]
@@ -69,7 +78,7 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
 def test_what_is_found_can_be_had_for_a_program(kafka: KafkaCluster, handlers: Path) -> None:
     (handlers / "config.toml").write_text(
         f'[kafka]\nbootstrap_servers = ["{kafka.bootstrap}"]\n[group]\nid = "shop"\ntopics = ["orders"]\n'
-        '[handler]\nentrypoint = "shop:handle"\n'
+        '[handler]\nentrypoint = "shop:handle"\n[http]\nport = 0\n'
     )
     result = CliRunner().invoke(app, ["check", "--json"])
     assert result.exit_code == 0, result.output
@@ -208,6 +217,7 @@ def tried(kafka: KafkaCluster, topic: str, records: int, **handler: Any) -> tupl
         "kafka": {"bootstrap_servers": kafka.bootstrap.split(",")},
         "group": {"id": topic, "topics": [topic]},
         "handler": {"entrypoint": "shop:handle", **handler},
+        "http": {"port": 0},
     }
     code = check(Settings.model_validate(settings), lambda finding: lines.append(str(finding)), records=records)
     return code, lines[-1]
@@ -243,7 +253,7 @@ def test_what_the_handler_prints_is_shown_beside_the_answer(
     assert "order" not in out
 
 
-@pytest.mark.parametrize("mode", ["record", "batch"])
+@pytest.mark.parametrize("mode", ["record", "batch", "arrow"])
 def test_the_handler_gets_the_latest_records_with_its_options_and_commits_nothing(
     kafka: KafkaCluster, handlers: Path, numbers: str, mode: str
 ) -> None:
@@ -251,8 +261,12 @@ def test_the_handler_gets_the_latest_records_with_its_options_and_commits_nothin
         "seen = open('seen', 'a', buffering=1)\n"
         "def setup(options): seen.write(options['greeting'] + '\\n')\n"
         "def handle(got):\n"
-        "    for record in ([got] if hasattr(got, 'offset') else got):\n"
-        "        seen.write(f'{record.partition}:{record.value.decode()}\\n')\n"
+        "    if hasattr(got, 'to_pylist'):\n"
+        "        records = [(row['partition'], row['value']) for row in got.to_pylist()]\n"
+        "    else:\n"
+        "        records = [(one.partition, one.value) for one in ([got] if hasattr(got, 'offset') else got)]\n"
+        "    for partition, value in records:\n"
+        "        seen.write(f'{partition}:{value.decode()}\\n')\n"
         "handle.setup = setup\n"
     )
     code, line = tried(kafka, numbers, 4, mode=mode, options={"greeting": "hello"})
@@ -289,4 +303,78 @@ def test_topics_without_records_are_no_failure(kafka: KafkaCluster, handlers: Pa
     assert tried(kafka, "orders", 5) == (
         ExitCode.CLEAN,
         "warning trial     the topics hold no records to try the handler on",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("def handle(record): ...\n", {"rate": 1}, "has no setup(options)"),
+        ("class Shop:\n def setup(self, options): raise RuntimeError('no database')\n def handle(self, record): ...\n",
+         {}, "setup raised RuntimeError: no database"),
+    ],
+    ids=["options that nobody reads", "a setup that raises"],
+)  # fmt: skip
+def test_a_start_that_setup_would_end_is_told(
+    kafka: KafkaCluster, handlers: Path, source: str, options: dict[str, int], words: str
+) -> None:
+    (handlers / "shop.py").write_text(source)
+    entrypoint = "shop:Shop" if "class" in source else "shop:handle"
+    brokers = {"bootstrap_servers": kafka.bootstrap.split(",")}
+    code, lines = checked(kafka=brokers, handler={"entrypoint": entrypoint, "options": options})
+    assert code is ExitCode.HANDLER
+    assert any(words in line for line in lines.values()), lines
+
+
+def test_a_port_that_another_process_has_is_told(kafka: KafkaCluster, handlers: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        http = {"host": "127.0.0.1", "port": port}
+        code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, http=http)
+    assert code is ExitCode.CONFIGURATION
+    assert f"http.port = {port} on 127.0.0.1: another process listens there" in lines["port"]
+
+
+def test_the_port_of_the_service_that_runs_here_is_no_failure(kafka: KafkaCluster, handlers: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with requests.listen(port) as local:
+            local.listen()
+            http = {"host": "127.0.0.1", "port": port}
+            code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, http=http)
+    assert code is ExitCode.CLEAN
+    assert lines["port"].startswith("warning")
+
+
+def test_at_a_pods_start_an_outage_is_waited_for(
+    kafka: KafkaCluster, handlers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, said = [NOWHERE], list[str]()
+
+    def opened(settings: KafkaSettings, token: Token | None) -> Cluster:
+        return open_cluster(settings.model_copy(update={"bootstrap_servers": tuple(servers)}), token)
+
+    def say(finding: Finding) -> None:
+        said.append(str(finding))
+        if "waiting for this to pass" in finding.text:
+            servers[:] = kafka.bootstrap.split(",")
+
+    monkeypatch.setattr("kunicorn.commands.check.cluster.open_cluster", opened)
+    assert check(wanted(["orders"]), say, 30.0, waits=True) is ExitCode.CLEAN
+    (waited,) = (line for line in said if "waiting for this to pass" in line)
+    assert NOWHERE in waited
+
+
+def test_at_a_pods_start_what_will_not_pass_ends_at_once(kafka: KafkaCluster, handlers: Path) -> None:
+    servers = kafka.bootstrap.split(",")
+    assert check(wanted(["no-such-topic"], servers), lambda _: None, 30.0, waits=True) is ExitCode.CONFIGURATION
+
+
+def wanted(topics: list[str], servers: Sequence[str] = (NOWHERE,)) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": list(servers)},
+            "group": {"id": "shop", "topics": topics},
+            "handler": {"entrypoint": "shop:handle"},
+        }
     )

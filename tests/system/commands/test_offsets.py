@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from tests.kafka import KafkaCluster
+from tests.system.commands.desk import Desk
 from tests.system.members import MemberProcess, Members, group_settings, merged, toml
 from tests.system.producing import committed_offsets, produce
 
@@ -20,24 +17,6 @@ MembersOf = Callable[..., Members]
 both_protocols = pytest.mark.parametrize(
     "protocol", ["classic", pytest.param("consumer", marks=[pytest.mark.consumer, pytest.mark.long])]
 )
-
-
-class Desk:
-    """A person with the service's configuration at a command line."""
-
-    def __init__(self, config: Path) -> None:
-        self.config = config
-
-    def said(self, *arguments: str) -> str:
-        """What a command printed; it has to succeed."""
-        result = CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
-        if result.exception is not None:
-            raise result.exception
-        return result.stdout
-
-    def told(self, *arguments: str) -> Any:
-        """The same for a program."""
-        return json.loads(self.said(*arguments, "--json"))
 
 
 @pytest.fixture

@@ -6,21 +6,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+import shlex
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import yaml
+from typer.core import TyperGroup
 
+from kunicorn.commands.cli import app
 from kunicorn.observe.generate import expressions
-from tests.deploy.charts import CHART, ROOT
+from tests.deploy.charts import CHART, EXAMPLE, ROOT
 from tests.deploy.tools import Tools
 
+RUNBOOKS = ROOT / "docs" / "runbooks"
 RULES = CHART / "alerts" / "rules.yaml"
 NAMES = re.findall(r"- alert: (\w+)", RULES.read_text())
+RECORDED = re.findall(r"- record: (\S+)", RULES.read_text())
 
-_WHERE = 'namespace="shop",job="orders",pod="orders-1",instance="10.0.0.1:9400"'
-_GROUP = f'{_WHERE},group="GROUP_ID"'
+_WHERE = 'namespace="shop",job="orders",pod="orders-1",instance="10.0.0.1:9400",group="orders",release="RELEASE"'
+_GROUP = _WHERE
 _PARTITION = f'{_GROUP},topic="orders",partition="0"'
 
 LAG_SECONDS = f"kafka_consumer_lag_seconds{{{_PARTITION}}}"
@@ -34,6 +43,7 @@ WAITING = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="dead_letter"}}'
 RETRY = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="retry_topic"}}'
 DELAYED = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="delay"}}'
 DELIVERY = f'kunicorn_partitions_waiting{{{_GROUP},waits_for="delivery"}}'
+CIRCUIT = f'kunicorn_circuit_breaker_open{{{_GROUP},topic="orders"}}'
 RESETS = f'kunicorn_offset_resets_total{{{_WHERE},reason="below the log"}}'
 INFO = f'kafka_consumer_group_info{{{_GROUP},protocol="classic"}}'
 READY = f"kunicorn_ready{{{_WHERE}}}"
@@ -44,6 +54,8 @@ LOST = f"kafka_consumer_partitions_lost_total{{{_WHERE}}}"
 LAST_COMMIT = f"kunicorn_last_commit_seconds{{{_GROUP}}}"
 RESTARTS = f'kunicorn_worker_restarts_total{{{_WHERE},reason="SIGKILL"}}'
 UPTIME = f"kunicorn_uptime_seconds{{{_WHERE}}}"
+CERTIFICATE = f"kunicorn_tls_certificate_expiry_timestamp_seconds{{{_WHERE}}}"
+UP = f"up{{{_WHERE}}}"
 LOOP_LAG = f"kunicorn_event_loop_lag_seconds{{{_WHERE}}}"
 
 HEALTHY: Mapping[str, str] = {
@@ -56,6 +68,7 @@ HEALTHY: Mapping[str, str] = {
     DEAD_LETTERS: "0x90",
     WAITING: "0x90",
     DELIVERY: "0x90",
+    CIRCUIT: "0x90",
     INFO: "1x90",
     READY: "1x90",
     LIVE: "1x90",
@@ -66,6 +79,8 @@ HEALTHY: Mapping[str, str] = {
     LAST_COMMIT: "3x90",
     UPTIME: "0+60x90",
     LOOP_LAG: "0.01x90",
+    CERTIFICATE: "99999999x90",
+    UP: "1x90",
 }
 """A sample a minute. `a+bx90`: from a, b more each; `_x5`: absent five times."""
 
@@ -80,6 +95,8 @@ class Case:
     series: Mapping[str, str] = field(default_factory=dict)
     silent_for: str = "90m"
     """How long nothing may have fired, if nothing is to fire."""
+    every: int = 1
+    """Minutes between two samples."""
 
 
 FIRING = (
@@ -91,6 +108,12 @@ FIRING = (
         ["KunicornPartitionStalled"],
         {COMMITTED: "9x90", POSITION: "9x90", LAG_SECONDS: "200x90"},
     ),
+    Case(
+        "what the handler calls is away, and lag is what follows",
+        30,
+        ["KunicornCircuitBreakerOpen"],
+        {CIRCUIT: "2x90", LAG_SECONDS: "0+30x90", COMMITTED: "9x90", POSITION: "9x90"},
+    ),
     Case("a record cannot be handled", 3, ["KunicornPartitionHalted"], {HALTED: "1x90"}),
     Case("a handler call without end", 8, ["KunicornHandlerStuck"], {INFLIGHT: "0+60x90"}),
     Case("dead letters", 12, ["KunicornDeadLetters"], {DEAD_LETTERS: "0x10 5x80"}),
@@ -100,6 +123,8 @@ FIRING = (
     Case("outputs that no broker takes", 6, ["KunicornDeliveryBlocked"], {DELIVERY: "6x90"}),
     Case("positions that are not in the log", 12, ["KunicornOffsetsReset"], {RESETS: "_x10 1x80"}),
     Case("no pod answers", 23, ["KunicornNoMembers"], {INFO: "1x10"}),
+    Case("no pod is there, for two minutes", 12, ["KunicornNoMembers"], {INFO: "1x10 stale"}),
+    Case("a pod that does not start", 2, ["KunicornPodSilent"], {UP: "0x90"}),
     Case("not a member", 11, ["KunicornNotReady"], {READY: "0x90"}),
     Case("not restarted", 6, ["KunicornNotLive"], {LIVE: "0x90"}),
     Case("no heartbeat for half a session", 11, ["KunicornHeartbeatLate"], {HEARTBEAT: "0.5x10 23x80"}),
@@ -109,13 +134,23 @@ FIRING = (
     Case("workers die", 15, ["KunicornWorkersDying"], {RESTARTS: "0x5 1x3 2x2 4x2 6x80"}),
     Case("all workers die between two scrapes", 12, ["KunicornWorkersDying"], {RESTARTS: "_x10 8x80"}),
     Case("the service ends again and again", 20, ["KunicornRestarting"], {UPTIME: "0+60x4 0+60x4 0+60x4 0+60x4"}),
+    Case(
+        "too far behind for a quarter of an hour",
+        87,
+        ["KunicornLagHigh", "KunicornLagBudgetBurning"],
+        {LAG_SECONDS: "0x70 400x20"},
+    ),
+    Case("a certificate that nobody renews", 20, ["KunicornCertificateExpires"], {CERTIFICATE: "600000x90"}),
     Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
 )
 
 SILENT = (
     Case("a healthy hour", 60),
     Case("lag for five minutes", 20, (), {LAG_SECONDS: "0x5 400x5 0x80"}),
+    Case("a group that begins with an old log", 60, (), {LAG_SECONDS: "400x6 0x84"}),
+    Case("lag for five minutes of an hour", 85, (), {LAG_SECONDS: "0x75 400x4 0x10"}, silent_for="20m"),
     Case("lag that is being worked off", 30, (), {LAG_SECONDS: "290-5x58 0x32"}),
+    Case("a circuit breaker opens for three minutes", 20, (), {CIRCUIT: "0x5 2x3 0x80"}),
     Case("a broker restarts and outputs wait", 20, (), {DELIVERY: "0x5 6x3 0x80"}),
     Case(
         "records of a retry topic wait for their time",
@@ -131,6 +166,7 @@ SILENT = (
     Case("restarted once", 20, (), {UPTIME: "0+60x10 0+60x80"}),
     Case("dead letters, long ago", 60, (), {DEAD_LETTERS: "0x10 5x80"}, silent_for="10m"),
     Case("one late heartbeat", 20, (), {HEARTBEAT: "0.5x10 20 0.5x80"}),
+    Case("a pod that takes less than a minute to start", 20, (), {UP: "0x0 1x89"}),
     Case("starting", 5, (), {READY: "0x2 1x88"}),
 )
 
@@ -143,7 +179,7 @@ def as_promtool_has_it(case: Case) -> dict[str, object]:
     expected = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in case.firing]
     return {
         "name": case.name,
-        "interval": "1m",
+        "interval": f"{case.every}m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "promql_expr_test": [
             {
@@ -166,6 +202,18 @@ def test_alerts_fire_for_their_causes_and_for_nothing_else(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_budget_that_is_spent_in_small_parts_for_days_can_wait_for_the_morning(tools: Tools, tmp_path: Path) -> None:
+    # Samples and rules every half hour: two good days, then a bad sample in every four hours.
+    healthy = {name: values.replace("x90", "x200") for name, values in HEALTHY.items()}
+    spent = {**healthy, LAG_SECONDS: "0x96 " + "0x6 400x0 " * 12}
+    case = Case("a bad sample in eight", 178 * 30, ["KunicornLagBudgetBurningSlowly"], spent, every=30)
+    file = tmp_path / "cases.yaml"
+    tests = [as_promtool_has_it(case)]
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "30m", "tests": tests}))
+    done = tools.run("promtool", "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_a_case_that_is_wrong_fails(tools: Tools, tmp_path: Path) -> None:
     file = tmp_path / "cases.yaml"
     wrong = as_promtool_has_it(Case("silent although a record cannot be handled", 3, [], {HALTED: "1x90"}))
@@ -174,7 +222,8 @@ def test_a_case_that_is_wrong_fails(tools: Tools, tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_case_that_fires_it() -> None:
-    assert {alert for case in FIRING for alert in case.firing} == set(NAMES)
+    slow = {"KunicornLagBudgetBurningSlowly"}
+    assert {alert for case in FIRING for alert in case.firing} | slow == set(NAMES)
 
 
 def test_the_rules_are_well_formed(tools: Tools) -> None:
@@ -191,7 +240,123 @@ def test_prometheus_can_read_every_expression_of_the_dashboard(tools: Tools, tmp
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
-    pages = {file.stem for file in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"}
-    assert pages == set(NAMES)
-    index = (ROOT / "docs" / "runbooks" / "README.md").read_text()
-    assert [name for name in NAMES if f"({name}.md)" not in index] == []
+    pages = {file.stem for file in RUNBOOKS.glob("*.md")} - {"README"}
+    assert {page for page in pages if page.startswith("Kunicorn")} == set(NAMES)
+    index = (RUNBOOKS / "README.md").read_text()
+    assert [page for page in pages if f"({page}.md)" not in index] == []
+
+
+def shown(language: str) -> dict[str, list[str]]:
+    """The blocks of that language, by runbook."""
+    block = re.compile(rf"^ *```{language}\n(.*?)^ *```$", flags=re.MULTILINE | re.DOTALL)
+    return {file.stem: block.findall(file.read_text()) for file in RUNBOOKS.glob("*.md")}
+
+
+def test_every_runbook_shows_the_query_that_led_there_what_to_do_and_when_not_to() -> None:
+    expressions = {
+        rule["alert"]: " ".join(rule["expr"].split())
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    queries = {page: [" ".join(each.split()) for each in blocks] for page, blocks in shown("promql").items()}
+    assert {name: queries[name] for name in NAMES} == {name: [each] for name, each in expressions.items()}
+    for file in RUNBOOKS.glob("[!R]*.md"):
+        headings = re.findall(r"^## (.*)$", file.read_text(), flags=re.MULTILINE)
+        assert headings[-3:] == ["Look", "Repair", "When it may be ignored"], file
+        assert shown("sh")[file.stem], file
+
+
+def test_every_command_of_the_runbooks_is_whole_and_one_that_kunicorn_has() -> None:
+    commands = [line for blocks in shown("sh").values() for block in blocks for line in block.splitlines()]
+    ours = [shlex.split(line.partition("kunicorn -- ")[2], comments=True) for line in commands if " -- " in line]
+    called = [words[1:] for words in ours if words[0] == "kunicorn"]
+    assert len(called) > 40
+    application = typer.main.get_command(app)
+    for arguments in called:
+        # Parsed as it would be when it runs: an option or a command that there is not ends the test.
+        context = application.make_context("kunicorn", list(arguments))
+        command: Any = application
+        name: str | None = None
+        rest = list(arguments)
+        while isinstance(command, TyperGroup):
+            name, command, rest = command.resolve_command(context, rest)
+        command.make_context(name, rest, parent=context)
+    others = [line for line in commands if "kunicorn -- " not in line and not line.startswith(("#", " ", "POD="))]
+    assert [line for line in others if not line.startswith(("kubectl -n shop ", "helm -n shop "))] == []
+
+
+def series_of(release: str, namespace: str, group: str) -> str:
+    """A partition's series as Prometheus has it of a pod of that release, by the labels of the chart's PodMonitor."""
+    return (
+        f'kafka_consumer_lag_seconds{{namespace="{namespace}",job="{namespace}/{release}",pod="{release}-1",'
+        f'release="{release}",group="{group}",topic="t",partition="0"}}'
+    )
+
+
+def rules_in(
+    tools: Tools, directory: Path, release: str, namespace: str, *sets: str, options: Sequence[str] = ()
+) -> Path:
+    """The rules that the chart installs for that release, as a file of promtool's."""
+    values = {"config.group.id": f"{release}-group", "prometheusRule.enabled": "true", "podMonitor.enabled": "true"}
+    given = [*(f"{name}={value}" for name, value in values.items()), *sets]
+    options = [*options, *(word for each in given for word in ("--set", each))]
+    text: list[str | Path] = [
+        "template",
+        release,
+        CHART,
+        "--namespace",
+        namespace,
+        "-f",
+        EXAMPLE,
+        "-s",
+        "templates/prometheusrule.yaml",
+    ]
+    done = tools.run("helm4", *text, "--set", f"fullnameOverride={release}", *options)
+    assert done.returncode == 0, done.stderr
+    spec = done.stdout.partition("\nspec:\n")[2]
+    file = directory / f"{namespace}-{release}.yaml"
+    file.write_text(textwrap.dedent(spec))
+    return file
+
+
+def test_alerts_limits_and_labels_of_one_release_are_not_those_of_another(tools: Tools, tmp_path: Path) -> None:
+    limit = 'max by (namespace\\,group) (kafka_consumer_lag_seconds{release="RELEASE"}) > 900'
+    patient = (f"prometheusRule.overrides.KunicornLagHigh.expr={limit}", "prometheusRule.alertLabels.team=blue")
+    rules = [
+        rules_in(tools, tmp_path, "strict", "shop", "prometheusRule.alertLabels.team=red"),
+        rules_in(tools, tmp_path, "patient", "shop", *patient),
+        # The same release and group once more, in another namespace.
+        rules_in(tools, tmp_path, "strict", "staging", "prometheusRule.disabled={KunicornLagHigh}"),
+    ]
+    members = (("strict", "shop"), ("patient", "shop"), ("strict", "staging"))
+    behind = {series_of(release, namespace, f"{release}-group"): "400x90" for release, namespace in members}
+    fired = 'count by (release, team) (ALERTS{alertname="KunicornLagHigh",alertstate="firing"})'
+    expected = [{"labels": '{release="strict", team="red"}', "value": 1}]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in behind.items()],
+        "promql_expr_test": [{"expr": fired, "eval_time": "15m", "exp_samples": expected}],
+    }
+    file = tmp_path / "cases.yaml"
+    file.write_text(json.dumps({"rule_files": [str(each) for each in rules], "tests": [test]}))
+    done = tools.run("promtool", "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_only_a_release_whose_targets_can_be_told_has_an_alert_on_them(tools: Tools, tmp_path: Path) -> None:
+    own = 'up{namespace=\\"shop\\", release=\\"orders\\", job!~\\".*-pipelines\\"}'
+    assert own in rules_in(tools, tmp_path, "orders", "shop").read_text()
+    unmonitored = rules_in(tools, tmp_path, "orders", "shop", "podMonitor.enabled=false").read_text()
+    assert "KunicornPodSilent" not in unmonitored
+    assert "up{" not in unmonitored
+
+
+def test_the_objective_is_the_values(tools: Tools, tmp_path: Path) -> None:
+    objective = json.dumps({"lagSeconds": 60, "objectivePercent": 99.5})
+    options = ("--set-json", f"prometheusRule.slo={objective}")
+    text = rules_in(tools, tmp_path, "strict", "shop", options=options).read_text()
+    assert "> bool 60" in text
+    assert "> 14.4 * 0.005" in text
+    assert "> bool 300" not in text
+    assert "* 0.01" not in text

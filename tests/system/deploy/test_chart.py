@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kunicorn import __version__
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, HELMS, VALUES, Rendered, judged, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, VALUES, Rendered, judged, template
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -19,7 +22,7 @@ BROKEN = (
     ("keda", "scaleTargetRef:", "scaleTarget:"),
 )
 """Manifests with a mistake, to see the judge find it: file of values, what is written there, what is written wrong."""
-NAMES = ("default", *(file.name.removesuffix("-values.yaml") for file in VALUES))
+NAMES = tuple(file.name.removesuffix("-values.yaml") for file in VALUES)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ def test_unknown_fields_and_missing_ones_are_found(everything: Releases) -> None
 
 @pytest.mark.parametrize("helm", HELMS)
 def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
-    for file in (CHART / "values.yaml", *VALUES):
+    for file in VALUES:
         done = tools.run(helm, "lint", "--strict", CHART, "-f", file)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -71,8 +74,7 @@ def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
 def test_the_service_accepts_every_config_that_is_rendered(releases: Releases, tmp_path: Path) -> None:
     for (helm, name), release in releases.items():
         settings = as_in_the_pod(release, tmp_path / helm / name)
-        own_image = name in {"hpa", "handlers", "concurrency"}
-        assert settings.handler.entrypoint.startswith("shop.handlers:" if own_image else "handlers:handle")
+        assert settings.handler.entrypoint.startswith("handlers:" if name == "example" else "shop.handlers:")
 
 
 def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
@@ -92,14 +94,27 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
 def test_the_service_is_checked_before_it_starts_and_probed_where_it_listens(
     rendered: Callable[[str], Rendered],
 ) -> None:
-    release = rendered("default")
+    release = rendered("example")
     (check,) = release.pod()["initContainers"]
-    assert check["args"] == ["check", "--config", "/etc/kunicorn/config/config.toml"]
+    assert check["args"] == ["check", "--wait", "--config", "/etc/kunicorn/config/config.toml"]
     assert release.container()["args"] == ["run", "--config", "/etc/kunicorn/config/config.toml"]
     assert "initContainers" not in rendered("network").pod()
     assert release.container()["ports"] == [{"name": "http", "containerPort": 9400}]
     probes = {name: release.container()[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
     assert probes == {"liveness": "/livez", "readiness": "/readyz"}
+
+
+def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[str], Rendered]) -> None:
+    assert rendered("example").container()["resources"] == {
+        "requests": {"cpu": "500m", "memory": "1110Mi"},
+        "limits": {"memory": "1110Mi"},
+    }
+    four_workers = rendered("static").container()["resources"]
+    assert four_workers["limits"] == {"memory": "1750Mi"}
+    assert rendered("hpa").container()["resources"]["requests"]["memory"] == "2Gi", "what is given stays"
+    assert "memory" not in rendered("hpa").container()["resources"]["limits"]
+    (check,) = rendered("static").pod()["initContainers"]
+    assert check["resources"] == four_workers
 
 
 def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
@@ -175,12 +190,76 @@ def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Ren
     assert [each["metadata"]["topic"] for each in triggers] == ["orders", "refunds"]
     assert triggers[0]["metadata"]["sasl"] == "scram_sha512"
     assert triggers[0]["metadata"]["tls"] == "enable"
+    assert "unsafeSsl" not in triggers[0]["metadata"]
     assert triggers[0]["metadata"]["offsetResetPolicy"] == "earliest"
     authentication = release.only("TriggerAuthentication")
     assert triggers[0]["authenticationRef"]["name"] == authentication["metadata"]["name"]
     parameters = {each["parameter"]: each["key"] for each in authentication["spec"]["secretTargetRef"]}
     expected = {"username": "username", "password": "password", "ca": "ca.crt", "cert": "tls.crt", "key": "tls.key"}
     assert parameters == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ports"),
+    [
+        ("network", [[53, 53], [9092, 9093, 9094], [5432]]),
+        ("handlers", [[53, 53], [9092], [8081]]),
+        ("hpa", [[53, 53], [9093], [443]]),
+    ],
+)
+def test_what_the_settings_name_can_be_reached_and_nothing_else(
+    rendered: Callable[[str], Rendered], name: str, ports: list[list[int]]
+) -> None:
+    egress = rendered(name).only("NetworkPolicy")["spec"]["egress"]
+    assert [[port["port"] for port in rule["ports"]] for rule in egress] == ports
+    assert ("to" in egress[0]) == (name != "hpa"), "names are looked up in kube-system unless told otherwise"
+
+
+def test_keda_is_asked_once_for_topics_by_pattern_and_checks_names_as_the_service_does(
+    tools: Tools, tmp_path: Path
+) -> None:
+    kafka = {"security_protocol": "SASL_SSL", "ssl_endpoint_identification_algorithm": "none"}
+    given = json.dumps({**kafka, "bootstrap_servers": ["kafka:9093"], "sasl_mechanism": "PLAIN", "sasl_username": "u"})
+    sets = ("--set-json", f"config.kafka={given}", "--set", "config.group.topics={^orders-.*,refunds}")
+    text = template(tools, "helm4", *sets, "--set", "autoscaling.keda.enabled=true", files=[EXAMPLE])
+    (release,) = judged(tools, text, scratch=tmp_path)
+    assert release.problems == []
+    (trigger,) = release.only("ScaledObject")["spec"]["triggers"]
+    assert "topic" not in trigger["metadata"]
+    assert (trigger["metadata"]["tls"], trigger["metadata"]["unsafeSsl"]) == ("enable", "true")
+
+
+def test_token_users_and_objects_of_the_reader_s_own_are_values(rendered: Callable[[str], Rendered]) -> None:
+    static, example = rendered("static"), rendered("example")
+    assert (static.pod()["hostUsers"], static.pod()["automountServiceAccountToken"]) == (False, True)
+    assert "hostUsers" not in example.pod()
+    assert "orders-shared" in {each["metadata"]["name"] for each in static.all("ConfigMap")}
+
+
+def test_what_a_cluster_wants_of_its_pods_are_values(tools: Tools, tmp_path: Path) -> None:
+    wanted = {
+        "runtimeClassName": "gvisor",
+        "dnsPolicy": "Default",
+        "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+        "hostAliases": [{"ip": "10.0.0.7", "hostnames": ["kafka"]}],
+    }
+    lifecycle = {"preStop": {"exec": {"command": ["/bin/true"]}}}
+    more = {
+        "lifecycle": lifecycle,
+        "serviceAccount": {"labels": {"team": "orders"}},
+        "podDisruptionBudget": {"unhealthyPodEvictionPolicy": "IfHealthyBudget"},
+    }
+    sets = [
+        word for name, value in {**wanted, **more}.items() for word in ("--set-json", f"{name}={json.dumps(value)}")
+    ]
+    text = template(tools, "helm4", *sets, files=[CHART / "ci/example-values.yaml"])
+    (release,) = judged(tools, text, scratch=tmp_path)
+    assert release.problems == []
+    spec = release.only("Deployment")["spec"]["template"]["spec"]
+    assert {name: spec[name] for name in wanted} == wanted
+    assert spec["containers"][0]["lifecycle"] == lifecycle
+    assert release.only("ServiceAccount")["metadata"]["labels"]["team"] == "orders"
+    assert release.only("PodDisruptionBudget")["spec"]["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
 
 
 def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> None:
@@ -191,7 +270,8 @@ def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> No
         specs += [each["spec"] for each in release.all("Pod")]
         for spec in specs:
             assert spec["securityContext"]["runAsNonRoot"], where
-            assert spec["automountServiceAccountToken"] is False, where
+            asks = where[1] == "static" or "k8s://" in str(spec)
+            assert spec["automountServiceAccountToken"] is asks, where
             for container in (*spec.get("initContainers", []), *spec["containers"]):
                 if container["name"] != "sidecar":
                     assert container["securityContext"]["readOnlyRootFilesystem"], where
@@ -206,7 +286,9 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     config = "/etc/kunicorn/config/config.toml"
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
-    assert container["image"] == "kunicorn:0.1.0-pipeline"
+    assert container["args"][-2:] == ["--begin-or-resume", "$(JOB_NAME)"], "a Job's second try goes on with the first's"
+    assert container["image"] == f"kunicorn:{__version__}-pipeline"
+    assert release.all("Role") == [], "Spark in one pod asks nobody for others"
     assert cron["concurrencyPolicy"] == "Forbid"
     labels = job["spec"]["template"]["metadata"]["labels"]
     scraped = [each["spec"]["selector"]["matchLabels"] for each in release.all("PodMonitor")]
@@ -217,14 +299,76 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
 
 
+def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools: Tools, tmp_path: Path) -> None:
+    values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
+    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path)
+    assert release.problems == []
+    driver = release.only("Job")["spec"]["template"]["spec"]
+    (container,) = driver["containers"]
+    assert "k8s://https://kubernetes.default.svc" in container["args"]
+    assert {"name": "spark", "mountPath": "/etc/kunicorn/spark", "readOnly": True} in container["volumeMounts"]
+    (spark,) = (each["data"] for each in release.all("ConfigMap") if "spark-defaults.conf" in each["data"])
+    told = dict(line.split(" ", 1) for line in spark["spark-defaults.conf"].splitlines() if line.startswith("spark."))
+    assert told["spark.kubernetes.container.image"] == container["image"]
+    executor = yaml.safe_load(spark["executor.yaml"])
+    names = [told["spark.kubernetes.executor.podTemplateContainerName"]]
+    assert names == [each["name"] for each in executor["spec"]["containers"]]
+    assert told["spark.kubernetes.executor.podTemplateFile"] == "/etc/kunicorn/spark/executor.yaml"
+    (pod,) = executor["spec"]["containers"]
+    assert pod["securityContext"] == container["securityContext"]
+    assert [each["name"] for each in pod["volumeMounts"]] == ["config", "tmp"], "no settings of the driver's"
+    assert (driver["automountServiceAccountToken"], executor["spec"]["automountServiceAccountToken"]) == (True, False)
+    (binding,) = release.all("RoleBinding")
+    assert [each["name"] for each in binding["subjects"]] == [driver["serviceAccountName"]]
+    assert executor["spec"]["serviceAccountName"] != driver["serviceAccountName"]
+    live = release.only("Deployment")["spec"]["template"]["spec"]
+    assert live["serviceAccountName"] != driver["serviceAccountName"], "the service itself needs no rights"
+    policy = release.only("NetworkPolicy")["spec"]
+    labels = executor["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    peers = [peer["podSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule.get("from", [])]
+    assert any(wanted.items() <= labels.items() for wanted in peers), "executors and drivers reach one another"
+
+
 def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[str], Rendered]) -> None:
     groups = rendered("monitoring").only("PrometheusRule")["spec"]["groups"]
-    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
     assert "KunicornSupervisorSlow" not in rules
-    assert rules["KunicornNoMembers"]["expr"] == 'absent(kafka_consumer_group_info{group="kunicorn-example"})'
+    ours = 'namespace="shop", group="orders", release="orders-kunicorn"'
+    assert rules["KunicornNoMembers"]["expr"] == f"absent(kafka_consumer_group_info{{{ours}}})"
     high = rules["KunicornLagHigh"]
-    assert (high["for"], high["labels"]) == ("2m", {"severity": "critical", "team": "orders"})
+    assert (high["for"], high["labels"]) == (
+        "2m",
+        {"severity": "critical", "release": "orders-kunicorn", "team": "orders"},
+    )
     assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
+
+
+def test_two_releases_have_a_dashboard_each_and_the_fleet_has_one(tools: Tools, tmp_path: Path) -> None:
+    def text(release: str) -> str:
+        shown: list[str | Path] = [
+            "template",
+            release,
+            CHART,
+            "-f",
+            CHART / "ci/monitoring-values.yaml",
+            "-s",
+            "templates/dashboard.yaml",
+        ]
+        return tools.run("helm4", *shown, "--set", f"config.group.id={release}").stdout
+
+    one, other = (
+        {name: json.loads(page) for name, page in release.only("ConfigMap")["data"].items()}
+        for release in judged(tools, text("orders"), text("refunds"), scratch=tmp_path)
+    )
+    assert set(one) & set(other) == {"kunicorn-fleet.json"}, "each file would overwrite the other's"
+    assert one["kunicorn-fleet.json"] == other["kunicorn-fleet.json"]
+    (own,) = (page for name, page in one.items() if name != "kunicorn-fleet.json")
+    (others,) = (page for name, page in other.items() if name != "kunicorn-fleet.json")
+    assert own["uid"] != others["uid"]
+    assert len(own["uid"]) <= 40, "Grafana's limit"
+    (group,) = (each for each in own["templating"]["list"] if each["name"] == "group")
+    assert group["current"]["value"] == ["orders"]
 
 
 def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.charts import HELMS, Refused, template
+from tests.deploy.charts import EXAMPLE, HELMS, Refused, template
 from tests.deploy.tools import Tools
 
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
@@ -35,6 +35,13 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     ),
     (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
     (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
+    (
+        ["resources.limits.memory=1Gi", "config.workers.count=16"],
+        "resources.limits.memory = 1Gi: below what the pod needs, (16 workers + 1 that replaces another)",
+    ),
+    (["resources.limits.memory=1109Mi"], "+ 150 = 1110Mi; the kernel would kill workers"),
+    (["resources.limits.memory=1163919359"], "resources.limits.memory = 1163919359: below"),
+    (["resources.limits.memory=1110Mi", "config.workers.max_rss_mb=600"], "= 1950Mi"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
     (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
@@ -62,7 +69,7 @@ UNKNOWN: tuple[tuple[list[str], str], ...] = (
 def refusal(tools: Tools, helm: str, sets: list[str]) -> str:
     """What Helm says to these values."""
     with pytest.raises(Refused) as refused:
-        template(tools, helm, *(each for value in sets for each in ("--set", value)))
+        template(tools, helm, *(each for value in sets for each in ("--set", value)), files=[EXAMPLE])
     return re.sub(r"\s+", " ", str(refused.value))
 
 
@@ -84,12 +91,21 @@ def test_values_that_do_not_exist_or_are_of_the_wrong_type_are_refused_by_name(t
         assert words in refusal(tools, helm, sets), sets
 
 
+def test_a_release_that_names_nothing_is_told_all_that_it_must_name(tools: Tools) -> None:
+    with pytest.raises(Refused) as refused:
+        template(tools, "helm4")
+    needed = re.findall(r"^config\.(\S+): not set", str(refused.value), flags=re.MULTILINE)
+    assert needed == ["kafka.bootstrap_servers", "group.id", "group.topics", "handler.entrypoint"]
+
+
 def test_secrets_are_not_shown_in_a_refusal(tools: Tools) -> None:
     assert "hunter2" not in refusal(tools, "helm4", ["config.kafka.sasl_password=hunter2"])
 
 
 def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     sets: list[Any] = ["--set", "terminationGracePeriodSeconds=40", "--set", "maxPartitions=2"]
-    assert template(tools, "helm4", *sets)
+    assert template(tools, "helm4", *sets, files=[EXAMPLE])
+    for enough in ("1110Mi", "1163919360", "1.5Gi", "1164M"):
+        assert template(tools, "helm4", "--set", f"resources.limits.memory={enough}", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
-    assert template(tools, "helm4", *static)
+    assert template(tools, "helm4", *static, files=[EXAMPLE])

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import textwrap
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deploy.charts import ROOT, template
-from tests.deploy.image import BARE, DOCKERFILE, UID, build, container
+from tests.deploy.charts import EXAMPLE, ROOT, template
+from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
-from tests.system.members import free_port
+from tests.kubernetes.release import not_json
+from tests.system.members import free_port, group_settings, toml
 from tests.system.producing import producer
 from tests.waiting import wait_until
 
@@ -43,20 +47,147 @@ def test_the_service_is_what_is_built_by_default_and_runs_as_a_number() -> None:
     assert re.findall(r'^ENTRYPOINT \["kunicorn"\]$', DOCKERFILE, flags=re.MULTILINE)
 
 
+def test_the_image_with_spark_starts_what_its_first_word_says(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("kunicorn", "spark-submit", "java"):
+        (programs / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@"\n')
+        (programs / name).chmod(0o755)
+    spark = {
+        "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1",
+        "SPARK_JAVA_OPT_0": "-Dtwo=two words",
+        "SPARK_JAVA_OPT_1": "-Dlast",
+        "SPARK_EXECUTOR_MEMORY": "512m",
+        "SPARK_DRIVER_URL": "spark://driver",
+        "SPARK_EXECUTOR_ID": "1",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_APPLICATION_ID": "app",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.2",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "pod",
+    }
+
+    def started(*words: str, env: Mapping[str, str] = spark) -> list[str]:
+        path = {"PATH": f"{programs}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [ROOT / "deploy/image/entrypoint.sh", *words],
+            env={**path, **env},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    assert started("pipeline", "export", "a b", env={}) == ["kunicorn", "pipeline", "export", "a b"]
+    assert started(env={}) == ["kunicorn"]
+    client = ["--conf", "spark.driver.bindAddress=10.0.0.1", "--deploy-mode", "client"]
+    assert started("driver", "--class", "a.B") == ["spark-submit", *client, "--class", "a.B"]
+    java = started("executor")
+    assert java[:5] == ["java", "-Dtwo=two words", "-Dlast", "-Xms512m", "-Xmx512m"]
+    assert java[-14:-12] == ["--driver-url", "spark://driver"]
+    with pytest.raises(subprocess.CalledProcessError):
+        started("executor", env={})
+
+
+def test_commands_in_the_pod_find_the_settings_that_the_chart_mounts(tools: Tools) -> None:
+    mounted = re.search(r"name: config, mountPath: ([^,]+),", template(tools, "helm4", files=[EXAMPLE]))
+    assert mounted is not None
+    assert f"KUNICORN_CONFIG={mounted[1]}/config.toml" in DOCKERFILE
+
+
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The virtual environment of the image, built as the Dockerfile does it, with nothing of this one in sight."""
     return build(tmp_path_factory.mktemp("image"))
 
 
+OURS = {"kunicorn", "kunicorn-columns"}
+
+
 @pytest.mark.long
 def test_the_image_needs_nothing_but_what_is_locked(image: Path) -> None:
-    listed = [str(image / "kunicorn/bin/pip"), "list", "--format=freeze", "--disable-pip-version-check"]
-    found = subprocess.run(listed, env=BARE, capture_output=True, text=True, check=True).stdout
     locked = re.findall(r"^([\w.-]+==\S+)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
-    names = {re.sub(r"[-_.]+", "-", line).lower() for line in found.splitlines()}
-    extra = {name for name in names if name.partition("==")[0] not in {"pip", "setuptools", "kunicorn", "wheel"}}
-    assert extra == {re.sub(r"[-_.]+", "-", line).lower() for line in locked}
+    names = {name for name in installed(image) if name.partition("==")[0] not in OURS}
+    assert names == {re.sub(r"[-_.]+", "-", line).lower() for line in locked}
+
+
+def installed(image: Path) -> set[str]:
+    """What is in the image's environment, as `name==version`."""
+    program = "from importlib.metadata import distributions as d; print(*(f'{x.name}=={x.version}' for x in d()))"
+    command = [str(image / "kunicorn/bin/python"), "-I", "-c", program]
+    found = subprocess.run(command, env=BARE, capture_output=True, text=True, check=True).stdout
+    return {re.sub(r"[-_.]+", "-", each).lower() for each in found.split()}
+
+
+def test_nothing_that_installs_is_in_the_image(image: Path) -> None:
+    assert not {name.partition("==")[0] for name in installed(image)} & {"pip", "setuptools", "wheel"}
+    assert not list((image / "kunicorn/bin").glob("pip*"))
+    runtime = DOCKERFILE.partition(" AS runtime\n")[2].partition("\nFROM ")[0]
+    assert set(re.findall(r"-name '?([\w*]+)", runtime)) >= {"pip*", "setuptools*", "wheel*", "ensurepip"}
+
+
+def test_every_base_is_a_stage_or_pinned_by_its_digest() -> None:
+    stages = re.findall(r"^FROM (\S+) AS (\S+)$", DOCKERFILE, flags=re.MULTILINE)
+    names = {name for _, name in stages}
+    assert [base for base, _ in stages if base not in names and not re.search(r"@sha256:[0-9a-f]{64}$", base)] == []
+
+
+def test_a_package_that_is_not_the_one_that_was_locked_is_refused(tmp_path: Path) -> None:
+    source = context(tmp_path / "src")
+    lock = source / "requirements.lock"
+    (one,) = re.findall(r"^idna==.*\n(?:    --hash=.*\n)+", lock.read_text(), flags=re.MULTILINE)
+    lock.write_text(re.sub(r"sha256:\w{8}", "sha256:00000000", one).rstrip().rstrip("\\") + "\n")
+    command = [str(source / "deploy/image/build.sh"), str(source), str(tmp_path / "kunicorn")]
+    done = subprocess.run(command, env=BARE, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+def test_the_stage_for_columns_has_pyarrow_and_the_decoder(tmp_path: Path) -> None:
+    python = build(tmp_path, "arrow") / "kunicorn/bin/python"
+    probe = "import pyarrow, kunicorn_columns, kunicorn.handler.arrow; print(kunicorn.handler.arrow.SCHEMA.names)"
+    done = subprocess.run([python, "-c", probe], env=BARE, cwd="/", capture_output=True, text=True, check=False)
+    assert "'value'" in done.stdout, done.stderr
+
+
+@as_root
+def test_the_documented_recipe_makes_an_image_whose_handler_finds_its_packages(
+    image: Path, kafka: KafkaCluster, topic: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (recipe,) = re.findall(r"```dockerfile\n(.*?)```", (ROOT / "docs/operations.md").read_text(), flags=re.DOTALL)
+    (line,) = re.findall(r"^RUN (pip .*)$", recipe, flags=re.MULTILINE)
+    assert "COPY --from=packages /opt/kunicorn /opt/kunicorn" in recipe
+    # The stage has a copy of the environment, and the pip of its Python.
+    own = tmp_path_factory.mktemp("recipe")
+    shutil.copytree(image / "kunicorn", own / "kunicorn", symlinks=True)
+    # Here the copy has another place, which its scripts' first lines name.
+    script = own / "kunicorn/bin/kunicorn"
+    script.write_text(script.read_text().replace(str(image), str(own)))
+    subprocess.run(["python3", "-m", "venv", str(tmp_path / "python")], check=True, env=BARE)
+    command = line.replace("/opt/kunicorn", str(own / "kunicorn")).replace(
+        "/requirements.txt", str(tmp_path / "requirements.txt")
+    )
+    path = f"{tmp_path}/python/bin:{BARE['PATH']}"
+
+    def install(requirement: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "requirements.txt").write_text(f"{requirement}\n")
+        environ = {**BARE, "PATH": path}
+        return subprocess.run(shlex.split(command), env=environ, capture_output=True, text=True, check=False)
+
+    moved = install("confluent-kafka<2")
+    assert moved.returncode != 0
+    assert "confluent-kafka" in moved.stderr, "what would be moved is named"
+    done = install("iniconfig")
+    assert done.returncode == 0, done.stderr
+    kafka.create_topic(topic, 1)
+    release = own / "release"
+    release.mkdir(mode=0o755)
+    (release / "shop.py").write_text("import iniconfig\ndef handle(record): ...\n")
+    (release / "config.toml").write_text(toml(group_settings(kafka.bootstrap, [topic], topic, "shop:handle")))
+    environment = {"PYTHONPATH": str(release)}
+    with container(own, "check", "--config", str(release / "config.toml"), cwd=release, env=environment) as (_, log):
+        wait_until(lambda: "ok      group" in log.read_text(), "the check to come to its end", 60, every=0.2)
+        assert "FAILED" not in log.read_text()
 
 
 @dataclass(frozen=True)
@@ -84,7 +215,7 @@ def released(tools: Tools, directory: Path, bootstrap: str, topic: str) -> Relea
     sets = [f"config.{key}={value}" for key, value in {**values, "http.port": port, "workers.count": 1}.items()]
     for name, file, template_file in (("config", "config.toml", "configmap"), ("handlers", "handlers.py", "handlers")):
         shown = ["-s", f"templates/{template_file}.yaml", *(word for each in sets for word in ("--set", each))]
-        text = template(tools, "helm4", *shown).partition(f"  {file}: |\n")[2]
+        text = template(tools, "helm4", *shown, files=[EXAMPLE]).partition(f"  {file}: |\n")[2]
         (directory / name).mkdir(parents=True)
         (directory / name / file).write_text(textwrap.dedent(text))
     directory.chmod(0o755)
@@ -114,6 +245,7 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: "everything handled is committed" in log.read_text(), "an orderly stop", 40)
     assert "Read-only" not in log.read_text()
+    assert not_json(log.read_text()) == []
 
 
 def _ready(port: int) -> bool:

@@ -40,7 +40,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def java(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """JAVA_HOME of the package that the Dockerfile installs, unpacked and not installed."""
-    (package,) = re.findall(r"--no-install-recommends (\S+)", DOCKERFILE)
+    (package,) = re.findall(r"--no-install-recommends (openjdk\S+)", DOCKERFILE)
     home = tmp_path_factory.mktemp("java")
     _apt("update", cwd=home)
     _apt("install", "--simulate", "--no-install-recommends", package, cwd=home)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from kunicorn.commands.cli import app
 from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Cause, letter_of
+from kunicorn.handler.letter_styles import Facts, written
 from kunicorn.handler.record import Record
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, toml
@@ -103,6 +104,32 @@ def test_replay_sends_back_what_the_filters_mean_and_never_twice(desk: Desk) -> 
     again = json.loads(desk.said("replay", "--yes", "--from-beginning", "--json"))
     assert (again["sent"], sum(each["records"] for each in again["planned"]), again["left_out"]) == (3, 3, 0)
     assert json.loads(desk.said("replay", "--yes", "--json"))["sent"] == 0
+
+
+def test_letters_of_spring_connect_and_karafka_are_sent_back_as_they_were(desk: Desk) -> None:
+    desk.kafka.create_topic(desk.topic, 1)
+    desk.kafka.create_topic(desk.letters, 1)
+    sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
+    for style in ("spring", "connect", "karafka"):
+        facts = Facts(desk.topic, 0, 7, None, "shop", "shop.NoStock", "no stock", "in pack", 3)
+        headers: list[tuple[str, str | bytes | None]] = [("trace", "1"), *written(style, facts)]
+        sender.produce(desk.letters, style, "key", headers=headers, timestamp=1_700_000_000_000)
+    assert sender.flush(20) == 0
+    told = json.loads(desk.said("list", "--json", "--latest", "3"))
+    assert (told["letters"], told["foreign"]) == (3, 0)
+    assert "sent back and acknowledged: 3" in desk.said("replay", "--yes")
+    back = consumed(desk.kafka.bootstrap, desk.topic, 3)
+    assert [message.value() for message in back] == [b"spring", b"connect", b"karafka"]
+    assert all(headers_of(message) == [("trace", b"1"), ("kunicorn-replays", b"1")] for message in back)
+
+
+def test_another_dead_letter_topic_is_read_by_its_name(desk: Desk) -> None:
+    desk.fill()
+    desk.kafka.create_topic(f"{desk.topic}.poison", 1)
+    assert ".poison: 0 dead letters" in desk.said("list", "--letters", f"{desk.topic}.poison")
+    assert "to send back: 0" in desk.said("replay", "--yes", "--letters", f"{desk.topic}.poison")
+    with pytest.raises(ConfigError, match="'nowhere' does not exist"):
+        desk.said("show", "0@0", "--letters", "nowhere")
 
 
 def test_without_a_terminal_nothing_is_sent_unasked(desk: Desk) -> None:

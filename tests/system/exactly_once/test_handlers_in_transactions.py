@@ -13,11 +13,16 @@ from tests.system.members import Members
 from tests.system.outputs import committed_outputs
 from tests.system.producing import committed_offsets, end_offsets, produce
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PARTITIONS, RECORDS = 3, 1000
-HANDLERS = {"one": "", "two": "", "batch": 'mode = "batch"\nbatch_max_records = 50\n'}
-"""A function, a generator, and an async one for batches; each has a topic of its own."""
+HANDLERS = {
+    "one": "",
+    "two": 'ordering = "key"\nconcurrency = 8\n',
+    "batch": 'mode = "batch"\nbatch_max_records = 50\nbatch_max_ms = 100\n',
+}
+"""A function that is called with one record after the other, a generator on eight threads, and an async one for batches
+that wait to become fuller; each has a topic of its own."""
 
 
 def tables(topic: str) -> str:
@@ -34,7 +39,7 @@ def handled(kafka: KafkaCluster, topic: str) -> int:
     return sum(max(0, at) for offsets in every for at in offsets.values())
 
 
-@pytest.mark.parametrize("kills", [1, 4])
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_each_handlers_outputs_are_there_once_although_workers_are_killed(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], kills: int
 ) -> None:

@@ -35,7 +35,7 @@ def test_records_are_fetched_from_the_replica_in_our_rack(
 ) -> None:
     kafka = racks
     kafka.create_topic(topic, PARTITIONS)
-    leaders = kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions
+    leaders = kafka.admin().list_topics(topic, timeout=60).topics[topic].partitions
     assert {each.leader for each in leaders.values()} == {1, 2, 3}, "two partitions have their leader elsewhere"
     servers = kafka.bootstrap.split(",")
     near = {"bootstrap_servers": servers, "client_rack": "rack-2", "librdkafka": {"debug": "fetch"}}
@@ -70,7 +70,7 @@ def test_members_in_different_racks_get_the_partitions_that_lie_near_them(
     plans, and its assignors know no racks."""
     count = 4 * PARTITIONS
     racks.create_topic(topic, count, replication=1)
-    partitions = racks.admin().list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = racks.admin().list_topics(topic, timeout=60).topics[topic].partitions
     members = members_of(
         racks.bootstrap, topic, workers=1, settings={"group": {"partition_assignment_strategy": [assignor]}}
     )

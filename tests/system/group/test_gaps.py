@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.producing import begun, committed_offsets, produce, producer, transaction
-from tests.waiting import wait_until
+from tests.system.producing import begun, committed_offsets, offsets_compacted, produce, producer, transaction
 
 OFTEN = {"commit_interval_ms": 200}
 
@@ -77,14 +74,7 @@ def test_a_compacted_log_is_handled_to_its_end(
         # Every tenth key is its record's own; the others are overwritten all the time.
         sender.produce(topic, b"x" * 200, key=b"%d" % (number if number % 10 == 0 else number % 7))
     assert sender.flush(30) == 0
-    reads: list[list[int]] = []
-
-    def settled() -> bool:
-        reads.append(offsets_left(kafka.bootstrap, topic, end))
-        return len(reads) > 1 and reads[-1] == reads[-2] and len(reads[-1]) < end // 2
-
-    wait_until(settled, "a compacted log", 30, every=0.5)
-    left = reads[-1]
+    left = offsets_compacted(kafka.bootstrap, topic, end)
     members = members_of(kafka.bootstrap, topic, settings={"group": OFTEN})
     member = members.start()
     member.wait(lambda: member.lag() == 0, "lag 0")
@@ -92,17 +82,3 @@ def test_a_compacted_log_is_handled_to_its_end(
     assert committed_offsets(kafka.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): end}
     report = Audit(members.audit).check({TopicPartition(topic, 0): left})
     assert report.holds, report
-
-
-def offsets_left(bootstrap: str, topic: str, end: int) -> list[int]:
-    """What another consumer still finds of partition 0."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "left", "auto.offset.reset": "earliest"}
-    consumer = Consumer({**settings, "enable.auto.commit": False})
-    consumer.assign([Coordinates(topic, 0, 0)])
-    found: list[int] = []
-    try:
-        while not found or found[-1] < end - 1:
-            found += [offset for message in consumer.consume(1_000, 1) if (offset := message.offset()) is not None]
-    finally:
-        consumer.close()
-    return found

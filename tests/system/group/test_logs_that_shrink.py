@@ -92,4 +92,4 @@ def test_after_an_unclean_election_a_running_member_goes_on_where_the_logs_part(
 
 def leader_of(kafka: KafkaCluster, topic: str) -> int:
     """Of partition 0; −1 while it has none."""
-    return kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions[0].leader
+    return kafka.admin().list_topics(topic, timeout=60).topics[topic].partitions[0].leader

@@ -79,8 +79,8 @@ def test_without_a_policy_a_position_outside_the_log_halts_its_partition_alone_a
     member.wait(lambda: member.partitions("halted"), "a halted partition")
     (halted,) = member.partitions("halted")
     assert halted["partition"] == 0
-    assert halted["reason"] == 'offset 10 is not in the log and auto_offset_reset is "none"'
-    assert f"{topic}-0 is halted: offset 10 is not in the log" in member.output()
+    assert halted["reason"] == 'position 10 is not in the log (60-100) and auto_offset_reset is "none"'
+    assert f"{topic}-0 is halted: position 10 is not in the log" in member.output()
     assert member.get("/livez")[0] == 200
     assert f'kunicorn_partitions{{group="{topic}",state="halted"}} 1.0' in member.get("/metrics")[1]
     member.wait(lambda: handled_up_to(member) == 10 + 100, "the other partition's records")

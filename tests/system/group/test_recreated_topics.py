@@ -51,7 +51,7 @@ def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
     produce(kafka.bootstrap, topic, 300)
     member.wait(lambda: handled_up_to(member) == 300, "the old topic")
     kafka.admin().delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
     kafka.create_topic(topic, PARTITIONS)
     began = now_ns()
     produce(kafka.bootstrap, topic, 900)

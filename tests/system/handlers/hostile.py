@@ -129,7 +129,7 @@ def output_of(record: Record) -> str:
 
 UNSENDABLE: Mapping[bytes | None, object] = {
     b"no send": {"value": "a dict"},
-    b"wrong header": Send(value=b"v", headers={"h": 5}),  # type: ignore[dict-item]
+    b"wrong header": Send(value=b"v", headers={"h": 5}),
     b"no topic": Send("there-is-no-such-topic", b"v"),
     b"illegal topic": Send("no/legal name", b"v"),
     b"large output": Send(value=b"x" * 50_000_000),

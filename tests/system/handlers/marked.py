@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kunicorn import Record
+from kunicorn import Record, Wait
 from kunicorn.commands.demo.audit import AuditLog
 
 _CHILD = [sys.executable, "-S", "-c", "pass"]
@@ -131,6 +131,18 @@ def _garble(record: Record, seconds: float) -> None:
     raise NoSuchCustomer(json.loads('"no customer Anna \\ud83d"'))
 
 
+def _wait(record: Record, seconds: float) -> None:
+    """Have the record wait, again and again, until the test leaves the mark."""
+    if not Path(os.environ["MARKS_DIRECTORY"], "open").exists():
+        raise Wait(seconds, "the shop is closed")
+
+
+def _refuse(record: Record, seconds: float) -> None:
+    """What it calls is away until the test leaves the mark."""
+    if not Path(os.environ["MARKS_DIRECTORY"], "open").exists():
+        raise ConnectionRefusedError("the shop is closed")
+
+
 def _log(record: Record, seconds: float) -> None:
     logging.getLogger("shop").info("looked at it")
 
@@ -189,6 +201,8 @@ BEHAVIOURS: Mapping[str, Callable[[Record, float], None]] = {
     "cling": _cling,
     "block": _block,
     "raise": _raise,
+    "wait": _wait,
+    "refuse": _refuse,
     "garble": _garble,
     "log": _log,
     "exit": _exit,

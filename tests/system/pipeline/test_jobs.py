@@ -13,9 +13,12 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from kunicorn.clients.session import cluster_session
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.retry import End, RetryPolicy
+from kunicorn.ipc import bitmap
 from kunicorn.pipeline import transform
+from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.spark import open_session
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
@@ -87,6 +90,21 @@ def test_a_partition_that_halts_holds_up_no_other_and_goes_on_where_it_halted(de
     assert report.holds, report
 
 
+def test_one_command_begins_a_run_goes_on_with_it_and_leaves_a_finished_one_alone(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "halt", "x"]})
+    command = ("backfill", "--master", MASTER, "--from", "2h", "--begin-or-resume", "nightly")
+    assert f"halted        {desk.topic}-0 at 1" in desk.said(*command, code=6)
+    desk.configure({"handler": {"options": {"forgive": True}}})
+    assert "handled       3 records" in desk.said(*command)
+    assert "run nightly is finished: nothing is left" in desk.said(*command)
+    report = desk.report(1)
+    assert report.holds, report
+    assert not report.repeated
+
+
 @pytest.mark.long
 def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_the_others_go_on(
     desk_of: Callable[..., Desk],
@@ -103,6 +121,22 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_the_others_go
     told = dict(headers_of(letter))
     assert (letter.value(), told["kunicorn-error-type"], told["kunicorn-attempts"]) == (b"crash", b"WorkerDied", b"2")
     assert list(desk.runs.rglob("*.cells")) == []
+
+
+def test_a_catch_up_leaves_out_what_the_live_service_has_done_ahead_of_its_offset(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    bootstrap, tp = desk.kafka.bootstrap, TopicPartition(desk.topic, 0)
+    send(bootstrap, desk.topic, {0: ["x"] * 100})
+    told = bitmap.with_partitions(1, bitmap.written(10, range(11, 91)))
+    with cluster_session(load(desk.config, {})) as session:
+        commit(session, {tp: 10}, told)
+    assert "handled       10 records" in desk.said("catch-up", "--master", MASTER, "--run", "over")
+    assert sum(row["records"] for row in desk.outcomes("over")) == 10
+    with cluster_session(load(desk.config, {})) as session:
+        found = session.committed([tp])[tp]
+    assert (found.offset, bitmap.read(100, found.metadata), bitmap.partitions(found.metadata)) == (100, frozenset(), 1)
 
 
 def test_the_relay_loses_nothing_and_repeats_nothing(
@@ -272,7 +306,7 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 10)
     cases: dict[tuple[str, ...], str] = {
-        ("--offsets", '{"nowhere": {"0": [0, 5]}}'): "there is no topic 'nowhere' on this cluster",
+        ("--offsets", '{"nowhere": {"0": [0, 5]}}'): r"topic 'nowhere': UNKNOWN_TOPIC_OR_PARTITION .*correct --offsets",
         ("--offsets", f'{{"{desk.topic}": {{"7": [0, 5]}}}}'): f"there is no partition {desk.topic}-7",
         ("--offsets", f'{{"{desk.topic}": {{"0": [5, 2]}}}}'): "ends before it begins",
         ("--offsets", f'{{"{desk.topic}": {{"0": [0, 50]}}}}'): "beyond the log's end",
@@ -280,6 +314,8 @@ def test_bad_input_is_told_in_one_message_before_anything_starts(desk_of: Callab
         ("--from", "yesterday"): "--from 'yesterday' is neither a time with its zone",
         ("--from", "1h", "--to", "2h"): "--from is not before --to",
         ("--resume", "never"): "there is no run 'never'",
+        ("--begin-or-resume", "a", "--run", "b"): "leave out --run",
+        ("--begin-or-resume", "a", "--resume", "b"): "leave out the rest",
     }
     for arguments, why in cases.items():
         with pytest.raises(Exception, match=why):

@@ -26,7 +26,7 @@ ANEW = "was created anew"
 def recreate(kafka: KafkaCluster, topic: str, records: int) -> None:
     """Another topic by that name, with so many records on its one partition."""
     kafka.admin().delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, records, value=b"new")
 
@@ -104,6 +104,34 @@ def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(
     recreate(desk.kafka, desk.topic, 150)
     with pytest.raises(ConfigError, match=f"{desk.topic} {ANEW} since the run began"):
         desk.said("backfill", "--resume", "former", "--master", MASTER)
+    desk.configure({"pipeline": {"fail_on_data_loss": False}})
+    said = desk.said("backfill", "--resume", "former", "--master", MASTER)
+    assert f"warning: {desk.topic}-0 {ANEW}: what the former one had from offset 0 on is gone" in said
+    assert "run former is finished: what was left is gone" in said
+    assert (desk.manifest("former")["records"], desk.outcomes("former")) == (0, [])
+
+
+def test_an_export_over_a_pattern_tells_of_a_topic_that_was_deleted_and_goes_on_as_asked(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    second = f"{desk.topic}-second"
+    desk.configure({"group": {"topics": [f"^{desk.topic}.*"]}})
+    desk.kafka.create_topic(second)
+    for name in (desk.topic, second):
+        produce(desk.kafka.bootstrap, name, 10, value=b"old")
+    command = ("export", str(desk.directory / "lake"), "--master", MASTER)
+    desk.said(*command)
+    desk.kafka.admin().delete_topics([second])[second].result(30)
+    wait_until(lambda: second not in desk.kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    with pytest.raises(ConfigError, match=f"{second}-0 does not exist any more: .* from offset 10 on .*= false"):
+        desk.said(*command)
+    desk.configure({"pipeline": {"fail_on_data_loss": False}})
+    assert f"warning: {second}-0 does not exist any more" in desk.said(*command)
+    desk.configure({"pipeline": {"fail_on_data_loss": True}})
+    produce(desk.kafka.bootstrap, desk.topic, 5, value=b"new")
+    desk.said(*command)
+    assert len(exported(desk.directory / "lake")) == 25
 
 
 def test_a_stream_ends_at_a_topic_that_was_created_anew_or_goes_on_with_it_as_asked(
@@ -127,6 +155,33 @@ def test_a_stream_ends_at_a_topic_that_was_created_anew_or_goes_on_with_it_as_as
         produce(desk.kafka.bootstrap, desk.topic, 100)
     _, _, ranges = batch(desk, after)
     assert ranges == [(160, 260)]
+
+
+def test_a_stream_over_a_pattern_outlives_a_topic_that_is_deleted_where_that_is_accepted(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(1)
+    kafka, second = desk.kafka, f"{desk.topic}-second"
+    kafka.create_topic(second)
+    for name in (desk.topic, second):
+        produce(kafka.bootstrap, name, 10)
+    of_both = {"subscribePattern": f"{desk.topic}.*"}
+    start, end, ranges = batch(desk, None, **of_both)
+    assert ranges == [(0, 10), (0, 10)]
+    kafka.admin().delete_topics([second])[second].result(30)
+    wait_until(lambda: second not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    with pytest.raises(ConfigError, match=f"the topic of {second}-0 was deleted.*failOnDataLoss = false"):
+        batch(desk, end, **of_both)
+    lenient = {**of_both, "failOnDataLoss": "false"}
+    # What was planned and cut off before the topic went, and what comes then.
+    assert [part.value[0] for part in reader(desk, **lenient).partitions(start, end)] == [desk.topic]
+    produce(kafka.bootstrap, desk.topic, 5)
+    _, after, ranges = batch(desk, end, **lenient)
+    assert ranges == [(10, 15)]
+    kafka.create_topic(second)
+    produce(kafka.bootstrap, second, 7)
+    _, _, ranges = batch(desk, after, **lenient)
+    assert ranges == [(0, 7)]
 
 
 def batch(desk: Desk, start: dict[str, Any] | None, **options: str) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.clients.access import Access
-from kunicorn.clients.questions import Log
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
+from kunicorn.clients.session import cluster_session
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
 from tests.kafka import KafkaCluster
@@ -29,6 +29,13 @@ def access(kafka: KafkaCluster, topic: str, isolation: IsolationLevel = "read_co
             handler=HandlerSettings(entrypoint="x:y"),
         )
     )
+
+
+def end_of(access: Access) -> int:
+    """End of the first partition, as plans have it."""
+    with cluster_session(access.settings) as session:
+        (edges,) = session.edges([TopicPartition(access.settings.group.id, 0)]).values()
+    return edges.end
 
 
 @pytest.fixture
@@ -58,8 +65,7 @@ def test_a_range_ends_behind_transaction_markers_and_aborted_records(
     kafka.create_topic(topic)
     transaction(kafka.bootstrap, topic, 50, commit=True)
     transaction(kafka.bootstrap, topic, 30, commit=False)
-    log = Log(access(kafka, topic))
-    assert log.edges([TopicPartition(topic, 0)]).end == {TopicPartition(topic, 0): 82}
+    assert end_of(access(kafka, topic)) == 82
     assert offsets(consumer, topic, 0, 82) == [*range(50)]
     assert offsets(consumer, topic, 0, 51) == [*range(50)]
     assert offsets(consumer, topic, 51, 82) == []
@@ -71,11 +77,7 @@ def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> 
     sender = begun(kafka.bootstrap, topic)
     sender.produce(topic, b"open", partition=0)
     sender.flush(20)
-    place = TopicPartition(topic, 0)
-    ends = {
-        isolation: Log(access(kafka, topic, isolation)).edges([place]).end[place]
-        for isolation in get_args(IsolationLevel)
-    }
+    ends = {isolation: end_of(access(kafka, topic, isolation)) for isolation in get_args(IsolationLevel)}
     sender.abort_transaction(20)
     assert ends == {"read_committed": 5, "read_uncommitted": 6}
 
@@ -88,6 +90,24 @@ def test_what_is_gone_is_an_error_that_names_it(kafka: KafkaCluster, topic: str,
     with pytest.raises(RangeUnreadable, match=f"{topic}-0: offsets 3 to 8 are gone, the log has 8 to 20 now"):
         offsets(consumer, topic, 3, 20)
     assert offsets(consumer, topic, 8, 20) == [*range(8, 20)], "the client goes on"
+
+
+def test_what_is_gone_is_passed_over_where_that_is_accepted(
+    kafka: KafkaCluster, topic: str, consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafka.create_topic(topic)
+    produce(kafka.bootstrap, topic, 20)
+    for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
+        future.result(10)
+    reader = RangeReader(consumer, passes_over_deleted=True)
+
+    def read(start: int, stop: int) -> list[int | None]:
+        return [message.offset() for batch in reader.read(OffsetRange(topic, 0, start, stop)) for message in batch]
+
+    assert read(3, 20) == [*range(8, 20)]
+    assert f"{topic}-0: offsets 3 to 8 were deleted before they were read" in caplog.text
+    assert read(2, 6) == []
+    assert read(10, 12) == [10, 11]
 
 
 def test_a_log_that_ends_before_the_range_is_an_error(kafka: KafkaCluster, topic: str, consumer: Consumer) -> None:

@@ -14,9 +14,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kunicorn.clients.access import Access
-from kunicorn.clients.questions import GroupOffsets, Log
+from kunicorn.clients.session import cluster_session
 from kunicorn.pipeline.executors import settings_file
+from kunicorn.pipeline.group_offsets import commit
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import load
 from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster
@@ -45,16 +45,16 @@ def test_clients_that_live_on_use_the_password_of_now(topic: str, tmp_path: Path
         config.write_text(toml(merged(own, {"kafka": kafka})))
         settings = load(config, {})
         file, place = settings_file(config, settings), TopicPartition(topic, 0)
-        log, offsets = Log(Access(settings)), GroupOffsets(Access(settings), topic)
         for count in (1, 2):
             produce(cluster.bootstrap, topic, 1)
             if count == 2:
                 rotate(cluster, secret)
             whole = OffsetRange(topic, 0, count - 1, count)
             assert sum(map(len, file.reader().read(whole))) == 1
-            assert log.edges([place]).end == {place: count}
-            offsets.commit({place: count}, "spark:x")
-            assert offsets.committed([place])[place].offset == count
+            with cluster_session(settings) as session:
+                assert session.edges([place])[place].end == count
+                commit(session, {place: count}, "spark:x")
+                assert session.committed([place])[place].offset == count
 
 
 def rotate(cluster: SecuredCluster, secret: Path) -> None:

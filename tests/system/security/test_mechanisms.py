@@ -46,6 +46,13 @@ def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneM
     handles_everything(scene(ways.of(secured, way)))
 
 
+@pytest.mark.parametrize(
+    "way", ["SCRAM-SHA-256", *(pytest.param(way, marks=pytest.mark.long) for way in ("TLS", "mTLS", "PLAIN"))]
+)
+def test_our_own_fetcher_fetches_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
+    handles_everything(scene({**ways.of(secured, way), "fetcher": "own"}))
+
+
 def test_a_certificate_for_another_name_passes_where_names_are_not_compared_and_that_is_said(
     secured: SecuredCluster, scene: SceneMaker
 ) -> None:

@@ -29,7 +29,7 @@ def handles_on(stage: Scene, member: MemberProcess, seconds: float) -> None:
     while time.monotonic() < until:
         for partition in range(2):
             stage.send(partition, "x")
-            stage.wait_handled(partition, sent, member, within=8)
+            stage.wait_handled(partition, sent, member, within=30)
         sent += 1
     assert member.generation() == generation
     assert [worker["pid"] for worker in member.workers()] == workers
@@ -59,6 +59,18 @@ def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, 
     assert len(re.findall(r"connected to .* for control", said)) == 1, "the coordinator's connection lived on"
     assert "closed the connection" not in said
     assert "Disconnected" not in said, "the workers' connections lived on, too"
+
+
+@pytest.mark.long
+def test_sessions_are_renewed_between_two_fetches_of_our_own(secured: SecuredCluster, scene: SceneMaker) -> None:
+    login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
+    stage = scene({**brief(secured), **login, "fetcher": "own"})
+    member = stage.members.start()
+    handles_on(stage, member, 2.5 * SESSION_MS / 1000)
+    said = member.output()
+    assert len(re.findall(rf"worker-\d.* {RENEWED}", said)) >= 2, "each worker's connection, at least once"
+    assert len(re.findall(r"worker-\d.* connected to .* for fetch", said)) == 2, "and it lived on"
+    assert "fetching from node" not in said
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ def act(member: MemberProcess, action: str, body: dict[str, Any] | None = None, 
         {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, json.load(answer)["said"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["said"]
@@ -103,6 +103,9 @@ def test_on_the_services_own_machine_its_user_resumes_and_seeks_without_a_token(
     assert done.returncode == 0, done.stderr
     stage.wait_handled(0, 1, member)
     assert "resume was asked for over HTTP by this machine (" in member.output()
+    (pid,) = [worker["pid"] for worker in member.workers() if worker["worker"] == 0]
+    assert command(member, "recycle", "0", token=None).returncode == 0
+    member.wait(lambda: any(w["worker"] == 0 and w["pid"] != pid for w in member.workers()), "another process")
     assert act(member, "resume")[0] == 403, "over the network nothing can be done"
     assert member.stop() == 0
     gone = command(member, "resume", f"{topic}:0", token=None)

@@ -24,7 +24,7 @@ def ask(member: MemberProcess, method: str, path: str) -> int:
     """The status code of one request."""
     request = urllib.request.Request(f"http://127.0.0.1:{member.port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -94,7 +94,7 @@ body and never ends it."""
 
 def refused(member: MemberProcess, data: bytes) -> bytes:
     """The status code of the answer to these bytes; nothing where the connection was just closed."""
-    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", member.port), timeout=5) as client:
+    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", member.port), timeout=30) as client:
         client.sendall(data)
         return client.recv(100)[9:12]
     return b""

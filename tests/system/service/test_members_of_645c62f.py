@@ -1,25 +1,34 @@
 """Members of commit 645c62f beside members of today in one group: a rolling upgrade, and the way back.
 
-Their code is that of the repository's history, in today's environment, whose requirements were that commit's already.
+Their code is that of the repository's history, installed as that commit's image was: with the packages that it locked,
+in an environment of its own. docs/compatibility.md promises what is tried here.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
+from kunicorn import __version__
 from kunicorn.commands.demo.judge import Report
 from tests.golden.make import COMMIT
+from tests.kafka import KafkaCluster
+from tests.kafka.artifacts import cache_directory, locked
 from tests.system.group.journal import handled_up_to
-from tests.system.members import MemberProcess
-from tests.system.producing import Flow
+from tests.system.members import MemberProcess, Members
+from tests.system.outputs import committed_outputs
+from tests.system.producing import Flow, committed_offsets, produce
 from tests.system.scene import Scene
 from tests.waiting import wait_until
 
@@ -27,32 +36,54 @@ REPOSITORY = Path(__file__).parents[3]
 PARTITIONS, RATE = 6, 300
 
 SceneMaker = Callable[..., Scene]
-Environment = Mapping[str, str]
+MembersOf = Callable[..., Members]
+Start = Mapping[str, Any]
+"""What makes a member one of another version: arguments of `Members.start`."""
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
 
 
+def extracted(place: Path) -> Path:
+    """The files of that commit."""
+    with tarfile.open(fileobj=io.BytesIO(git("archive", COMMIT).stdout)) as archive:
+        archive.extractall(place, filter="data")
+    return place
+
+
+def installed(source: Path) -> Path:
+    """The interpreter of an environment in the tests' cache with kunicorn as of that commit, and what it locked."""
+    name = f"kunicorn-{COMMIT}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    prefix = cache_directory() / name
+    with locked(name):
+        if not (prefix / "complete").exists():
+            shutil.rmtree(prefix, ignore_errors=True)
+            venv.create(prefix, with_pip=True)
+            command = [source / "deploy/image/build.sh", source, prefix]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+            assert done.returncode == 0, done.stderr
+            (prefix / "complete").touch()
+    return prefix / "bin" / "python"
+
+
 @pytest.fixture(scope="session")
-def of_then(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """What makes a member one of that commit."""
+def of_then(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """What makes a member one of that commit. The tests' handlers are that commit's, too."""
     if git("cat-file", "-e", f"{COMMIT}^{{commit}}").returncode:
         pytest.skip(f"this clone has no commit {COMMIT}; `git fetch --unshallow` brings it")
-    place = tmp_path_factory.mktemp(COMMIT)
-    with tarfile.open(fileobj=io.BytesIO(git("archive", COMMIT, "service", "tests").stdout)) as archive:
-        archive.extractall(place, filter="data")
-    environment = {"PYTHONPATH": os.pathsep.join([str(place / "service"), str(place)])}
-    found = subprocess.run(
-        [sys.executable, "-c", "import kunicorn, tests; print(kunicorn.__file__, tests.__file__)"],
-        env={**os.environ, **environment},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        check=True,
+    place = extracted(tmp_path_factory.mktemp(COMMIT))
+    python = str(installed(place))
+    environment = {"PYTHONPATH": str(place)}
+    said = "import kunicorn, tests; print(kunicorn.__version__, kunicorn.__file__, tests.__file__)"
+    told = subprocess.run(
+        [python, "-c", said], env={**os.environ, **environment}, cwd="/", capture_output=True, text=True, check=True
     )
-    assert found.stdout.split() == [str(place / "service/kunicorn/__init__.py"), str(place / "tests/__init__.py")]
-    return environment
+    version, package, handlers = told.stdout.split()
+    assert version == "0.1.0" != __version__
+    assert Path(package).is_relative_to(cache_directory())
+    assert handlers == str(place / "tests/__init__.py")
+    return {"python": python, "env": environment}
 
 
 def share(*members: MemberProcess) -> None:
@@ -83,11 +114,11 @@ def judged(stage: Scene) -> Report:
     ],
 )
 def test_members_of_then_and_of_today_share_a_group_and_every_record_is_handled_once(
-    scene: SceneMaker, of_then: Environment, group: dict[str, object]
+    scene: SceneMaker, of_then: Start, group: dict[str, object]
 ) -> None:
     stage = scene(PARTITIONS, settings={"group": group}, env={"KUNICORN_HANDLER_MS": "1"})
     members = stage.members
-    old = members.start(env=of_then, name="then-1")
+    old = members.start(**of_then, name="then-1")
     share(old)
     with Flow(stage.kafka.bootstrap, stage.topic, RATE) as flow:
         new = members.start(name="today-1")
@@ -96,7 +127,7 @@ def test_members_of_then_and_of_today_share_a_group_and_every_record_is_handled_
         share(old, new, newer)
         assert old.stop() == 0
         share(new, newer)
-        back = members.start(env=of_then, name="then-2")
+        back = members.start(**of_then, name="then-2")
         share(new, newer, back)
         assert [new.stop(), newer.stop()] == [0, 0]
         share(back)
@@ -109,23 +140,103 @@ def test_members_of_then_and_of_today_share_a_group_and_every_record_is_handled_
     assert report.handled_by.keys() == {"then-1", "then-2", "today-1", "today-2", "today-3"}
 
 
+@pytest.fixture
+def in_transactions(kafka: KafkaCluster, topic: str, members_of: MembersOf) -> Members:
+    """A group whose handlers copy each record to `<topic>.out`."""
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}.out", PARTITIONS)
+    return members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="tests.system.handlers.sending:copy",
+        settings={
+            "producing": {
+                "delivery": "transactions",
+                "topic": f"{topic}.out",
+                # Several are under way at any time; nobody could wait for one that a dead member left open.
+                "transaction_max_records": 20,
+                "transaction_timeout_ms": 600_000,
+            }
+        },
+        env={"KUNICORN_HANDLER_MS": "1"},
+    )
+
+
+def copied_once_each(kafka: KafkaCluster, topic: str, member: MemberProcess, sent: int) -> None:
+    """Waits until all that was sent is consumed; then each input has its one output."""
+
+    def consumed() -> int:
+        try:
+            offsets = committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS)
+        except KafkaException:  # They are not stable while one transaction follows the other.
+            return 0
+        return sum(max(0, at) for at in offsets.values())
+
+    member.wait(lambda: consumed() == sent, "all inputs to be committed", 240)
+    assert member.stop() == 0
+    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    assert {value: count for value, count in outputs.items() if count != 1} == {}
+    assert len(outputs) == sent
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_in_transactions_each_input_has_its_output_once_through_an_upgrade_and_the_way_back(
+    kafka: KafkaCluster, topic: str, in_transactions: Members, of_then: Start
+) -> None:
+    old = in_transactions.start(**of_then, name="then-1")
+    share(old)
+    with Flow(kafka.bootstrap, topic, RATE) as flow:
+        new = in_transactions.start(name="today-1")
+        share(old, new)
+        assert old.stop() == 0
+        share(new)
+        back = in_transactions.start(**of_then, name="then-2")
+        share(new, back)
+        new.kill()
+        share(back)
+        last = in_transactions.start(name="today-2")
+        share(back, last)
+        assert back.stop() == 0
+        share(last)
+    copied_once_each(kafka, topic, last, flow.sent)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", ["then", "today"])
+def test_a_static_member_ends_the_transactions_that_its_predecessor_of_the_other_version_left_open(
+    kafka: KafkaCluster, topic: str, in_transactions: Members, of_then: Start, first: str
+) -> None:
+    starts: dict[str, Start] = {"then": of_then, "today": {}}
+    static = {"group": {"group_instance_id": "shop-0"}}
+    produce(kafka.bootstrap, topic, 10_000)
+    one = in_transactions.start(static, **starts.pop(first))
+    one.wait(lambda: committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS).total() > 300, "outputs", 60)
+    one.kill()
+    other = in_transactions.start(static, **starts.popitem()[1])
+    # Long before transaction_timeout_ms: what was open is ended, not waited for.
+    share(other)
+    copied_once_each(kafka, topic, other, 10_000)
+
+
 @pytest.mark.parametrize("first", ["then", "today"])
 def test_what_is_done_ahead_of_a_record_that_waits_is_not_done_again_by_the_other(
-    scene: SceneMaker, of_then: Environment, first: str
+    scene: SceneMaker, of_then: Start, first: str
 ) -> None:
     """In a group that began with a member of then, as in an upgrade: whoever is first begins where that one did."""
     settings = {"handler": {"ordering": "key", "retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}}
     stage = scene(1, workers=1, handler="marked:handle_async", settings=settings)
-    environments = {"then": of_then, "today": {}}
-    begun = stage.members.start(env=of_then)
+    starts: dict[str, Start] = {"then": of_then, "today": {}}
+    begun = stage.members.start(**of_then)
     begun.wait(lambda: stage.committed() == {0: 0}, "the start to be committed")
     assert begun.stop() == 0
     stage.send(0, "raise once", *(f"v{number}" for number in range(50)))
-    one = stage.members.start(env=environments.pop(first))
+    one = stage.members.start(**starts.pop(first))
     one.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled", 30)
     assert one.stop() == 0
     assert stage.committed() == {0: 0}
-    other = stage.members.start(env=environments.popitem()[1])
+    other = stage.members.start(**starts.popitem()[1])
     other.wait(lambda: 0 in stage.handled(0), "the record that waited to be handled", 30)
     stage.wait_all_committed()
     assert other.stop() == 0

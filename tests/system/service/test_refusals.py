@@ -169,6 +169,17 @@ def test_a_handler_that_cannot_be_loaded_is_told_with_the_place(tmp_path: Path, 
     expect(said, ExitCode.HANDLER, *parts)
 
 
+@COMMANDS
+@pytest.mark.parametrize(("middleware", "part"), [("fine:handel", "did you mean 'handle'"), ("fine:number", "is int")])
+def test_a_middleware_that_cannot_be_loaded_is_told_by_name(
+    tmp_path: Path, command: str, middleware: str, part: str
+) -> None:
+    (tmp_path / "fine.py").write_text(MODULES["fine.py"])
+    handler = {"entrypoint": "fine:handle", "middlewares": [middleware]}
+    said = kunicorn(command, config(handler=handler), tmp_path)
+    expect(said, ExitCode.HANDLER, f"handler.middlewares: '{middleware}'", part)
+
+
 # -- the cluster ---------------------------------------------------------------------------------------------------
 
 

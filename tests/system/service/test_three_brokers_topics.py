@@ -32,7 +32,7 @@ def three() -> Iterator[KafkaCluster]:
 
 def leaders(kafka: KafkaCluster, topic: str) -> dict[int, int]:
     """Each partition's leader."""
-    partitions = kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions
+    partitions = kafka.admin().list_topics(topic, timeout=60).topics[topic].partitions
     return {number: partition.leader for number, partition in partitions.items()}
 
 

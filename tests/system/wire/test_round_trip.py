@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kunicorn.commands.demo.mock_cluster import mock_cluster_process
-from kunicorn.group.protocol import EARLIEST, LATEST, JoinAnswer, LogOffset, Subscription, SyncAnswer
+from kunicorn.group.protocol import JoinAnswer, LogOffset, Subscription, SyncAnswer
 from kunicorn.kafka.admin import STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.auth import Security
 from kunicorn.kafka.cluster import Cluster, Timeouts
@@ -26,7 +26,7 @@ from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.kafka.versions import OURS, VersionRange
 from kunicorn.kafka_errors import ErrorCode
-from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
 
 ASSIGNOR = "cooperative-sticky"
 TIMEOUT = 10.0

@@ -10,7 +10,7 @@ from kunicorn.observe.catalogue import Kind, every
 from kunicorn.settings.load import sections
 from tests.chaos.faults import FAULTS
 from tests.chaos.group import PROTOCOLS
-from tests.chaos.page import PAGE, promises
+from tests.chaos.page import COLUMNS, INTRODUCTION, PAGE, promises
 from tests.chaos.promises import PROMISES
 
 WRITE = "run `make chaos`"
@@ -18,6 +18,18 @@ WRITE = "run `make chaos`"
 
 def test_the_page_has_the_promises_of_the_code() -> None:
     assert promises() in PAGE.read_text(), WRITE
+
+
+def test_the_page_begins_and_explains_its_columns_as_the_code_says() -> None:
+    assert PAGE.read_text().startswith("\n\n".join(INTRODUCTION)), WRITE
+    assert COLUMNS in PAGE.read_text(), WRITE
+
+
+def test_the_figures_of_the_introduction_are_the_defaults() -> None:
+    told = dict(re.findall(r"(\w+_ms)[,)]* ?\(?(\d+) s\)", "".join(INTRODUCTION)))
+    group = sections()["group"].model_fields
+    assert {name: group[name].default for name in told} == {name: int(seconds) * 1000 for name, seconds in told.items()}
+    assert len(told) == 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,9 +19,13 @@ from kunicorn.commands.cli import app
 from tests.unit.settings.files import LEAST
 
 
-def kunicorn(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """`kunicorn` with these arguments, and without this machine's settings."""
+def kunicorn(
+    *arguments: str | Path, cwd: Path | None = None, config: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`kunicorn` with these arguments, and without this machine's settings; `config` is KUNICORN_CONFIG."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KUNICORN_")}
+    if config is not None:
+        environ["KUNICORN_CONFIG"] = str(config)
     return subprocess.run(
         [sys.executable, "-m", "kunicorn", *map(str, arguments)],
         capture_output=True,
@@ -54,6 +59,16 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         assert words in text
 
 
+def test_the_file_that_kunicorn_config_names_is_read_unless_the_option_names_another(tmp_path: Path) -> None:
+    mounted, other = tmp_path / "mounted.toml", tmp_path / "other.toml"
+    mounted.write_text(LEAST)
+    other.write_text(LEAST.replace('topics = ["', 'topics = ["other-'))
+    by_variable = kunicorn("config", "show", cwd=tmp_path, config=mounted)
+    assert (by_variable.returncode, "other-" in by_variable.stdout) == (0, False)
+    by_option = kunicorn("config", "show", "--config", other, cwd=tmp_path, config=mounted)
+    assert (by_option.returncode, "other-" in by_option.stdout) == (0, True)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -66,11 +81,13 @@ def test_help_shows_commands_examples_and_exit_codes() -> None:
         "pause",
         "resume",
         "seek",
+        "recycle",
         "replay-one",
         "config show",
         "leave",
         "completion",
         "demo",
+        "broker",
     ],
 )
 def test_every_command_has_help_without_loading_a_file(command: str, tmp_path: Path) -> None:
@@ -102,6 +119,13 @@ def test_every_command_speaks_to_programs() -> None:
         if not any("--json" in parameter.opts for parameter in command.params)
     }
     assert silent == NO_RESULT_FOR_A_PROGRAM.keys()
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+    rows = " ".join(re.findall(r"^\| (`.*?`[^|]*) \|", page, re.MULTILINE))
+    named = [name for name, _ in commands(typer.main.get_command(app)) if not name.startswith("pipeline ")]
+    assert [name for name in named if not re.search(rf"[` ]{name.split()[-1]}[` ]", rows)] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from pydantic import SecretStr
 
-from kunicorn.commands.control import RunningService, lines
+from kunicorn.commands.control import Reply, RunningService
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.observe.requests import Goal
@@ -37,7 +37,7 @@ async def test_a_seek_is_asked_for_and_its_plan_told() -> None:
         body = {"partitions": ["orders:1"], "to_offset": 5, "execute": True}
         answer = await asyncio.to_thread(running.ask, "seek", body)
     assert service.done == [("seek", (["orders:1"], Goal(offset=5), True))]
-    head, row = lines(answer["partitions"])
+    head, row, _said = Reply(answer).lines()
     assert head.split() == [
         "partition",
         "committed",

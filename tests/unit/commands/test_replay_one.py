@@ -37,6 +37,9 @@ async def handle_later(record):
 def handle_batch(batch):
     for record in batch:
         handle(record)
+
+def handle_columns(batch):
+    assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
 """
 
 
@@ -102,6 +105,8 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
 
 def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> None:
     replayed, _ = told(b'{"total": 3}', entrypoint="desk_shop:handle_batch", mode="batch")
+    assert replayed.handled.outcome == "done"
+    replayed, _ = told(b'{"total": 3}', entrypoint="desk_shop:handle_columns", mode="arrow")
     assert replayed.handled.outcome == "done"
     told(b'{"total": 3}', options={"currency": "EUR"})
     assert sys.modules["desk_shop"].SAID == [{"currency": "EUR"}, "over"]

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kunicorn.commands.status import address, ask, lines, say_status
+from kunicorn.commands.status import ServiceStatus, address, ask, say_status
 from kunicorn.errors import ConfigError
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings, Settings
@@ -23,7 +23,7 @@ def answer(snapshot: Status) -> Any:
 
 
 def screen(snapshot: Status, before: Status | None = None) -> str:
-    return "\n".join(lines(answer(snapshot), answer(before) if before is not None else None))
+    return "\n".join(ServiceStatus(answer(snapshot), answer(before) if before is not None else None).lines())
 
 
 def test_the_member_its_workers_and_its_lag_are_shown() -> None:

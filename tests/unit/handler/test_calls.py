@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.handler.call import OfOne, calls_of, following_offsets
+from kunicorn.handler.call import OfSome, calls_of
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.rows import following_offsets
 
 JSON = Decoding(value="json")
 
@@ -78,7 +79,7 @@ def test_a_batch_ends_before_what_cannot_be_decoded_which_fails_alone(wrap: Call
 
     done, error = called(wrap(handle), "batch", JSON, b"1", b"2", b"x", b"4")
     assert (done, seen) == (2, [[1, 2]])
-    assert isinstance(error, OfOne)
+    assert isinstance(error, OfSome)
     assert isinstance(error.error, Undecodable)
     assert called(wrap(handle), "batch", JSON, b"x", b"4")[0] == 0
     assert seen == [[1, 2]], "nothing is called with no record at all"
@@ -91,7 +92,7 @@ def test_what_a_batch_handler_says_is_done_is_done(wrap: Callable[[Any], Any]) -
 
     done, error = called(wrap(handle), "batch", Decoding(), b"1", b"2", b"3")
     assert done == 1
-    assert isinstance(error, OfOne)
+    assert isinstance(error, OfSome)
     assert (repr(error.error), error.ahead) == ("KeyError('who')", {6})
 
 

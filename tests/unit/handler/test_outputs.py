@@ -12,12 +12,11 @@ from confluent_kafka import Message
 from msgspec.structs import replace
 
 from kunicorn.errors import ConfigError
-from kunicorn.handler.call import OfOne
+from kunicorn.handler.call import OfSome
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler, handler_of
 from kunicorn.handler.outcome import BatchError, Done, NotToBeSent, Send, Skip, raise_outcome
 from kunicorn.handler.outputs import Made, Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
-from kunicorn.worker.produce.outbox import Limits, Outbox
 from kunicorn.worker.produce.sender import Outputs
 
 A = Outgoing("a", b"1", None, None, -1, 0)
@@ -105,7 +104,7 @@ def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yiel
     handler = yielding_then(BatchError(done=0), is_async=is_async)
     calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)
     batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
-    with pytest.raises(OfOne):
+    with pytest.raises(OfSome):
         calls(batch, range(1, 5), memoryview(array("q", [0])), 0, [])
     calls.close()
 
@@ -137,8 +136,8 @@ def test_other_values_are_no_word_of_the_handlers() -> None:
     [
         ([Send(value=b"1"), 5], "returned int where kunicorn.Send is wanted"),
         ([Skip("x")], "returned Skip among records to send: raise it instead"),
-        (Send(value=5), "whose value is int"),  # type: ignore[arg-type]
-        (Send(key=object()), "whose key is object"),  # type: ignore[arg-type]
+        (Send(value=5), "whose value is int"),
+        (Send(key=object()), "whose key is object"),
         (Send(headers=[("a",)]), "pairs of name and value"),  # type: ignore[list-item]
         (Send(headers={5: b"x"}), "name is no text"),  # type: ignore[dict-item]
         (Send("a\0b"), "topic has a NUL"),
@@ -203,14 +202,13 @@ def _keeper() -> tuple[Handler, HandlerConfig]:
 
 
 def test_a_handler_that_keeps_its_offsets_is_refused_beside_transactions() -> None:
-    outputs = Outputs(Outbox(Limits(10, 1000, 1.0)), None, "transactions")
+    keeper, _ = _keeper()
     with pytest.raises(ConfigError, match=r"producing\.delivery .* load_offsets"):
-        outputs.calls(*_keeper())
+        Outputs(None, "transactions").check(keeper)
 
 
 def test_what_a_handler_that_keeps_its_offsets_returns_is_a_failure_not_lost() -> None:
-    outbox = Outbox(Limits(10, 1000, 1.0))
-    calls = Outputs(outbox, None, "at_least_once").calls(*_keeper())
+    calls = Outputs(None, "at_least_once").calls(*_keeper())
     cells = memoryview(array("q", [4]))
     with pytest.raises(NotToBeSent, match="load_offsets"):
         calls([Message(topic="t", partition=0, offset=4, value=b"")], [5], cells, 0, [])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handler.call import BatchProgress, OfOne, fitting, progress_of, store_done
+from kunicorn.handler.call import BatchProgress, OfSome, progress_of, store_done
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.handler.outcome import BatchError, DeadLetter
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Skip
 from kunicorn.handler.record import Record
+from kunicorn.handler.rows import fitting
 
 OFFSETS = [4, 5, 9, 10]
 FOLLOWING = [offset + 1 for offset in OFFSETS]
@@ -60,9 +62,9 @@ def test_nothing_is_believed_of_an_error_that_makes_no_sense(error: BatchError, 
     assert str(refused.value) == why
 
 
-@pytest.mark.parametrize("more", [{}, {"done": 1, "failed": 2}])
-def test_what_is_done_and_what_failed_are_two_ways_to_say_it(more: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="either what is done, or the record that failed"):
+@pytest.mark.parametrize("more", [{}, {"done": 1, "failed": 2}, {"done": 1, "mask": [True]}])
+def test_what_is_done_what_failed_and_a_mask_are_three_ways_to_say_it(more: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="one of: what is done, the record that failed, a mask"):
         BatchError(**more)  # type: ignore[arg-type]
 
 
@@ -87,12 +89,30 @@ def settled(error: BatchError, cause: BaseException | None = None) -> int:
 
 def test_what_the_handler_met_is_the_failure_of_one_record() -> None:
     met = KeyError("who")
-    with pytest.raises(OfOne) as raised:
+    with pytest.raises(OfSome) as raised:
         settled(BatchError(done=[4, 5, 10]), met)
     assert (raised.value.error, raised.value.ahead, raised.value.args[-1]) == (met, {10}, 6)
-    with pytest.raises(OfOne) as raised:
+    with pytest.raises(OfSome) as raised:
         settled(BatchError("odd", done=1))
     assert isinstance(raised.value.error, BatchError)
+
+
+def test_outcomes_by_mask_are_grouped_in_the_records_order_and_the_first_counts() -> None:
+    skip, dead, other = Skip("a test"), DeadLetter("broken"), ValueError("odd")
+    pairs = [(skip, [False, True, False, True]), (dead, [False, False, True, True]), (other, [False] * 4)]
+    progress = progress_of(BatchError(outcomes=pairs), FOLLOWING[:4])
+    assert (progress.done, progress.ahead) == (1, frozenset())
+    assert progress.decided == ((skip, 1), (dead, 1), (skip, 1))
+    with_gap = progress_of(BatchError(outcomes=[(skip, [True, False, True, False])]), FOLLOWING[:4])
+    assert with_gap.decided == ((skip, 2),), "what is done between them does not part them"
+    assert with_gap.ahead == {OFFSETS[1], OFFSETS[3]}
+    assert progress_of(BatchError(outcomes=[(Done(), [True] * 4)]), FOLLOWING[:4]) == BatchProgress(4)
+
+
+@pytest.mark.parametrize("pair", [("why", [True]), (BatchError(done=1), [True]), (Skip, [True]), (Skip("x"), [3])])
+def test_what_is_no_outcome_or_no_mask_is_refused(pair: Any) -> None:
+    with pytest.raises(TypeError, match="outcomes"):
+        BatchError(outcomes=[pair])
 
 
 class Untellable(Exception):
@@ -104,13 +124,13 @@ class Untellable(Exception):
 
 def test_of_a_batch_one_record_fails_also_by_an_exception_that_cannot_be_told() -> None:
     met = Untellable()
-    with pytest.raises(OfOne) as raised:
+    with pytest.raises(OfSome) as raised:
         settled(BatchError(done=2), met)
     assert (raised.value.error, raised.value.args[-1]) == (met, 6), "else all the others fail with it"
 
 
 def test_an_outcome_can_be_said_of_one_record() -> None:
-    with pytest.raises(OfOne) as raised:
+    with pytest.raises(OfSome) as raised:
         settled(BatchError(done=2), DeadLetter("broken"))
     assert isinstance(raised.value.error, DeadLetter)
 
@@ -119,7 +139,7 @@ def test_the_exception_that_was_being_handled_counts_as_met() -> None:
     met = KeyError("who")
     error = BatchError(done=1)
     error.__context__ = met
-    with pytest.raises(OfOne) as raised:
+    with pytest.raises(OfSome) as raised:
         store_done(error, messages(1, 1), [5, 6], memoryview(array("q", [4])), 0)
     assert raised.value.error is met
 

@@ -7,6 +7,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.call import calls_of, following_offsets
+from kunicorn.handler.call import calls_of
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.load import Handler, handler_of
 from kunicorn.handler.outcome import Send, Skip
 from kunicorn.handler.outputs import Outgoing, calls_sending
 from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.rows import following_offsets
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -36,6 +38,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Readab
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
     yield exporter.get_finished_spans
     provider.shutdown()
@@ -127,8 +130,29 @@ def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribut
 
 def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kunicorn.handler.tracing", None)
-    with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .* pip install 'kunicorn\[tracing\]'"):
+    with pytest.raises(HandlerLoadError, match=r"tracing.enabled = true needs .*\.whl\[tracing\]'"):
         calls_of(Handler("x:y", see, False), "record", JSON, Tracing("shop"))
+
+
+def test_with_nobody_who_collects_a_trace_goes_on_and_a_record_without_one_costs_no_span(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    begun: list[str] = []
+
+    def start_span(name: str, **known: Any) -> trace.Span:
+        begun.append(name)
+        return trace.NoOpTracer().start_span(name, **known)
+
+    monkeypatch.setattr(trace, "get_tracer", lambda *_: SimpleNamespace(start_span=start_span))
+    seen: list[int] = []
+
+    def note(record: Record) -> None:
+        seen.append(trace.get_current_span().get_span_context().trace_id)
+
+    call(note, message(7, headers=[PARENT]), message(8))
+    assert seen == [int(TRACE, 16), 0]
+    assert begun == ["process orders"]
 
 
 def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -> list[Outgoing]:
@@ -220,6 +244,7 @@ def test_of_a_record_that_fails_at_its_spans_end_nothing_is_sent(
 
     provider = TracerProvider()
     provider.add_span_processor(Breaking())
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
 
     def plain(record: Record) -> Send:

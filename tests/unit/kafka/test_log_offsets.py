@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from kunicorn.group.protocol import LATEST, EpochEnd, LogOffset
+from kunicorn.group.protocol import EpochEnd, LogOffset
 from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import LATEST, TopicPartition
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Script, cluster_of
 from tests.fakes.messages import blank, blank_response, nested
 

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from kunicorn.observe.catalogue import Kind, every
-from kunicorn.observe.generate import dashboard, expressions
+from kunicorn.observe.generate import dashboard, expressions, fleet_dashboard
 
 ROOT = Path(__file__).parents[3]
 _SUFFIX = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket", Kind.GAUGE: ""}
 EXPOSED = {declared.name + _SUFFIX[declared.kind]: declared for declared in every()}
 
 
-def test_the_dashboard_is_current() -> None:
-    file = ROOT / "deploy/helm/dashboards/kunicorn.json"
-    assert file.read_text() == dashboard(), "run `python -m kunicorn.observe`"
+BOTH = {"kunicorn.json": dashboard, "kunicorn-fleet.json": fleet_dashboard}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_dashboards_are_current(name: str) -> None:
+    file = ROOT / "deploy/helm/dashboards" / name
+    assert file.read_text() == BOTH[name](), "run `python -m kunicorn.observe`"
 
 
 def test_every_expression_asks_for_metrics_and_labels_that_there_are() -> None:
     for expression in expressions():
-        named = re.findall(r"\b(?:kunicorn|kafka|messaging)_\w+", expression)
-        assert named, expression
+        named = re.findall(r"(?<![:\w])(?:kunicorn|kafka|messaging)_\w+", expression)
+        assert named or "group:" in expression, expression
         assert set(named) <= set(EXPOSED), expression
         labels = {label for name in named for label in EXPOSED[name].labels}
         grouped = {label for each in re.findall(r"by \(([^)]*)\)", expression) for label in each.split(", ")}
-        assert grouped <= labels | {"instance", "le"}, expression
+        assert grouped <= labels | {"namespace", "instance", "group", "le"}, expression
 
 
-def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
-    panels = json.loads(dashboard())["panels"]
+@pytest.mark.parametrize("page", BOTH.values())
+def test_panels_do_not_overlap_and_have_numbers_of_their_own(page: Callable[[], str]) -> None:
+    panels = json.loads(page())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     places = sorted((p["gridPos"] for p in panels), key=lambda place: (place["y"], place["x"]))
     for one, other in pairwise(places):
@@ -39,8 +47,9 @@ def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
         assert one["x"] + one["w"] <= 24
 
 
-def test_every_panel_says_what_it_means_and_what_to_do() -> None:
-    for panel in json.loads(dashboard())["panels"]:
+@pytest.mark.parametrize("page", BOTH.values())
+def test_every_panel_says_what_it_means_and_what_to_do(page: Callable[[], str]) -> None:
+    for panel in json.loads(page())["panels"]:
         assert panel["type"] == "row" or panel["description"]
 
 
@@ -48,5 +57,5 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
     rules = (ROOT / "deploy/helm/alerts/rules.yaml").read_text()
     expressions = re.findall(r"expr: (.*?)\n        for:", rules, flags=re.DOTALL)
     assert len(expressions) == rules.count("- alert:")
-    named = {name for each in expressions for name in re.findall(r"\b(?:kunicorn|kafka)_\w+", each)}
+    named = {name for each in expressions for name in re.findall(r"(?<![:\w])(?:kunicorn|kafka)_\w+", each)}
     assert named <= set(EXPOSED)

@@ -63,7 +63,7 @@ async def test_another_token_is_denied_and_counted(given: str) -> None:
         assert (code, headers["WWW-Authenticate"]) == (401, "Bearer")
         assert TOKEN not in body
         page = (await ask(server, "/metrics"))[1]
-    assert 'kunicorn_http_actions_total{action="drain",result="denied"} 1.0' in page
+    assert 'kunicorn_http_actions_total{action="drain",group="shop",result="denied"} 1.0' in page
     assert service.done == []
 
 
@@ -81,7 +81,7 @@ async def test_a_token_of_any_bytes_is_denied_late_and_counted_and_writes_no_tra
         writer.close()
         assert answer.startswith(b"HTTP/1.1 401"), answer
         page = (await ask(server, "/metrics"))[1]
-    assert 'kunicorn_http_actions_total{action="drain",result="denied"} 1.0' in page
+    assert 'kunicorn_http_actions_total{action="drain",group="shop",result="denied"} 1.0' in page
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -94,7 +94,7 @@ async def test_an_action_that_fails_is_counted() -> None:
         data = {"data": b"{}", "Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json"}
         assert (await ask(server, "/actions/drain", "POST", **data))[0] == 500  # type: ignore[arg-type]
         page = (await ask(server, "/metrics"))[1]
-    assert 'kunicorn_http_actions_total{action="drain",result="failed"} 1.0' in page
+    assert 'kunicorn_http_actions_total{action="drain",group="shop",result="failed"} 1.0' in page
 
 
 async def test_the_answers_name_no_versions() -> None:

@@ -11,27 +11,7 @@ from typing import Any
 
 import pytest
 
-PREAMBLE = """
-import logging, os, sys, threading, warnings
-from kunicorn.observe import logs
-log = logs.get("kunicorn.test")
-"""
-
-
-def ran(program: str) -> tuple[str, str]:
-    """Standard output and error of a process of its own: loggers are a process's global state.
-
-    From Python 3.12 on a fork beside the writer's thread warns, which is no line of these tests'.
-    """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", PREAMBLE + program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    return done.stdout, done.stderr
+from tests.unit.observe.programs import PREAMBLE, ran
 
 
 def events(program: str, level: str = "info") -> list[dict[str, Any]]:

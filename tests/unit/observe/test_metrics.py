@@ -36,7 +36,8 @@ def scraped(metrics: Metrics, snapshot: Status, accept: str = "", limit: int = 2
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
-    return samples.get((name, frozenset(labels.items())))
+    """The value of the service's series with these labels, beside that of the group."""
+    return samples.get((name, frozenset({"group": "shop", **labels}.items())))
 
 
 def names(samples: Samples) -> set[str]:

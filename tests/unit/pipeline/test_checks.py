@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, settings_file
 from kunicorn.pipeline.storage import Directory
 from kunicorn.settings import load
@@ -48,6 +50,18 @@ def test_a_handler_that_is_not_there_is_the_handlers_problem(tmp_path: Path) -> 
     ((why, is_handlers),) = problems(CheckExecutor(file, place, "_probe", handler=True))
     assert ("there is no module 'shop'" in why, is_handlers) == (True, True)
     assert problems(CheckExecutor(file, place, "_probe", handler=False)) == [], "an export needs none"
+
+
+def test_an_executor_with_another_version_is_refused_before_it_handles_a_record(
+    file: SettingsFile, tmp_path: Path
+) -> None:
+    place = Directory(str(tmp_path / "runs"))
+    place.write("_probe", b"")
+    other = replace(file, versions="kunicorn 0.1 with librdkafka 1.0")
+    ((why, is_handlers),) = problems(CheckExecutor(other, place, "_probe", handler=True))
+    assert ("and the driver has kunicorn 0.1 with librdkafka 1.0: install the same on both" in why) > is_handlers
+    with pytest.raises(ConfigError, match="install the same on both"):
+        other.settings()
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "transactions"])

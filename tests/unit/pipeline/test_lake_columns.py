@@ -16,6 +16,7 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import Form, NotExportable, form_asked
+from kunicorn.pipeline.lake_files import NO_DATE, day_of
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 
@@ -149,3 +150,18 @@ def test_an_export_without_one_form_of_columns_is_refused(
 def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> None:
     settings = settings_of({"value": "json"}, {"value": "text"})
     assert form_asked(settings, "parquet", "bytes", None).value == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "day"),
+    [
+        (0, "1970-01-01"),
+        (1_763_900_000_000, "2025-11-23"),
+        # Microseconds where milliseconds belong: the year 57865.
+        (1_763_900_000_000_000, NO_DATE),
+        (2**63 - 1, NO_DATE),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_no_day_and_no_error(timestamp: int, day: str) -> None:
+    record = Message(topic="orders", partition=0, offset=0, value=b"", timestamp=(1, timestamp), headers=[])
+    assert day_of(record) == day

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.state import Runs, RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 from tests.system.members import free_port
 from tests.waiting import wait_until
 
@@ -73,3 +78,66 @@ def test_a_table_is_there_whole_or_not_at_all_and_replaced_when_written_again(bu
 def test_a_bucket_that_is_not_there_is_an_error_that_names_it(bucket: str) -> None:
     with pytest.raises(ConfigError, match="s3://nowhere/x cannot be used"):
         Directory("s3://nowhere/x").write("a", b"")
+
+
+def test_of_many_that_put_a_manifest_at_the_same_time_one_does(bucket: str) -> None:
+    def put(number: int) -> bool:
+        return Directory(f"{bucket}/raced").create("one", b"%d" % number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(put, range(64))) == 1
+
+
+def test_of_two_drivers_that_both_saw_no_next_version_the_second_ends(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(f"{bucket}/shared")
+    first, second = Manifest(place), Manifest(place)
+    assert (first.read(), second.read()) == (None, None)
+    # Whoever looked for the file before writing it saw none: the worst moment there is.
+    monkeypatch.setattr(Directory, "read", lambda self, name: None)
+    first.write({"by": "first"})
+    with pytest.raises(Overtaken, match="another process goes on with"):
+        second.write({"by": "second"})
+    monkeypatch.undo()
+    assert second.read() == {"by": "first"}
+
+
+def test_a_store_that_does_not_know_the_condition_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = obstore.put
+
+    def unconditional(store: Any, path: str, content: bytes, *, mode: str) -> Any:
+        return put(store, path, content)
+
+    monkeypatch.setattr(obstore, "put", unconditional)
+    with pytest.raises(ConfigError, match="two drivers would not notice each other"):
+        Manifest(Directory(f"{bucket}/old")).write({})
+
+
+def test_a_file_costs_a_store_no_directories_and_no_new_connection(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task writes a file or two: what each costs is paid by thousands."""
+    opened: list[str] = []
+    from_uri = fs.FileSystem.from_uri
+
+    class Counted:
+        @staticmethod
+        def from_uri(url: str) -> Any:
+            opened.append(url)
+            return from_uri(url)
+
+    monkeypatch.setattr(fs, "FileSystem", Counted)
+    for number in range(3):
+        Directory(f"{bucket}/frugal").write(f"orders/0/{number}.parquet", b"x")
+    monkeypatch.undo()
+    assert opened == ["s3://runs/frugal"]
+    system, _ = from_uri(bucket)
+    there = system.get_file_info(fs.FileSelector("runs/frugal/orders", recursive=True))
+    assert sorted(each.path for each in there if each.type == fs.FileType.File) == [
+        f"runs/frugal/orders/0/{number}.parquet" for number in range(3)
+    ]
+    listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix=frugal/", timeout=30)
+    keys = re.findall(r"<Key>([^<]+)</Key>", listed.read().decode())
+    # Arrow's renaming makes the last one; of its parents there is none.
+    assert [key for key in keys if key.endswith("/")] == ["frugal/orders/0/"]

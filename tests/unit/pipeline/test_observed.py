@@ -50,6 +50,16 @@ def test_another_try_of_a_range_counts_from_where_the_furthest_was(tmp_path: Pat
     assert seen.offsets() == 70
 
 
+def test_a_round_of_many_ranges_is_counted_without_looking_at_the_notes_of_each(tmp_path: Path) -> None:
+    many = [OffsetRange("orders", number, 0, 10) for number in range(501)]
+    told = Told()
+    seen = Observed(told, Directory(str(tmp_path)), many)  # type: ignore[arg-type]
+    take_up(many[0], Directory(str(tmp_path))).cells[NEXT] = 5
+    assert seen.offsets() == 0
+    told.add(10)
+    assert seen.offsets() == 10
+
+
 def test_ranges_of_other_rounds_and_tasks_that_spark_ran_twice_add_nothing(tmp_path: Path) -> None:
     told = Told()
     seen = observed(tmp_path, told)

@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from kunicorn.clients.questions import Edges
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.catch_up import starts_of
+from kunicorn.group.protocol import Committed
+from kunicorn.ipc import bitmap
+from kunicorn.pipeline.catch_up import ahead_of, starts_of
 from kunicorn.pipeline.export import file_name
 from kunicorn.pipeline.plan import Bound, Bounds, ByOffset, ByTime, Everywhere, Plan, created_anew, plan, resumed
-from kunicorn.positions import OffsetRange, Offsets, TopicPartition
+from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-EDGES = Edges(first={A0: 10, A1: 0, B0: 0}, end={A0: 100, A1: 50, B0: 0})
+EDGES = {A0: Edges(10, 100), A1: Edges(0, 50), B0: Edges(0, 0)}
 EARLIEST, LATEST = Everywhere(-2), Everywhere(-1)
 
 
@@ -24,15 +25,11 @@ class Brokers:
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: f"id of {topic}" for topic in topics}
 
-    def edges(self, partitions: Iterable[TopicPartition]) -> Edges:
-        wanted = set(partitions)
-        return Edges(
-            {tp: at for tp, at in EDGES.first.items() if tp in wanted},
-            {tp: at for tp, at in EDGES.end.items() if tp in wanted},
-        )
+    def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Edges]:
+        return {tp: EDGES[tp] for tp in partitions}
 
     def at(self, times: Offsets) -> dict[TopicPartition, int]:
-        return {tp: max(time, EDGES.first[tp]) if time < EDGES.end[tp] else -1 for tp, time in times.items()}
+        return {tp: max(time, EDGES[tp].first) if time < EDGES[tp].end else -1 for tp, time in times.items()}
 
 
 def planned(start: Bound, stop: Bound = LATEST, *, latest: bool = False, strict: bool = True) -> Plan:
@@ -49,8 +46,8 @@ def test_a_stored_position_goes_on_only_where_the_log_reaches_it() -> None:
     for positions, anew, why, on in cases:
         with pytest.raises(ConfigError, match=f"{why}.*fail_on_data_loss = false"):
             resumed(positions, EDGES, anew, fail_on_data_loss=True)
-        found = resumed(positions, EDGES, anew, fail_on_data_loss=False)
-        assert (found.positions, len(found.lost)) == (on, 1)
+        found, lost = resumed(positions, EDGES, anew, fail_on_data_loss=False)
+        assert (found, len(lost)) == (on, 1)
 
 
 def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
@@ -97,6 +94,10 @@ def test_what_is_gone_is_named_or_passed_over() -> None:
     assert (found.gone, found.ranges[0]) == ([OffsetRange(*A0, 3, 10)], OffsetRange(*A0, 10, 100))
 
 
+def answers(committed: Offsets) -> dict[TopicPartition, Committed]:
+    return {tp: Committed(0, committed.get(tp, NO_OFFSET)) for tp in EDGES}
+
+
 @pytest.mark.parametrize(
     ("committed", "reset", "starts"),
     [
@@ -104,24 +105,43 @@ def test_what_is_gone_is_named_or_passed_over() -> None:
         ({}, "latest", {A0: 100, A1: 50, B0: 0}),
         # A partition that is new on a topic of the group's is not skipped.
         ({A0: 60}, "latest", {A0: 60, A1: 0, B0: 0}),
-        ({A0: 60, B0: 0}, "none", {A0: 60, A1: 0, B0: 0}),
     ],
 )
 def test_a_catch_up_begins_where_the_live_service_would(committed: Offsets, reset: str, starts: Offsets) -> None:
-    assert starts_of([A0, A1, B0], committed, EDGES, reset, fail_on_data_loss=True) == starts
+    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == starts
 
 
 @pytest.mark.parametrize(
     ("committed", "why"),
     [
         ({}, 'auto_offset_reset = "none"'),
-        ({A0: 4, B0: 0}, "6 offsets are deleted already"),
+        ({A0: 60, B0: 0}, "a-1 has no committed offset"),
+        ({A0: 4, B0: 0}, "a-0 from 4 to 10 is deleted already"),
         ({A0: 101, B0: 0}, "was truncated"),
     ],
 )
 def test_a_catch_up_guesses_no_start(committed: Offsets, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        starts_of([A0, A1, B0], committed, EDGES, "none", fail_on_data_loss=True)
+        starts_of(answers(committed), EDGES, "none", fail_on_data_loss=True)
+
+
+def test_a_catch_up_handles_what_is_left_where_records_are_deleted_and_that_is_accepted() -> None:
+    found = starts_of(answers({A0: 4, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
+    assert found == {A0: 10, A1: 7, B0: 0}
+    with pytest.raises(ConfigError, match="commit an offset that exists"):
+        starts_of(answers({A0: 101, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
+
+
+def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as_it_is_true() -> None:
+    told = bitmap.with_partitions(2, bitmap.written(10, range(11, 91)))
+    ahead = ahead_of({A0: Committed(0, 10, metadata=told), A1: Committed(0, 7), B0: Committed(0, NO_OFFSET)})
+    assert ahead.done == {A0: frozenset(range(11, 91))}
+    first = ahead.metadata(A0, 10, "spark:over")
+    assert (bitmap.read(10, first), bitmap.partitions(first)) == (frozenset(range(11, 91)), 2)
+    assert bitmap.read(50, ahead.metadata(A0, 50, "spark:over")) == frozenset(range(50, 91))
+    assert ahead.metadata(A0, 91, "spark:over").endswith(" spark:over")
+    assert bitmap.read(91, ahead.metadata(A0, 91, "spark:over")) == frozenset()
+    assert ahead.metadata(A1, 7, "spark:over") == "spark:over"
 
 
 def test_a_topic_id_with_a_slash_makes_no_directory_of_its_own_in_a_lake() -> None:

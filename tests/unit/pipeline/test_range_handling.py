@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kunicorn.clients.range_reader import RangeReader
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.load import Handler
-from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip, Wait
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.pipeline.outcomes import Row, table
@@ -73,6 +73,15 @@ def test_what_the_handler_returns_goes_before_every_rule(outcome: Exception, sta
     rows = handled(lambda record: outcome if record.offset == 0 else None, [messages(0, 1)], 2, waits=waits)
     assert rows == [(0, 1, 1, status), (1, 2, 1, "done")]
     assert waits == []
+
+
+def test_a_task_waits_as_the_handler_says_and_counts_no_try() -> None:
+    waits: list[float] = []
+    said: list[object] = [None, Wait(5), ValueError(), Wait(7), Wait(9), None]
+    rows = handled(lambda record: said.pop(0), [messages(0, 1)], 2, waits=waits)
+    assert rows == [(0, 2, 2, "done")]
+    assert (waits[0], waits[2:]) == (5, [7, 9])
+    assert len(waits) == 4, "one of them before the second and last try"
 
 
 class Fetched(list[Message]):

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kunicorn.errors import ConfigError
-from kunicorn.pipeline.reconcile import Difference, difference, rows_of
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.reconcile import Difference, beyond, difference, rows_of
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.text import tell
 
 A0 = TopicPartition("a", 0)
@@ -35,6 +35,17 @@ def test_gaps_are_missing_and_overlaps_repeated() -> None:
     assert compared() == Difference(0, [OffsetRange("a", 0, 10, 20)], [])
 
 
+def test_rows_behind_the_logs_end_and_of_a_deleted_topic_are_named() -> None:
+    """Of a topic that was truncated, deleted or created anew: nothing is missing, and yet not all is well."""
+    gone = TopicPartition("gone", 0)
+    found = beyond({A0: [(10, 15), (15, 30), (25, 28)], gone: [(3, 5)]}, {A0: Edges(0, 20)})
+    assert found == [OffsetRange("a", 0, 20, 30), OffsetRange("gone", 0, 3, 5)]
+    assert beyond({A0: [(0, 20)]}, {A0: Edges(0, 20)}) == []
+    difference = Difference(10, [], [], found)
+    assert difference.code == ExitCode.NOT_ALL_COMMITTED
+    assert "beyond    12 offsets in 2 ranges" in list(difference.lines())
+
+
 def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
     found = compared(*((at, at + 1) for at in (10, 12, 12)))
     said: list[str] = []
@@ -43,6 +54,7 @@ def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
         "covered": 2,
         "missing": [{"topic": "a", "partition": 0, "start": a, "stop": b} for a, b in ((11, 12), (13, 20))],
         "repeated": [{"topic": "a", "partition": 0, "start": 12, "stop": 13}],
+        "beyond": [],
     }
     tell(found, said.append, as_json=False)
     assert said == [

@@ -61,3 +61,10 @@ def test_a_rotated_password_is_no_other_settings(config: Path) -> None:
     before = fingerprint(load(config, {}))
     config.write_text(CONFIG.replace(SECRET, "another"))
     assert fingerprint(load(config, {})) == before
+
+
+def test_executors_may_have_racks_and_names_of_their_own(config: Path) -> None:
+    before = fingerprint(load(config, {}))
+    there = {"KUNICORN_KAFKA__CLIENT_RACK": "zone-b", "KUNICORN_KAFKA__CLIENT_ID": "node-7"}
+    assert fingerprint(load(config, there)) == before
+    assert fingerprint(load(config, {"KUNICORN_KAFKA__ISOLATION_LEVEL": "read_committed"})) != before

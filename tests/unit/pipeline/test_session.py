@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.spark import check_installed, open_session, patient, said_by_task, spark_settings
+from kunicorn.pipeline.report import said_by_task
+from kunicorn.pipeline.spark import check_installed, open_session, patient, spark_settings
 from kunicorn.settings import PipelineSettings
 from tests.unit.settings.files import LEAST, loaded
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import pytest
+
+from kunicorn.kafka.stored_positions import Lost
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.task import Summary
-from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.positions import Edges, OffsetRange, TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 NEW = RunState((OffsetRange(*A0, 10, 110), OffsetRange(*A1, 0, 100)))
@@ -50,5 +54,57 @@ def test_a_partition_that_halts_stays_and_the_others_finish() -> None:
 def test_pieces_behind_one_that_halts_do_not_count() -> None:
     begun = NEW.begin(1_000)
     pieces = [OffsetRange(*A0, 10, 60), OffsetRange(*A0, 60, 110)]
-    state = begun.end([summary(pieces[1]), summary(pieces[0], 30, "why")], 1.0)
+    counting = begun.counting([summary(pieces[1]), summary(pieces[0], 30, "why")])
+    assert [each.range for each in counting] == [pieces[0]]
+    state = begun.end(counting, 1.0)
+    assert state.counts.records == 20
     assert state.positions == {A0: 30}
+
+
+WHOLE = {A0: Edges(0, 200), A1: Edges(0, 200)}
+
+
+def test_a_run_whose_records_are_all_there_goes_on_as_it_is() -> None:
+    begun = NEW.begin(20)
+    assert begun.in_logs(WHOLE, ()) == (begun, [], [])
+
+
+def test_a_run_goes_on_behind_what_retention_has_deleted() -> None:
+    state, lost, dropped = NEW.in_logs({**WHOLE, A0: Edges(60, 200)}, ())
+    assert state.left == [OffsetRange(*A0, 60, 110), OffsetRange(*A1, 0, 100)]
+    assert ([(each.tp, each.why, each.stored, each.edge) for each in lost], dropped) == (
+        [(A0, Lost.DELETED, 10, 60)], [],
+    )  # fmt: skip
+    state, _, _ = NEW.in_logs({**WHOLE, A0: Edges(150, 200)}, ())
+    assert state.left == [OffsetRange(*A1, 0, 100)], "the log begins behind the run"
+
+
+def test_a_round_underway_keeps_its_ranges_where_retention_has_deleted_their_beginning() -> None:
+    """Under another name its files would stand beside those of the try before."""
+    begun = NEW.begin(20)
+    state, lost, dropped = begun.in_logs({**WHOLE, A0: Edges(15, 200)}, ())
+    assert (state.underway, len(lost), dropped) == (begun.underway, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("logs", "anew", "why"),
+    [
+        ({A0: Edges(0, 50), A1: Edges(0, 200)}, (), Lost.TRUNCATED),
+        ({A1: Edges(0, 200)}, (), Lost.TOPIC_DELETED),
+    ],
+)
+def test_a_run_leaves_out_what_was_truncated_or_deleted_and_begins_that_round_anew(
+    logs: Mapping[TopicPartition, Edges], anew: Collection[str], why: Lost
+) -> None:
+    begun = NEW.begin(20)
+    state, lost, dropped = begun.in_logs(logs, anew)
+    assert ([each.why for each in lost], dropped) == ([why], [begun.underway[0]])
+    assert list(state.underway) == [begun.underway[1]]
+    end = logs[A0].end if A0 in logs else 10
+    assert [each for each in state.left if each.tp == A0] == ([OffsetRange(*A0, 10, end)] if end > 10 else [])
+
+
+def test_a_run_takes_no_record_of_a_topic_that_was_created_anew() -> None:
+    begun = NEW.begin(20)
+    state, lost, dropped = begun.in_logs(WHOLE, {"a"})
+    assert (state.left, state.finished, len(lost), dropped) == ([], True, 2, list(begun.underway))

@@ -6,6 +6,7 @@ import errno
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -90,6 +91,27 @@ def test_of_two_that_go_on_with_a_manifest_the_one_that_comes_second_is_told(
     third = Manifest(Directory(str(tmp_path)))
     assert third.read() == {"by": "second", "number": 4}
     assert [each.name for each in sorted(tmp_path.iterdir())] == [f"manifest-{number:08}.json" for number in (2, 5, 6)]
+
+
+def test_a_manifest_that_moves_on_while_it_is_read_is_read_as_it_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for none at all, the job would begin anew."""
+    place = Directory(str(tmp_path))
+    writer, reader = Manifest(place), Manifest(place)
+    writer.write({"number": 0})
+    list_names, numbers = Directory.names, iter(range(1, 4))
+
+    def names(self: Directory, *arguments: Any, **named: Any) -> list[str]:
+        found = list_names(self, *arguments, **named)
+        monkeypatch.setattr(Directory, "names", list_names)
+        for number in numbers:
+            writer.write({"number": number})
+        return found
+
+    monkeypatch.setattr(Directory, "names", names)
+    assert reader.read() == {"number": 3}
+    reader.write({"number": 4})
 
 
 def test_a_manifest_is_put_once_by_many_at_the_same_time(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +72,40 @@ def test_a_row_that_fails_is_tried_again_in_its_place_among_others_that_do_not_a
     )
     assert calls == [500, 501, 3, 3, 4]
     assert batch.column("status").to_pylist() == ["done"] * 4
+
+
+def test_a_time_that_no_calendar_has_is_the_records_time_all_the_same() -> None:
+    """A producer that writes microseconds, as if they were milliseconds."""
+    beyond = 1_700_000_000_000_000
+    seen: list[int | None] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.timestamp)
+        raise ValueError
+
+    (fetched,) = messages(7)
+    late = Message(topic=fetched.topic(), partition=3, offset=7, value=b"v", timestamp=(1, beyond))
+    (batch,) = HandleRows(handle, ONCE)(iter([records_batch([late])]))
+    assert seen == [beyond]
+    assert batch.column("timestamp").cast("int64").to_pylist() == [beyond * 1000]
+
+
+def test_a_time_beyond_what_a_column_can_have_costs_the_record_its_time_and_nothing_else() -> None:
+    """A producer that writes nanoseconds."""
+    late = [
+        Message(topic="orders", partition=3, offset=at, value=b"v", timestamp=(1, time))
+        for at, time in enumerate((5, 1_700_000_000_000_000_000))
+    ]
+    rows = records_batch(late)
+    assert rows.column("timestamp").cast("int64").to_pylist() == [5000, None]
+    seen: list[int | None] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.timestamp)
+
+    (batch,) = HandleRows(handle, ONCE)(iter([rows]))
+    assert batch.column("status").to_pylist() == ["done", "done"]
+    assert seen == [5, None]
 
 
 def test_a_frame_without_the_columns_is_refused_before_anything_runs() -> None:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kunicorn import __version__
 from kunicorn.settings.generate.chart import settings_defaults, values_schema
 from kunicorn.settings.load import sections
 
@@ -45,9 +44,3 @@ def test_limits_of_settings_are_limits_of_values() -> None:
     assert tables["workers"]["properties"]["count"]["maximum"] == 1024
     assert tables["handler"]["properties"]["handler_timeout_ms"]["minimum"] == 1
     assert tables["group"]["properties"]["group_protocol"]["enum"] == ["classic", "consumer"]
-    assert tables["kafka"]["required"] == ["bootstrap_servers"]
-
-
-def test_the_chart_installs_this_version() -> None:
-    said = dict(line.split(": ", 1) for line in (CHART / "Chart.yaml").read_text().splitlines())
-    assert (said["appVersion"].strip('"'), said["version"]) == (__version__, __version__)

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from kunicorn.clients.config import handler_configs
-from kunicorn.handler.config import FailureRule, HandlerConfig
+from kunicorn.handler.config import CircuitBreaking, FailureRule, FilterRule, HandlerConfig, RateLimiting
 from kunicorn.handler.retry import End, RetryPolicy, policies_of
 from kunicorn.settings import FailureSettings, HandlerSettings
+from kunicorn.settings.limits import RateLimitSettings
 from tests.unit.settings.files import loaded
 
 NOT_FOR_WORKERS = {"handler_timeout_ms"}
@@ -26,6 +27,8 @@ UNLIKE_THE_DEFAULTS: dict[str, Any] = {
     "batch_max_records": 8,
     "batch_max_bytes": 9,
     "batch_max_ms": 10,
+    "value_schema": "shop.orders:Order",
+    "batch_across_partitions": True,
     "value": "json",
     "key": "text",
     "on_undecodable": "skip",
@@ -34,6 +37,13 @@ UNLIKE_THE_DEFAULTS: dict[str, Any] = {
     "retry_backoff_max_ms": 13,
     "retry_timeout_ms": 14,
     "on_failure": "dead_letter",
+    "filters": [FilterRule(on="key", one_of=["a"])],
+    "dead_letter_topic": "refunds.dead",
+    "delay_ms": 16,
+    "max_age_ms": 15,
+    "on_expired": "dead_letter",
+    "middlewares": ["shop.middlewares:timed"],
+    "circuit_breaker": CircuitBreaking(["builtins.OSError"], 0.25, 31, 32, 33, 34),
     "options": {"currency": "EUR", "limits": {"EU": 3}},
 }
 RULE: dict[str, Any] = {
@@ -62,12 +72,19 @@ def told(config: HandlerConfig) -> dict[str, Any]:
 
 
 def test_every_setting_of_a_handler_arrives_under_its_name(tmp_path: Path) -> None:
-    wanted = set(HandlerSettings.model_fields) - NOT_FOR_WORKERS - OF_RETRY_TOPICS - {"failures"}
+    wanted = set(HandlerSettings.model_fields) - NOT_FOR_WORKERS - OF_RETRY_TOPICS - {"failures", "rate_limit"}
     assert set(UNLIKE_THE_DEFAULTS) == wanted, "each setting is tried with another value than its default"
     defaults = told(config_of(tmp_path))
     assert not [name for name, value in UNLIKE_THE_DEFAULTS.items() if defaults[name] == value]
     arrived = told(config_of(tmp_path, **UNLIKE_THE_DEFAULTS))
     assert {name: arrived[name] for name in UNLIKE_THE_DEFAULTS} == UNLIKE_THE_DEFAULTS
+
+
+def test_every_setting_of_a_rate_limit_arrives_but_the_number_of_members(tmp_path: Path) -> None:
+    limit = RateLimitSettings(per_second=35, burst=36, per="key", header="tenant", counts="calls", members=3)
+    arrived = config_of(tmp_path, rate_limit=limit).rate_limit
+    assert arrived == RateLimiting(35, 36, "key", "calls", "tenant")
+    assert arrived.shared(0.5) == RateLimiting(17.5, 18, "key", "calls", "tenant")
 
 
 def test_every_setting_of_a_rule_for_failures_arrives_under_its_name(tmp_path: Path) -> None:

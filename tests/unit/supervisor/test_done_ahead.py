@@ -23,7 +23,7 @@ def stage() -> Stage:
 def handle(stage: Stage, number: int, consumed: int, done: Collection[int], in_hand: Collection[int]) -> FetcherStart:
     """The worker's ledger says so, of one partition."""
     worker, start = stage.workers[0], stage.start_of(number)
-    worker.ledger.use_marks()
+    worker.ledger.use_marks(start.slot)
     worker.consume(start, consumed, in_hand=len(in_hand))
     for offset in done:
         worker.ledger.done(start.slot).mark(offset)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import EARLIEST, CommitAnswer, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.protocol import CommitAnswer, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.observe.metrics import Metrics
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
@@ -119,6 +119,8 @@ class Member:
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         raise NotImplementedError
+
+    async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
     def created_anew(self, topic: str) -> bool:
         return False

@@ -231,3 +231,23 @@ async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> N
     topics.match_here()
     await topics.refresh()
     assert brokers.asked[-1] is None
+
+
+async def test_the_brokers_are_asked_which_topic_has_the_name_until_two_answers_agree() -> None:
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    await topics.confirm_ids(["orders"])
+    assert (len(brokers.asked), topics.recreated.is_set()) == (2, False)
+    brokers.now(topic("orders", identity=2))
+    await topics.confirm_ids(["orders"])
+    assert (len(brokers.asked), topics.recreated.is_set()) == (4, True)
+    assert topics.topic_id("orders") == UUID(int=2)
+
+
+async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:
+    brokers = Brokers(replace(topic("orders"), topic_id=None))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    await topics.confirm_ids(["orders"])
+    assert len(brokers.asked) == 1

@@ -18,7 +18,7 @@ def stage() -> Stage:
 def handle(stage: Stage, number: int, delivered: int, handled: int, in_hand: int = 0) -> None:
     """The worker's ledger says so, of one partition; what is in hand comes behind what is handled."""
     worker, start = stage.workers[0], stage.start_of(number)
-    worker.ledger.use_delivery()
+    worker.ledger.use_runs(start.slot, delivered=True)
     worker.consume(start, delivered, in_hand=in_hand)
     worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = handled
     worker.ledger.cells[worker.ledger.busy_index(start.slot) + HAND_END] = handled + in_hand

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn import Batch, DeadLetter, DrainDeadline, Halt, Record, Retry, Skip, TopicPartition
+from kunicorn import Batch, BatchError, DeadLetter, DrainDeadline, Halt, Record, Retry, Skip, TopicPartition, Wait
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.ipc import clock
 from kunicorn.testing import HandlerTest, record
@@ -86,6 +86,67 @@ def test_waits_between_tries_take_no_time() -> None:
     assert (run.outcomes, run.records[0].attempts) == (["done"], 3)
     waited = [(after - before) / clock.NANOSECONDS for before, after in pairwise(seen)]
     assert waited == pytest.approx([9 * 3600] * 2, rel=0.02)
+
+
+def test_a_wait_takes_no_time_and_counts_no_try() -> None:
+    seen: list[int] = []
+
+    def busy(record: Record) -> Any:
+        seen.append(clock.now_ns())
+        return Wait(9 * 3600, "closed") if len(seen) < 5 else None
+
+    run = HandlerTest(busy, max_attempts=1, on_failure="halt").run(record("a"), record("b"))
+    assert run.outcomes == ["done", "done"]
+    assert [(each.attempts, each.waited) for each in run.records] == [(5, 4 * 9 * 3600), (1, 0)]
+    waited = [(after - before) / clock.NANOSECONDS for before, after in pairwise(seen[:5])]
+    assert waited == pytest.approx([9 * 3600] * 4, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("after", "refusal"),
+    [
+        (-1, "give 0 to 86400 seconds, which is a day"),
+        (float("nan"), "give 0 to 86400 seconds"),
+        (float("inf"), "give 0 to 86400 seconds"),
+        (timedelta(days=2), "give 0 to 86400 seconds"),
+        ("5", "give seconds, or a datetime.timedelta"),
+        (True, "give seconds, or a datetime.timedelta"),
+    ],
+)
+def test_a_wait_that_is_no_time_fails_its_record_and_says_what_is(after: Any, refusal: str) -> None:
+    run = HandlerTest(lambda record: Wait(after), max_attempts=1).run(record("a"))
+    assert run.outcomes == ["halted"]
+    assert refusal in str(run.errors[0])
+
+
+def test_a_handler_that_has_its_record_wait_for_ever_ends_the_test_and_not_the_developer() -> None:
+    with pytest.raises(TimeoutError, match="offset 0 waits for ever: the handler was called with it 1000 times"):
+        HandlerTest(lambda record: Wait(1)).run(record("a"))
+
+
+def test_one_record_of_a_batch_waits_and_the_others_come_again_in_a_batch() -> None:
+    called: list[list[bytes | None]] = []
+
+    def batches(batch: Batch) -> None:
+        called.append([each.value for each in batch])
+        if len(called) == 1:
+            raise BatchError(done=1) from Wait(5)
+
+    run = HandlerTest(batches, mode="batch", max_attempts=1).run(*map(record, "abcd"))
+    assert called == [[b"a", b"b", b"c", b"d"], [b"b", b"c", b"d"]]
+    assert run.outcomes == ["done"] * 4
+
+
+def test_rows_of_a_batch_wait_by_their_mask_and_come_again() -> None:
+    called: list[list[bytes | None]] = []
+
+    def batches(batch: Batch) -> Any:
+        called.append([each.value for each in batch])
+        return BatchError(outcomes=[(Wait(5), [False, True, False, True])]) if len(called) == 1 else None
+
+    run = HandlerTest(batches, mode="batch", max_attempts=1).run(*map(record, "abcd"))
+    assert called == [[b"a", b"b", b"c", b"d"], [b"b", b"d"]]
+    assert [(each.outcome, each.waited) for each in run.records] == [("done", 0), ("done", 5), ("done", 0), ("done", 5)]
 
 
 def test_the_last_of_its_tries_ends_as_on_failure_says(handler: Callable[..., Any]) -> None:

@@ -1,57 +1,153 @@
-"""Tables of grants on a real client that has no broker."""
+"""The table of partitions on a client that the test plays, with handlers and senders that the test plays, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import OFFSET_INVALID, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handler.outputs import Outgoing
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FetcherStart, FromWorker
-from kunicorn.positions import TopicPartition
-from kunicorn.worker.delivery import SettlingFetcher
-from kunicorn.worker.partitions import SequentialTable
+from kunicorn.positions import NO_EPOCH, TopicPartition
+from kunicorn.worker.delivery import ON_RETURN, Completion, Deliveries
+from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox
-from kunicorn.worker.progress import Grant
+from kunicorn.worker.produce.sender import reached
+from kunicorn.worker.progress import InFlight, Slots
 from tests.fakes.parts import parts
+from tests.unit.worker.produce.output_batches import taken
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LATER = 10_000_000_000
+OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
+
+
+class PlayedClient:
+    """What is assigned to it; `told` is the position that it says of every partition."""
+
+    def __init__(self) -> None:
+        self.assigned: dict[TopicPartition, tuple[int, int | None]] = {}
+        """Offset and leader epoch."""
+        self.told = OFFSET_INVALID
+        self.refusal: KafkaException | None = None
+
+    def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
+        return [ClientPartition(each.topic, each.partition, self.told) for each in partitions]
+
+    def incremental_assign(self, partitions: list[ClientPartition]) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.assigned |= {TopicPartition(p.topic, p.partition): (p.offset, p.leader_epoch) for p in partitions}
+
+    def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
+        for each in partitions:
+            del self.assigned[TopicPartition(each.topic, each.partition)]
 
 
 class Table:
-    """A fetcher and what it reported."""
+    """One handler's partitions, what they reported, and whose outputs were refused."""
 
-    def __init__(self, delays: Mapping[str, int] | None = None) -> None:
-        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
-        self.ledger = Ledger.create(64)
-        self.reports: list[FromWorker] = []
-        made = parts(self.consumer, self.ledger, self.reports.append, delays=delays)
-        self.counters = made.counters
-        self.fetcher = SequentialTable(made)
-
-    def start(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
-        self.fetcher.start([FetcherStart(grant, grant, *tp, offset, -1)])
-
-    def fetch(self, tp: TopicPartition, grant: int, offset: int = 0) -> None:
-        self.start(tp, grant, offset)
-        self.fetcher.begin_turn(0)
-
-    def take(self, tp: TopicPartition, offset: int = 0, count: int = 1) -> Grant:
-        grant = self.fetcher.begin(tp, range(offset + 1, offset + count + 1), 0, 0)
-        assert grant is not None
-        return grant
-
-    def assigned(self) -> list[tuple[str, int, int]]:
-        return sorted((p.topic, p.partition, p.offset) for p in self.consumer.assignment())
-
-
-class SettlingTable(Table):
-    """A fetcher whose outputs the test delivers."""
-
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        slots: Slots | None = None,
+        completion: Completion = ON_RETURN,
+        ahead_bytes: int = 1_000_000,
+        delays: Mapping[str, int] | None = None,
+        outbox_records: int = 1000,
+    ) -> None:
+        """`slots`: of runs, one call at a time, unless said otherwise."""
         self.now = 0.0
-        self.outbox = Outbox(Limits(1000, 1000, 0.0), lambda: self.now)
-        self.settling = SettlingFetcher(parts(self.consumer, self.ledger, self.reports.append), self.outbox)
-        self.fetcher = self.settling
+        self.client: Any = PlayedClient()
+        self.ledger = Ledger.create(64)
+        self.ledger.lease_ns = 2**62
+        self.reports: list[FromWorker] = []
+        self.refused: list[InFlight] = []
+        self.slots = slots or Slots("partition", 1, runs=True)
+        self.outbox = Outbox(Limits(outbox_records, 1 << 20, 0.0), lambda: self.now)
+        made = parts(self.client, self.ledger, self.reports.append, ahead_bytes, delays)
+        self.counters = made.counters
+        deliveries = Deliveries(completion, None if completion is ON_RETURN else self.outbox)
+        self.table = Partitions(made, lambda topic: self.slots, deliveries, self)
+
+    def wake(self) -> None:
+        """The test starts what may start."""
+
+    def fail(self, flight: InFlight, error: BaseException) -> None:
+        """Its outputs are refused."""
+        self.refused.append(flight)
+
+    def start(self, tp: TopicPartition = P0, grant: int = 1, offset: int = 0, **more: Any) -> None:
+        self.table.start([FetcherStart(grant, grant, *tp, offset, NO_EPOCH, **more)])
+
+    def fetch(self, tp: TopicPartition, *offsets: int, epoch: int = 0, now: int = 0, keys: str = "") -> None:
+        """The client has given these out."""
+        self.table.feed(tp, epoch, messages(tp, *offsets, keys=keys), now)
+
+    def begin(self, tp: TopicPartition = P0, *offsets: int, **more: Any) -> None:
+        """Hand the partition out, from the first of these on, and fetch them."""
+        grant = tp.partition + 1
+        self.start(tp, grant, offsets[0] if offsets else 0, **more)
+        self.table.begin_turn(0)
+        if offsets:
+            self.fetch(tp, *offsets)
+
+    def take(self) -> InFlight:
+        """What a free slot gets."""
+        flight = self.table.start_next(self.slots)
+        assert flight is not None
+        return flight
+
+    def started(self) -> list[InFlight]:
+        """All that may start now."""
+        found = []
+        while (flight := self.table.start_next(self.slots)) is not None:
+            found.append(flight)
+        return found
+
+    def handle(self, flight: InFlight, count: int | None = None, *, sends: bool = False) -> None:
+        """The handler has returned, for so many records of a run; nothing else is started by that."""
+        handled = flight.messages[:count]
+        for message in handled if sends else ():
+            offset = message.offset() or 0
+            flight.leave(offset, offset + 1, [OUTPUT])
+        if self.slots.runs:
+            if handled:
+                self.ledger.cells[flight.tracker.cell] = (handled[-1].offset() or 0) + 1
+            self.table.returned(flight, len(handled), 10, len(handled))
+        else:
+            lease, self.ledger.lease_ns = self.ledger.lease_ns, 0
+            self.table.finish(flight)
+            self.ledger.lease_ns = lease
+
+    def deliver(self) -> None:
+        """Everything that is in the outbox."""
+        batch = taken(self.outbox)
+        self.table.delivered(reached(self.outbox.live(batch)))
+        self.outbox.done(batch)
+
+    def consumed(self, grant: int = 1) -> int:
+        """By the ledger."""
+        return self.ledger.read(grant, grant).consumed.offset
+
+
+def messages(tp: TopicPartition, *offsets: int, size: int = 1, keys: Sequence[str] = "") -> list[Message]:
+    """Records with these offsets, and keys where they are given."""
+    return [
+        Message(
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=offset,
+            key=keys[at].encode() if keys else None,
+            value=b"x" * size,
+            timestamp=(1, 1000),
+            leader_epoch=0,
+        )
+        for at, offset in enumerate(offsets)
+    ]
+
+
+def offsets_of(flight: InFlight) -> list[int]:
+    return [message.offset() or 0 for message in flight.messages]

@@ -7,9 +7,9 @@ from confluent_kafka import KafkaError, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handler.call import following_offsets
+from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.messages import FailureKind
-from kunicorn.observe.catalogue import CONSUMED, FAILURES, PROCESS_SECONDS, RETRIES, SKIPPED
+from kunicorn.observe.catalogue import CONSUMED, FAILURES, PROCESS_SECONDS, RETRIES, SKIPPED, WAITS
 from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.worker.fetch import MAX_CHUNK, ChunkPace, gathered_runs, kind_of, runs
 from kunicorn.worker.stats import Counters
@@ -124,5 +124,5 @@ def test_what_has_not_happened_to_a_topics_records_is_told_as_nothing() -> None:
     counters.finished("t", 1, 5, 1)
     told, _ = counters.take()
     assert {(each.name, each.amount) for each in told} == {
-        (CONSUMED.name, 1), (FAILURES.name, 0), (RETRIES.name, 0), (SKIPPED.name, 0),
+        (CONSUMED.name, 1), (FAILURES.name, 0), (RETRIES.name, 0), (SKIPPED.name, 0), (WAITS.name, 0),
     }  # fmt: skip

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.outputs import Outgoing
+from kunicorn.handler.record import offset_of
 from kunicorn.handler.retry import End
 from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.ledger import Ledger
@@ -21,9 +22,10 @@ from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker
 from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.testing import record
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, message_of, placed
-from kunicorn.worker.delivery import CommittingFlights
-from kunicorn.worker.produce.outbox import GivenUp, Limits, Outbox, Step
-from kunicorn.worker.progress import Attempt, InFlight, Slots
+from kunicorn.worker.delivery import ON_COMMIT, Deliveries
+from kunicorn.worker.partitions import Partitions
+from kunicorn.worker.produce.outbox import Entry, GivenUp, Limits, Outbox, Step
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.fakes.parts import parts
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
@@ -49,8 +51,8 @@ def _nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody_waits(monkeypatch)
 
 
-def value_of(flight: InFlight) -> bytes:
-    return b"%d@%d" % (flight.tp.partition, flight.offset)
+def value_of(flight: InFlight, offset: int) -> bytes:
+    return b"%d@%d" % (flight.tp.partition, offset)
 
 
 def done_of(found: Written) -> set[int]:
@@ -70,13 +72,13 @@ class Worker:
         self.in_hand: list[InFlight] = []
         self.begun: list[tuple[int, int]] = []
         self._waiting: list[InFlight] = []
-        self._slots = Slots(ordering, 10)
+        self._slots = SLOTS[ordering]()
         log = placed([record("v", key=key, partition=number) for number in PARTITIONS for key in KEYS], "in")
         self._consumer = consumer = cast(Any, MemoryConsumer(MemoryLog(map(message_of, log)), lambda seconds: None))
-        self.table = CommittingFlights(
+        self.table = Partitions(
             parts(consumer, self.ledger, self.reports.append),
             lambda topic: self._slots,
-            self.outbox,
+            Deliveries(ON_COMMIT, self.outbox),
             self,
         )
         self.senders = SteppedSenders(brokers, self.outbox, self.table, producers)
@@ -85,7 +87,7 @@ class Worker:
         fetched = consumer.consume(100, 0)
         for number in PARTITIONS:
             some = [message for message in fetched if message.partition() == number]
-            self.table.feed(TopicPartition("in", number), 0, some)
+            self.table.feed(TopicPartition("in", number), 0, some, 0)
 
     def _start(self, number: int) -> FetcherStart:
         begin = self.brokers.offsets.get(number, NOWHERE)
@@ -112,14 +114,26 @@ class Worker:
         """Which of those in hand is of that partition."""
         return next(at for at, flight in enumerate(self.in_hand) if flight.tp.partition == partition)
 
-    def handle(self, number: int) -> None:
-        """One of those in hand returns its output."""
+    def handle(self, number: int, most: int = 100) -> None:
+        """One of those in hand returns its output; of a run at most so many records are handled."""
         flight = self.in_hand.pop(number)
-        coordinates = flight.tp.partition, flight.offset
-        value = TOO_LARGE_VALUE if coordinates in self.bad else value_of(flight)
-        flight.outputs, flight.given_up = [Outgoing("out", value, None, None, -1, 0)], None
-        if (following := self.table.finish(flight)) is not None:
+        flight.withdraw()
+        messages = flight.messages if self._slots.bounds else flight.messages[:most]
+        offsets = [offset_of(message) for message in messages]
+        outputs = [Outgoing("out", self._value(flight, offset), None, None, -1, 0) for offset in offsets]
+        if self._slots.bounds:
+            flight.leave(offsets[0], offsets[-1] + 1, outputs)
+        else:
+            for offset, output in zip(offsets, outputs, strict=True):
+                flight.leave(offset, offset + 1, [output])
+        if self._slots.runs:
+            self.ledger.cells[flight.tracker.cell] = offsets[-1] + 1
+            self.table.returned(flight, len(offsets), 10, 1)
+        elif (following := self.table.finish(flight)) is not None:
             self._begin(following)
+
+    def _value(self, flight: InFlight, offset: int) -> bytes:
+        return TOO_LARGE_VALUE if (flight.tp.partition, offset) in self.bad else value_of(flight, offset)
 
     def wake(self) -> None:
         """The test starts what may start."""
@@ -128,12 +142,14 @@ class Worker:
         """What the runner does about a refused record: at even offsets it is given up, with a dead letter; at odd ones
         tried again, and not refused any more."""
         self.bad.remove((flight.tp.partition, flight.offset))
-        attempt = Attempt(flight, [flight.message], flight.offset + 1)
+        attempt = Attempt(flight, calls=0)
+        flight.withdraw()
         if flight.offset % 2:
             self.table.park(attempt, "retry", str(error))
             self._waiting.append(flight)
             return
-        flight.outputs, flight.given_up = [Outgoing("dlq", value_of(flight), None, None, -1, 0)], GIVEN_UP
+        letter = Outgoing("dlq", value_of(flight, flight.offset), None, None, -1, 0)
+        flight.given_up, flight.entries = GIVEN_UP, [Entry(flight, flight.offset, flight.end, [letter], GIVEN_UP)]
         self.table.pass_over(attempt, End.DEAD_LETTER, "E")
 
     def try_again(self) -> None:
@@ -192,7 +208,17 @@ LANE_OF: Mapping[str, Callable[[int], object]] = {
     "partition": lambda offset: None,
     "key": lambda offset: KEYS[offset],
     "none": lambda offset: offset,
+    "run": lambda offset: None,
+    "batch": lambda offset: None,
 }
+SLOTS: Mapping[str, Callable[[], Slots]] = {
+    "partition": lambda: Slots("partition", 10),
+    "key": lambda: Slots("key", 10),
+    "none": lambda: Slots("none", 10),
+    "run": lambda: Slots("partition", 1, runs=True),
+    "batch": lambda: Slots("partition", 1, runs=True, bounds=Bounds(2, None, 0, 1 << 20)),
+}
+"""Ways to handle: several in hand in some order, or one call at a time, with each record of a run or with a batch."""
 
 
 @contextmanager
@@ -249,7 +275,7 @@ def test_a_lane_goes_on_while_its_records_are_on_their_way() -> None:
 def test_a_record_that_leaves_nothing_has_its_offset_committed_as_well() -> None:
     with working("none") as worker:
         worker.start()
-        worker.table.finish(worker.in_hand[0])
+        worker.table.finish(worker.in_hand[worker.of(0)])
         assert worker.ledger.read(1, 1).consumed.offset == 0
         worker.take()
         worker.senders.finish()
@@ -396,7 +422,7 @@ def test_in_whatever_order_every_record_is_committed_with_its_outputs_once(
             worker.try_again()
             worker.start()
         elif what == "handle" and worker.in_hand:
-            worker.handle(number % len(worker.in_hand))
+            worker.handle(number % len(worker.in_hand), number % 3 + 1)
         elif what == "take":
             worker.take()
         elif what == "advance":

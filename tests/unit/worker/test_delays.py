@@ -1,20 +1,16 @@
-"""Records of retry topics that wait for their time, on a real client that has no broker."""
+"""Records of retry topics that wait for their time, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.handler.config import HandlerConfig, RetryTopic
 from kunicorn.ipc.clock import wall_ms
-from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import FetcherStart, FetcherStopped, FromWorker
+from kunicorn.ipc.messages import FetcherStopped
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.buffering import Delays, Wait, ripe
-from kunicorn.worker.in_flight import Flights
+from kunicorn.worker.buffering import Delays, Wait, delays_of, ripe
 from kunicorn.worker.progress import Attempt, Slots
-from tests.fakes.parts import parts
 from tests.unit.worker.tables import LATER, P0, Table
 
 RETRY = TopicPartition("shop.retry.5s", 0)
@@ -43,7 +39,7 @@ def sent(*times_ms: int | None) -> list[Message]:
         # No time at all: nothing to wait for.
         ([None, 9_000], (1, Wait(1, 14_000, 4_000))),
         # A host whose clock is ahead.
-        ([99_000], (0, Wait(0, 15_000, 5_000))),
+        ([99_000], (0, Wait(0, 15_000, 5_000, 89_000))),
         ([], (0, None)),
     ],
 )
@@ -58,122 +54,139 @@ def test_a_partition_is_fetched_again_after_a_tenth_of_the_delay_at_least_and_a_
     assert [wait.milliseconds for wait in waits if wait is not None] == [30, 1000]
 
 
-@pytest.fixture
-def table() -> Iterator[Table]:
-    made = Table({RETRY.topic: 5_000})
-    yield made
-    made.consumer.close()
-    made.ledger.close()
+DELAYS = {RETRY.topic: 5_000}
+
+
+@pytest.fixture(params=["runs", "records"])
+def table(request: pytest.FixtureRequest) -> Table:
+    return Table(Slots("none", 4) if request.param == "records" else None, delays=DELAYS)
+
+
+def fetched(table: Table, delays: Delays, *given: Message) -> None:
+    """As the loop does with what the client gives out."""
+    ready, wait = delays.split(RETRY, list(given))
+    table.table.feed(RETRY, 0, ready, 0)
+    if wait is not None:
+        delays.delay(RETRY, wait, 0)
 
 
 def test_only_its_own_partition_is_put_off_and_fetched_again_from_that_record_on(table: Table) -> None:
-    delays = Delays(table.fetcher)
+    delays = Delays(table.table, DELAYS)
     table.start(P0, 1)
-    table.start(RETRY, 2, 40)
-    table.fetcher.begin_turn(0)
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
     now = wall_ms()
-    ready, wait, _ = delays.split(RETRY, sent(now - 9_000, now))
-    assert ([each.offset() for each in ready], wait is not None) == ([0], True)
     assert delays.split(P0, sent(now))[1] is None, "an ordinary topic's record waits for nothing"
-    assert wait is not None
-    delays.delay(RETRY, wait, 0)
-    assert table.fetcher.fetching(RETRY) is None
-    assert table.fetcher.begin(RETRY, range(41, 42), 0, 0) is None, "its records are not to be handled now"
-    (parked,), count = table.fetcher.parked()
+    fetched(table, delays, *sent(now - 9_000, now))
+    assert table.table.fetching(RETRY) is None
+    (parked,), count = table.table.parked()
     assert (parked.grant, parked.waits_for, count) == (2, "delay", {"delay": 1})
-    assert parked.why.startswith("offset 1 of this retry topic waits for its time, ")
-    table.fetcher.begin_turn(1)
-    assert table.assigned() == [("t", 0, 0)]
+    assert parked.why.startswith("offset 1 waits for its time, ")
+    table.table.begin_turn(1)
+    assert set(table.client.assigned) == {P0}
     delays.end_due(4_000 * NS_PER_MS)
-    table.fetcher.begin_turn(4_000 * NS_PER_MS)
-    assert table.assigned() == [("t", 0, 0)], "too early"
+    table.table.begin_turn(4_000 * NS_PER_MS)
+    assert set(table.client.assigned) == {P0}, "too early"
     delays.end_due(6_000 * NS_PER_MS)
-    table.fetcher.begin_turn(6_000 * NS_PER_MS)
-    assert table.assigned() == [(RETRY.topic, 0, 40), ("t", 0, 0)]
-    assert table.fetcher.fetching(RETRY) is not None
+    table.table.begin_turn(6_000 * NS_PER_MS)
+    assert table.client.assigned == {P0: (0, None), RETRY: (1, 0)}
+    assert table.table.fetching(RETRY) is not None
 
 
 def test_a_partition_that_is_stopped_while_it_waits_is_reported_at_once(table: Table) -> None:
-    delays = Delays(table.fetcher)
-    table.fetch(RETRY, 2, 40)
+    delays = Delays(table.table, DELAYS)
+    table.start(RETRY, 2, 40)
+    table.table.begin_turn(0)
     delays.delay(RETRY, Wait(40, wall_ms() + 5_000, 5_000), 0)
-    table.fetcher.stop([2], lost=False)
+    table.table.stop([2])
     assert len(table.reports) == 1
     delays.end_due(LATER)
-    table.fetcher.begin_turn(LATER)
-    assert table.assigned() == []
+    table.table.begin_turn(LATER)
+    assert table.client.assigned == {}
 
 
-def test_a_record_that_failed_meanwhile_waits_for_its_next_try_and_not_for_its_time(table: Table) -> None:
-    delays = Delays(table.fetcher)
-    table.fetch(RETRY, 2)
-    grant = table.take(RETRY)
-    assert table.fetcher.park(Attempt(grant, sent(0), 1), "retry", "it failed")
-    delays.delay(RETRY, Wait(1, wall_ms() + 5_000, 5_000), 0)
+def test_what_is_ripe_is_handled_while_the_rest_waits_for_its_time_and_comes_once(table: Table) -> None:
+    delays, now = Delays(table.table, DELAYS), wall_ms()
+    table.slots.pace.size = 1
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    given = sent(now - 9_000, now - 9_000, now)
+    fetched(table, delays, *given)
+    handled = []
+    while (flight := table.table.start_next(table.slots)) is not None:
+        handled.append(flight.offset)
+        table.handle(flight)
+    assert handled == [0, 1], "the third one waits for its time"
     delays.end_due(LATER)
-    (parked,), _ = table.fetcher.parked()
+    table.table.begin_turn(LATER)
+    fetched(table, delays, *given)
+    assert table.table.start_next(table.slots) is None, "what is done is not handled again"
+    assert table.consumed(2) == 2
+
+
+def test_a_stop_waits_for_what_is_in_hand_and_not_for_what_waits_for_its_time(table: Table) -> None:
+    delays, now = Delays(table.table, DELAYS), wall_ms()
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    fetched(table, delays, *sent(now - 9_000, now))
+    flight = table.take()
+    table.table.stop([2])
+    assert table.reports == []
+    table.handle(flight)
+    (stopped,) = table.reports
+    assert isinstance(stopped, FetcherStopped)
+    assert stopped.partitions[0].offset == 1
+
+
+def test_a_record_that_failed_meanwhile_is_told_as_waiting_for_its_next_try(table: Table) -> None:
+    delays, now = Delays(table.table, DELAYS), wall_ms()
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    fetched(table, delays, *sent(now - 9_000, now))
+    table.table.park(Attempt(table.take()), "retry", "it failed")
+    (parked,), _ = table.table.parked()
     assert parked.waits_for == "retry"
 
 
-class Several:
-    """A table with several records in hand, of the retry topic."""
-
-    def __init__(self) -> None:
-        self.consumer = Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0})
-        self.ledger = Ledger.create(64)
-        self.ledger.lease_ns = 2**62
-        self.reports: list[FromWorker] = []
-        self.slots = Slots("none", 4)
-        self.flights = Flights(
-            parts(self.consumer, self.ledger, self.reports.append, delays={RETRY.topic: 5_000}),
-            lambda topic: self.slots,
-        )
-        self.delays = Delays(self.flights)
-        self.flights.start([FetcherStart(2, 2, *RETRY, 0, -1)])
-        self.flights.begin_turn(0)
-
-    def fetched(self, *messages: Message) -> None:
-        """As the runner does with what the client gives out."""
-        ready, wait, _ = self.delays.split(RETRY, list(messages))
-        self.flights.feed(RETRY, 0, ready)
-        if wait is not None:
-            self.delays.delay(RETRY, wait, 0)
+YEARS = 10**11
+"""Milliseconds."""
 
 
-@pytest.fixture
-def several() -> Iterator[Several]:
-    made = Several()
-    yield made
-    made.consumer.close()
-    made.ledger.close()
+def test_timestamps_years_ahead_hold_a_partition_for_one_delay_and_no_longer(
+    table: Table, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [1_000_000]
+    monkeypatch.setattr("kunicorn.worker.buffering.wall_ms", lambda: clock[0])
+    delays = Delays(table.table, DELAYS)
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    given = sent(clock[0] + YEARS, clock[0] + 2 * YEARS, clock[0] + YEARS)
+    fetched(table, delays, *given)
+    (parked,), _ = table.table.parked()
+    assert "its timestamp is 100000000 s ahead of this clock" in parked.why
+    assert "waits for the topic's delay from now on" in caplog.text
+    clock[0] += 2_000
+    ready, wait = delays.split(RETRY, given)
+    assert (list(ready), wait) == ([], Wait(0, 1_005_000, 3_000, YEARS - 2_000)), "the wait does not begin anew"
+    clock[0] += 3_000
+    ready, wait = delays.split(RETRY, given)
+    assert (len(ready), wait) == (3, None), "all that were there have waited"
+    later = sent(None, None, None, clock[0] + YEARS)[3:]
+    assert delays.split(RETRY, later)[1] == Wait(3, 1_010_000, 5_000, YEARS), "who came later waits as long"
 
 
-def test_with_several_in_hand_those_that_are_ripe_are_handled_and_the_rest_is_fetched_again(several: Several) -> None:
-    now = wall_ms()
-    messages = sent(now - 9_000, now - 9_000, now)
-    several.fetched(*messages)
-    first, second = several.flights.start_next(several.slots), several.flights.start_next(several.slots)
-    assert first is not None
-    assert second is not None
-    assert several.flights.start_next(several.slots) is None, "the third one waits for its time"
-    assert several.flights.parked()[1] == {"delay": 1}
-    several.flights.finish(second)
-    several.delays.end_due(LATER)
-    several.flights.begin_turn(LATER)
-    several.fetched(*messages)
-    assert several.flights.start_next(several.slots) is None, "what is in hand, or done, is not handled again"
-    several.flights.finish(first)
-    assert several.ledger.read(2, 2).consumed.offset == 2
+def config(*topics: str, delay_ms: int | None = None, retries: tuple[RetryTopic, ...] = ()) -> HandlerConfig:
+    return HandlerConfig(
+        "a:b", "record", {}, 1, 1, 0, 0, topics=list(topics), delay_ms=delay_ms, retry_topics=list(retries)
+    )
 
 
-def test_with_several_in_hand_a_stop_waits_for_what_is_in_hand_and_not_for_what_waits(several: Several) -> None:
-    now = wall_ms()
-    several.fetched(*sent(now - 9_000, now))
-    flight = several.flights.start_next(several.slots)
-    assert flight is not None
-    several.flights.stop([2], lost=False)
-    assert several.reports == []
-    several.flights.finish(flight)
-    (stopped,) = several.reports
-    assert isinstance(stopped, FetcherStopped)
-    assert stopped.partitions[0].offset == 1
+def test_a_handlers_topics_have_its_delay_and_its_retry_topics_their_own() -> None:
+    retries = (RetryTopic("shop.retry.5s", 5_000),)
+    slow = config("orders", "^slow-.*", "shop.retry.5s", delay_ms=60_000, retries=retries)
+    delays = delays_of([config("quick"), slow])
+    found = {topic: delays.get(topic) for topic in ("orders", "slow-1", "quick", "shop.retry.5s", "unknown")}
+    assert found == {"orders": 60_000, "slow-1": 60_000, "quick": None, "shop.retry.5s": 5_000, "unknown": None}
+    assert list(delays) == ["shop.retry.5s"]
+    assert delays_of([config(delay_ms=7)]).get("any") == 7
+    assert type(delays_of([config("quick")])) is dict, "nothing is looked up where no handler has a delay"

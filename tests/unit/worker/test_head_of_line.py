@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import cast
-
-from confluent_kafka import Message
 
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import HeadOfLine
-from kunicorn.worker.partitions import GrantTable, TableSettings
 
 BACKLOG = TopicPartition("t", 0)
 ROOM = 1000
@@ -18,39 +14,36 @@ LONG_AGO = -60 * NANOSECONDS
 
 
 class Table:
-    """What a table of grants tells, and is asked for."""
-
-    def __init__(self, delays: Mapping[str, int], ahead_bytes: int) -> None:
-        self.settings = TableSettings(ahead_bytes, delays)
-        self.paused: set[TopicPartition] = set()
-        self.came_at = LONG_AGO
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        self.paused |= set(partitions)
-
-    def resume(self) -> None:
-        self.paused.clear()
-
-
-class Buffered:
-    """What was fetched and is not begun."""
+    """What a table of partitions tells, and is asked for."""
 
     def __init__(self) -> None:
+        self.held_back: set[TopicPartition] = set()
+        self.came_at = LONG_AGO
         self.bytes = 0
+
+    @property
+    def paused(self) -> bool:
+        return bool(self.held_back)
 
     def partitions(self) -> Iterable[TopicPartition]:
         return [BACKLOG]
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.held_back |= set(partitions)
+
+    def resume(self) -> None:
+        self.held_back.clear()
+
 
 class Scene:
     def __init__(self, delays: Mapping[str, int] | None = None, ahead_bytes: int = ROOM) -> None:
-        self.table, self.kept = Table(delays or {}, ahead_bytes), Buffered()
-        self.line = HeadOfLine(cast(GrantTable, self.table), self.kept)
+        self.table = Table()
+        self.line = HeadOfLine(self.table, ahead_bytes, delays or {})
 
     def asked(self, now: float, kept: int) -> tuple[bool, bool]:
         """With so many bytes in memory: whether the client is asked for more, and whether the backlog is held back."""
-        self.kept.bytes = kept
-        return self.line.room(int(now * NANOSECONDS)) > 0, BACKLOG in self.table.paused
+        self.table.bytes = kept
+        return self.line.room(int(now * NANOSECONDS)) > 0, BACKLOG in self.table.held_back
 
 
 def test_all_that_the_client_has_is_taken_in_while_there_is_room() -> None:
@@ -85,10 +78,10 @@ def test_however_many_come_memory_holds() -> None:
 def test_no_more_records_are_asked_for_than_there_is_room_for() -> None:
     scene = Scene(ahead_bytes=100_000)
     line = scene.line
-    line.took([Message(topic="t", partition=0, offset=0, value=bytes(1500))])
-    scene.kept.bytes = 90_000
+    line.took(1, 2000)
+    scene.table.bytes = 90_000
     assert line.room(0) == 5
-    scene.kept.bytes = 100_000
+    scene.table.bytes = 100_000
     assert line.room(0) == 0
 
 

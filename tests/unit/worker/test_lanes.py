@@ -191,7 +191,7 @@ def test_dropped_records_are_unfinished_until_they_are_fetched_again_or_gone() -
     (first,) = started(scheduler, one)
     again = scheduler.shed(one, 2)
     assert again is not None
-    assert again.offset == 3
+    assert again == (3, 0)
     scheduler.finish(first)
     for _ in range(2):
         (flight,) = started(scheduler, one)
@@ -302,7 +302,7 @@ class Played:
         """And fetch again from there on."""
         first = self.scheduler.shed(self.tracker, index % 5)
         if first is not None:
-            self.next = first.offset
+            self.next, _ = first
 
     def crash(self, index: int) -> None:
         """SIGKILL, or a hand-over: the successor knows what is done."""
@@ -378,8 +378,10 @@ def test_where_a_partition_will_be_is_told_over_gaps_and_with_what_was_done_befo
     for offset in (0, 2, 3, 2 * WINDOW, 2 * WINDOW + 1):
         scheduler.arrive(one, offset, 7, None, f"record {offset}", 1)
     zero, two, far, farther = one.order[0], one.order[1], one.order[3], one.order[4]
-    assert one.position_with({two}) == Position(0, -1, written(0, {2, 3}))
-    assert one.position_with({zero, two}) == Position(2 * WINDOW, 7, written(2 * WINDOW, {2 * WINDOW + 9}))
-    assert one.position_with({zero, two, far}) == Position(2 * WINDOW + 1, 7, written(2 * WINDOW + 1, {2 * WINDOW + 9}))
-    everything = one.position_with({zero, two, far, farther})
+    assert one.position_with({two: 3}) == Position(0, -1, written(0, {2, 3}))
+    assert one.position_with({zero: 1, two: 3}) == Position(2 * WINDOW, 7, written(2 * WINDOW, {2 * WINDOW + 9}))
+    assert one.position_with({zero: 1, two: 3, far: far.end}) == Position(
+        2 * WINDOW + 1, 7, written(2 * WINDOW + 1, {2 * WINDOW + 9})
+    )
+    everything = one.position_with({zero: 1, two: 3, far: far.end, farther: farther.end})
     assert everything == Position(2 * WINDOW + 2, 7, written(2 * WINDOW + 2, {2 * WINDOW + 9}))

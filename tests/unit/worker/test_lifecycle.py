@@ -16,6 +16,7 @@ from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStop
 from kunicorn.observe.catalogue import HOOK_FAILURES
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.hooks import Hooks, Revocations, stored_offsets
+from kunicorn.worker.inline import InlineExecutor
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters
 
@@ -79,7 +80,8 @@ class Stage:
 
 
 def handling(handler: Handler) -> Handling[Any]:
-    return Handling(handler, calls_of(handler, "record"), Policies(RetryPolicy(1, 1, 1)), None)
+    executor = InlineExecutor(calls_of(handler, "record"), memoryview(b""))
+    return Handling(handler, executor, Policies(RetryPolicy(1, 1, 1)), None)
 
 
 def start(grant: int, tp: TopicPartition = P0, offset: int = 100, **more: Any) -> FetcherStart:

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kunicorn.handler.outputs import Outgoing
-from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.positions import NO_OFFSET
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, OutputBatch, Step
 from kunicorn.worker.produce.sender import Fenced
-from kunicorn.worker.progress import Grant
+from tests.fakes.origins import FakeOrigin
 from tests.fakes.stepped_senders import SteppedSenders, nobody_waits
 from tests.fakes.transactional_brokers import (
     ABORTABLE,
@@ -48,7 +48,7 @@ class World:
     def __init__(self, faults: Mapping[tuple[str, int], KafkaError] | None = None, producers: int = 2) -> None:
         self.brokers = TransactionalBrokers(dict(faults or {}))
         self.outbox = Outbox(Limits(1000, 1 << 20, 0.0), senders=producers)
-        self.grants = {partition: Grant(partition, TopicPartition("in", partition), 0, 0) for partition in PARTITIONS}
+        self.grants = {partition: FakeOrigin(partition) for partition in PARTITIONS}
         self.settled: dict[int, int] = {}
         self.fetched: dict[int, int] = {}
         """Up to where; the outbox takes nothing of a partition between a refusal and its rewinding."""
@@ -60,7 +60,7 @@ class World:
         """The handler has returned."""
         self.fetched[partition] = max(self.fetched.get(partition, 0), offset + 1)
         outputs = [Outgoing("out", value or value_of(partition, offset), None, None, -1, 0)]
-        self.outbox.put(Entry(self.grants[partition], offset, offset + 1, outputs), 1, 0)
+        self.outbox.put([Entry(self.grants[partition], offset, offset + 1, outputs)], 1, 0)
 
     def ship(self, number: int, *bad: int) -> int:
         """Records of every partition for one batch, those at offsets in `bad` with too large an output, and take
@@ -70,7 +70,7 @@ class World:
                 self.handle(partition, offset, TOO_LARGE_VALUE if offset in bad and partition == 0 else None)
         return self.senders.take()
 
-    # -- the table, as `SettlingFetcher` has it --------------------------------------------------------------------
+    # -- the table, as senders see it ----------------------------------------------------------------------------
 
     def delivered(self, reached: Mapping[int, int]) -> None:
         for number, following in reached.items():
@@ -82,7 +82,7 @@ class World:
             grant = self.grants[number]
             refused = grant.refused_at
             assert self.settled.get(number, 0) == refused, "everything before it is delivered"
-            grant.refused_at, grant.handled_to = NO_OFFSET, refused
+            grant.refused_at = NO_OFFSET
             for offset in range(refused, self.fetched[number]):
                 self.handle(number, offset, b"letter" if offset == refused else None)
 

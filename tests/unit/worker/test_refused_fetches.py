@@ -13,7 +13,7 @@ from kunicorn.librdkafka.errors import RETRIABLE, parted
 from kunicorn.librdkafka.properties import client_properties
 from kunicorn.positions import OffsetRange
 from kunicorn.positions import TopicPartition as Place
-from kunicorn.worker.fetch import ends_grant, meet_errors
+from kunicorn.worker.fetch import ends_grant, faults_of
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]
@@ -55,7 +55,7 @@ def read_one(consumer: Consumer) -> tuple[list[int | None], list[int]]:
     while time.monotonic() < deadline:
         records, errors = parted(consumer.consume(10, 0.1), ends_grant)
         told += [error.code() for message in errors if (error := message.error()) is not None]
-        meet_errors(errors, lambda tp, kind, text: broken.append(tp))
+        broken += [tp for tp, _, _ in faults_of(errors)]
         assert not broken, "the partition halts"
         if records:
             return [record.offset() for record in records], told

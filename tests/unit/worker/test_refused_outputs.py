@@ -155,8 +155,8 @@ def test_a_refused_output_is_not_lost_while_records_of_its_partition_wait_for_a_
         worker.brokers.hold()
         worker.hand_out()
         patiently(lambda: sending_handlers.calls == [[0, 1, 2, 3]], "the first batch")
-        turns = worker.idle_turns
-        patiently(lambda: worker.idle_turns > turns + 2, "the others to wait for a fuller batch")
+        turns = worker.made.runner.progress
+        patiently(lambda: worker.made.runner.progress > turns + 2, "the others to wait for a fuller batch")
         worker.brokers.answer()
         assert worker.halted().offset == 1
         assert all(call == sorted(call) for call in sending_handlers.calls), "each batch is in the partition's order"
@@ -172,8 +172,8 @@ def test_a_partition_does_not_halt_behind_an_output_that_is_refused_later(delive
         worker.brokers.hold()
         worker.hand_out()
         patiently(lambda: sending_handlers.handled().count(3) == 2, "the last try of record 3")
-        turns = worker.idle_turns
-        patiently(lambda: worker.idle_turns > turns + 2, "the partition to be given up")
+        turns = worker.made.runner.progress
+        patiently(lambda: worker.made.runner.progress > turns + 2, "the partition to be given up")
         worker.brokers.answer()
         assert worker.halted().offset == worker.consumed == 1
         assert b"0" in worker.brokers.values()
@@ -215,7 +215,7 @@ def test_after_a_wait_for_room_no_record_is_begun_past_the_lease(delivery: str) 
         worker.hand_out()
         worker.until_still(lambda: len(sending_handlers.calls))
         lease, begun = worker.ledger.lease_ns, len(sending_handlers.calls)
-        worker.ledger.lease_ns = 0
+        worker.ledger.lease_ns = 1
         worker.brokers.answer()
         patiently(lambda: worker.made.runner.paused_by_lease, "the runner to see that the lease is over")
         assert len(sending_handlers.calls) == begun

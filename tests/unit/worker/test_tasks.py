@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from confluent_kafka import Message
 from kunicorn.handler.decode.forms import Plain
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.record import Record
-from kunicorn.worker import executors
-from kunicorn.worker.executors import Work, raise_in
+from kunicorn.worker import tasks
+from kunicorn.worker.progress import Slots
+from kunicorn.worker.threads import raise_in
 
 
 @dataclass
@@ -34,8 +36,32 @@ class Computing:
 class Played:
     """As much of a flight as an executor asks for."""
 
-    message: Message
+    messages: Sequence[Message]
     poison: str = ""
+
+
+class Table:
+    """The table, and the loop: records to begin with, and how they ended."""
+
+    def __init__(self, flights: Sequence[Played]) -> None:
+        self._waiting = list(flights)
+        self.ended = queue.Queue[tuple[Any, BaseException | None]]()
+
+    def start_next(self, slots: Slots) -> Any:
+        return self._waiting.pop(0) if self._waiting else None
+
+    def startable(self, slots: Slots) -> bool:
+        return bool(self._waiting)
+
+    def finish(self, flight: Any) -> Any:
+        self.ended.put((flight, None))
+        return self._waiting.pop(0) if self._waiting else None
+
+    def fail(self, flight: Any, error: BaseException) -> None:
+        self.ended.put((flight, error))
+
+    def finished(self) -> None:
+        """Nobody waits for room."""
 
 
 def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,25 +75,18 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
         assert innocent.begun.wait(10), "the loop has gone on to the next record"
         raise_in(thread, kind)
 
-    monkeypatch.setattr(executors, "raise_in", raise_too_late)
-    flights: list[Any] = [Played(Message(topic="t", partition=0, offset=offset, value=b"v")) for offset in (0, 1)]
-    waiting, ended = list(flights), queue.Queue[tuple[Any, BaseException | None]]()
-
-    def start_next() -> Any:
-        return waiting.pop(0) if waiting else None
-
-    def finish(flight: Any) -> Any:
-        ended.put((flight, None))
-        return start_next()
-
-    executor = executors.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(Work(start_next, lambda: bool(waiting), finish, lambda *failed: ended.put(failed)))
+    monkeypatch.setattr(tasks, "raise_in", raise_too_late)
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in (0, 1)]
+    table: Any = Table(flights)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 1), table)
     executor.wake()
     assert late.begun.wait(10)
-    executor.interrupt(flights[0], HandlerTimeout())
+    first: Any = flights[0]
+    executor.interrupt(first, HandlerTimeout(), 0)
     try:
-        assert ended.get(timeout=10) == (flights[0], None)
-        hit, error = ended.get(timeout=10)
+        assert table.ended.get(timeout=10) == (flights[0], None)
+        hit, error = table.ended.get(timeout=10)
     finally:
         innocent.until.set()
     assert (hit, type(error)) == (flights[1], DrainDeadline), "a HandlerTimeout would count as its failed try"

@@ -14,6 +14,7 @@ import time
 
 from kunicorn.errors import PeerError, how_it_ended
 from kunicorn.ipc.messages import FetchToken, FromTokenHelper, Token, TokenFailed, decode, encode
+from kunicorn.linux import packet_pair
 from kunicorn.settings.security import without_secrets
 
 _MAX_PACKET = 1 << 17
@@ -25,7 +26,7 @@ def fetch(request: FetchToken) -> Token:
 
     Raises `PeerError` with the reason where there is no token.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = packet_pair()
     with ours, theirs:
         helper = subprocess.Popen(
             [sys.executable, "-m", "kunicorn.clients.oauth", str(theirs.fileno())],

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
-from kunicorn.errors import ExitCode, HandlerLoadError, PeerError
+from kunicorn.commands.topics.plan import found_in, needs, undurable
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, on_topics
@@ -37,6 +38,8 @@ class Finding:
     failure: ExitCode | None = None
     warning: bool = False
     """Whether it works, and should be known nevertheless."""
+    passes: bool = False
+    """Whether a failure may pass by itself, so that the service would wait for it rather than end."""
 
     def __str__(self) -> str:
         return f"{self.result:<7} {self.what:<9} {self.text}"
@@ -64,6 +67,15 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     """
     if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
         return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
+    ours = settings.group.partition_assignment_strategy
+    if settings.group.group_protocol == "classic" and group.members and group.strategy and group.strategy not in ours:
+        return Finding(
+            "members",
+            f"its {len(group.members)} members have agreed upon {group.strategy!r}, which "
+            f"group.partition_assignment_strategy = {list(ours)} does not name: the group would refuse this member "
+            f"(INCONSISTENT_GROUP_PROTOCOL); name it as well, and remove it when all members know the new one",
+            ExitCode.CONFIGURATION,
+        )
     total, others = sum(topics.values()), len(group.members)
     instance = settings.group.group_instance_id
     if instance is not None and any(member.instance_id == instance for member in group.members):
@@ -105,7 +117,7 @@ async def findings(settings: Settings) -> AsyncIterator[Finding]:
     try:
         token = await fetch_token(kafka)
     except PeerError as error:
-        yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION)
+        yield Finding("token", f"no OAUTHBEARER token: {error}", ExitCode.CONFIGURATION, passes=True)
         return
     if token is not None:
         left = token.expires_at - time.time()
@@ -125,10 +137,11 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     try:
         metadata = await cluster.refresh(None if patterns else (*topics, *settings.other_topics))
     except AuthenticationFailed as error:
-        yield Finding("brokers", str(error), ExitCode.CONFIGURATION)
+        # Credentials are rotated, and one broker may learn of it later than another.
+        yield Finding("brokers", str(error), ExitCode.CONFIGURATION, passes=True)
         return
     except PeerError as error:
-        yield Finding("brokers", unreached(error), ExitCode.CONFIGURATION)
+        yield Finding("brokers", unreached(error), ExitCode.CONFIGURATION, passes=True)
         return
     yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
     for topic in topics:
@@ -137,6 +150,8 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
         retry = settings.retry_topics.get(topic)
         purpose = f"retries after {retry.delay}: " if retry is not None else _PURPOSES[setting]
         yield _written(topic, metadata, purpose, setting)
+    for told in durability(settings, consumed(topics, metadata), metadata):
+        yield Finding("topics", told, warning=True)
     for finding in await _rights(cluster, consumed(own, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
@@ -178,6 +193,21 @@ def _named(name: str, metadata: Metadata, purpose: str, needed: Mapping[str, str
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     text = f"{purpose}{name}: {describe(error)}; {fault(error).remedy(**needed)}"
     return Finding("topics", text, ExitCode.CONFIGURATION)
+
+
+def durability(settings: Settings, inputs: Collection[str], metadata: Metadata) -> Iterator[str]:
+    """What may lose records by the number of replicas; `kunicorn topics check` asks for the topics' settings, too."""
+    found = found_in(
+        metadata, [name for name in inputs if name not in settings.other_topics], settings.other_topics, {}
+    )
+    try:
+        wanted = needs(settings, found)
+    except ConfigError as error:
+        yield str(error)
+        return
+    for need in wanted:
+        if (topic := found.topics.get(need.name)) is not None:
+            yield from undurable(need, topic)
 
 
 _PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: "}
@@ -239,9 +269,12 @@ async def _group(coordinator: Coordinator, group: str) -> Finding:
                 )
         except CoordinatorUnavailable as error:
             if error.error not in _COMING or loop.time() > deadline:
-                return Finding("group", f"{error}: {fault(error.error).remedy()}", ExitCode.CONFIGURATION)
+                coming = error.error in _COMING
+                return Finding(
+                    "group", f"{error}: {fault(error.error).remedy()}", ExitCode.CONFIGURATION, passes=coming
+                )
         except PeerError as error:
-            return Finding("group", f"{error}; try again", ExitCode.CONFIGURATION)
+            return Finding("group", f"{error}; try again", ExitCode.CONFIGURATION, passes=True)
         else:
             return Finding("group", f"{group} has its coordinator on node {node.node_id} at {node.address}")
         await asyncio.sleep(_PAUSE)
@@ -279,4 +312,4 @@ def registry_findings(settings: Settings) -> Iterator[Finding]:
         yield Finding("registry", f"{url} answers")
     else:
         remedy = "correct [schema_registry], or start it; records would wait"
-        yield Finding("registry", f"{url} cannot be asked: {why}; {remedy}", ExitCode.CONFIGURATION)
+        yield Finding("registry", f"{url} cannot be asked: {why}; {remedy}", ExitCode.CONFIGURATION, passes=True)

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from kunicorn import allocator
+from kunicorn.backoff import Backoff, Retries
 from kunicorn.clients.config import consumer_properties, decoding_of
 from kunicorn.commands.check import cluster
 from kunicorn.commands.check.cluster import Finding
-from kunicorn.commands.check.trial import importable, tried
+from kunicorn.commands.check.outputs import output_findings
+from kunicorn.commands.check.trial import importable, set_up, tried
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.linux import IS_LINUX
+from kunicorn.observe import requests
+from kunicorn.observe.port import Port
 from kunicorn.settings import Settings
 
 IMPORT_TIMEOUT = 60.0
-"""Seconds the handler's module may take to import."""
+"""Seconds the handler's module may take to import, and `setup` to return."""
+_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=15.0)
+_SOON = 2.0
 
 
 def check(
@@ -23,16 +32,27 @@ def check(
     say: Callable[[Finding], None],
     import_timeout: float = IMPORT_TIMEOUT,
     records: int = 0,
+    *,
+    waits: bool = False,
 ) -> ExitCode:
     """Run the checks, `say` each finding; the exit code of the first that failed. Blocks for seconds.
 
-    With `records` the handler gets that many of the latest records, if everything else is well.
+    With `records` the handler gets that many of the latest records, if everything else is well. With `waits`, for the
+    start of a pod: for what may pass by itself, however long it takes; neither `setup` is called nor the port tried,
+    as the service is about to.
     """
     worst = ExitCode.CLEAN
-    for finding in _findings(settings, import_timeout):
-        say(finding)
-        if worst is ExitCode.CLEAN and finding.failure is not None:
-            worst = finding.failure
+    start: Iterable[Finding] = () if waits else _findings_of_start(settings, import_timeout, tries=records > 0)
+    beyond = _waited_for(settings, say) if waits else _findings_beyond(settings)
+    for findings in (_findings_here(settings, import_timeout), start, beyond):
+        if findings is start and worst is not ExitCode.CLEAN:
+            continue  # A handler that cannot be loaded has no setup to call.
+        for finding in findings:
+            say(finding)
+            if worst is ExitCode.CLEAN and finding.failure is not None:
+                worst = finding.failure
+        if waits and worst is not ExitCode.CLEAN:
+            return worst
     if records and worst is ExitCode.CLEAN:
         finding = tried(settings, records)
         say(finding)
@@ -40,7 +60,56 @@ def check(
     return worst
 
 
-def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+def _waited_for(settings: Settings, say: Callable[[Finding], None]) -> Iterator[Finding]:
+    """The findings of the first round in which nothing is missing that may pass by itself. What is waited for is said
+    once, and again when it is something else. Blocks.
+    """
+    retries, told = Retries(_BACKOFF), ""
+    while True:
+        found = list(_findings_beyond(settings))
+        wrong = any(finding.failure is not None and not finding.passes for finding in found)
+        coming = next((finding for finding in found if finding.passes), None)
+        if coming is None or wrong:
+            yield from found
+            return
+        if coming.text != told:
+            say(replace(coming, text=f"waiting for this to pass: {coming.text}", failure=None, warning=True))
+            told = coming.text
+        time.sleep(retries.failed())
+
+
+def _findings_of_start(settings: Settings, timeout: float, *, tries: bool) -> Iterator[Finding]:
+    """Whether the handlers' `setup` returns, and the port of [http] is free: what else ends a start."""
+    if not tries:  # The trial calls it.
+        yield set_up(settings, timeout)
+    if settings.http.enabled and settings.http.port:
+        yield _port(settings)
+
+
+def _port(settings: Settings) -> Finding:
+    async def bound() -> None:
+        port = Port(settings.http)
+        await port.bind()
+        port.close()
+
+    try:
+        asyncio.run(bound())
+    except ConfigError as error:
+        try:
+            requests.connect(settings.http.port, _SOON).close()
+        except OSError:
+            return Finding("port", str(error), ExitCode.CONFIGURATION)
+        return Finding(
+            "port",
+            f"http.port = {settings.http.port} belongs to a kunicorn that runs here, as this user: a second one would "
+            f"need another",
+            warning=True,
+        )
+    return Finding("port", f"http.port = {settings.http.port} on {settings.http.host} is free")
+
+
+def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+    """Findings that ask nobody else."""
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
     if os.geteuid() == 0:
@@ -50,6 +119,8 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
             "without rights",
             warning=True,
         )
+    if not IS_LINUX:
+        yield Finding("platform", "the service needs Linux: what is checked here is true of this machine", warning=True)
     for handler in settings.every_handler:
         decoding = decoding_of(settings, handler)
         yield importable(
@@ -59,10 +130,17 @@ def _findings(settings: Settings, import_timeout: float) -> Iterator[Finding]:
             handler.mode,
             decoding,
             delivery=settings.producing.delivery,
+            middlewares=handler.middlewares,
+            filters=[each.function for each in handler.filters if each.function is not None],
         )
-    yield from cluster.registry_findings(settings)
     yield _client(settings)
     yield _allocator(settings)
+
+
+def _findings_beyond(settings: Settings) -> Iterator[Finding]:
+    """Findings about the schema registry and the cluster."""
+    yield from cluster.registry_findings(settings)
+    yield from output_findings(settings, IMPORT_TIMEOUT)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)
         while (finding := runner.run(anext(findings, None))) is not None:

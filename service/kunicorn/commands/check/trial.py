@@ -6,7 +6,6 @@ the handler itself does is real.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -14,22 +13,22 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
 import msgspec
 
-from kunicorn.clients.config import consumer_properties, handler_configs
-from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster
+from kunicorn.clients.config import consumer_properties, encoding_of, handler_configs
+from kunicorn.clients.session import cluster_session
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
-from kunicorn.group.protocol import EARLIEST, LATEST
 from kunicorn.handler.call import AS_BYTES
-from kunicorn.handler.config import Decoding, HandlerConfig
+from kunicorn.handler.config import Decoding, Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import list_offsets
-from kunicorn.positions import TopicPartition
+from kunicorn.kafka.admin import IsolationLevel
+from kunicorn.linux import memory_file
+from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.security import without_secrets
 from kunicorn.text import printable
@@ -105,7 +104,7 @@ class _Input:
     """Input of the child, in memory: a pipe would fill up where the child does not read."""
 
     def __init__(self, content: bytes) -> None:
-        self.fd = os.memfd_create("told")
+        self.fd = memory_file("told")
         os.write(self.fd, content)
         os.lseek(self.fd, 0, os.SEEK_SET)
 
@@ -133,14 +132,20 @@ import msgspec
 from kunicorn.errors import ServiceError
 from kunicorn.handler.call import arguments_of
 from kunicorn.handler.retry import find
-from kunicorn.handler.load import find as find_handler, handler_of
+from kunicorn.handler.filter import find_filter
+from kunicorn.handler.load import find as find_handler, find_middleware, handler_of
 from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.config import Decoding
 try:
-    mode, decoding = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Decoding])
+    order = tuple[str, Decoding, list[str], list[str]]
+    mode, decoding, middlewares, filters = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
     delivery = sys.argv[4] or None
     handler = handler_of(sys.argv[3], find_handler(sys.argv[3], yields=delivery is not None))
     arguments_of(handler, mode, decoding)
+    for each in middlewares:
+        find_middleware(each)
+    for each in filters:
+        find_filter(each)
     refuse_two_committers(handler, delivery)
     for name in sys.argv[5:]:
         find(name)
@@ -160,13 +165,15 @@ def importable(
     decoding: Decoding = AS_BYTES,
     *,
     delivery: str | None = None,
+    middlewares: Collection[str] = (),
+    filters: Collection[str] = (),
 ) -> Finding:
-    """Finding about the import of the handler, of its decoders and of the exceptions that rules name, in a child.
-    Blocks.
+    """Finding about the import of the handler, of its middlewares, filters and decoders, and of the exceptions that
+    rules name, in a child. Blocks.
 
     `delivery`: how what it returns is sent; None: not at all.
     """
-    order = msgspec.json.encode((mode, decoding))
+    order = msgspec.json.encode((mode, decoding, list(middlewares), list(filters)))
     ended = run(["-c", _IMPORT], [entrypoint, delivery or "", *exceptions], order, timeout)
     if ended.code is None:
         return no_handler(
@@ -208,6 +215,7 @@ class Order(msgspec.Struct, frozen=True):
     delivery: str | None = None
     output_topic: str | None = None
     """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
+    encoding: Encoding | None = None
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -222,6 +230,8 @@ class Result(msgspec.Struct, frozen=True):
     """What the handler said other than that it is done: Skip, DeadLetter, …"""
     error: str
     """The first failure, with the user's part of its traceback; empty without one."""
+    outputs: int = 0
+    """Number of records that would be sent."""
 
 
 def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> Finding:
@@ -243,13 +253,35 @@ def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> F
     return _finding(result)
 
 
+_SETUP_PROGRAM = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from kunicorn.commands.check.trying import set_up
+set_up()
+"""
+
+
+def set_up(settings: Settings, timeout: float) -> Finding:
+    """Finding about `setup` of every handler, called in a child as a worker calls it, and then `teardown`. Blocks."""
+    producing = settings.producing
+    order = Order(settings.group.id, handler_configs(settings), {}, None, [], 0, producing.delivery, producing.topic)
+    order = msgspec.structs.replace(order, encoding=encoding_of(settings))
+    ended = run(["-c", _SETUP_PROGRAM], [], msgspec.json.encode(order), timeout, _show)
+    if ended.code is None:
+        return no_handler(f"setup took more than {timeout:g} s; workers that take longer to start are ended")
+    if ended.code == ExitCode.CLEAN:
+        return Finding("setup", "setup and teardown return")
+    return no_handler(ended.said or f"setup ended the process: {ended.how}")
+
+
 def _show(line: str) -> None:
     print(f"handler | {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _finding(result: Result) -> Finding:
     total = result.handled + result.failed
-    others = "".join(f", {count} said {name}" for name, count in result.outcomes.items())
+    outputs = f", {result.outputs} outputs made and not sent" if result.outputs else ""
+    others = outputs + "".join(f", {count} said {name}" for name, count in result.outcomes.items())
     pace = f"{result.seconds / max(1, total) * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
     if result.failed:
         return Finding(
@@ -259,36 +291,27 @@ def _finding(result: Result) -> Finding:
 
 
 def _order(settings: Settings, records: int) -> Order:
-    with asyncio.Runner() as runner:
-        token = runner.run(fetch_token(settings.kafka))
-        ranges = runner.run(_ranges(settings, token, records))
+    with cluster_session(settings) as session:
+        # A pattern that matches nothing yet is no failure.
+        topics = session.topics(settings.assign.wanted.topics or settings.group.topics)
+        partitions = session.partitions(topics) if topics else []
+        edges = session.edges(partitions, IsolationLevel.READ_UNCOMMITTED)
+        token = session.token
     return Order(
         settings.group.id,
         handler_configs(settings),
         {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
         token,
-        ranges,
+        _latest(edges, records),
         records,
         settings.producing.delivery,
         settings.producing.topic,
+        encoding_of(settings),
     )
 
 
-async def _ranges(settings: Settings, token: Token | None, records: int) -> list[tuple[str, int, int, int]]:
+def _latest(edges: Mapping[TopicPartition, Edges], records: int) -> list[tuple[str, int, int, int]]:
     """The last offsets of each partition, more than `records` in all where there are enough."""
-    from kunicorn.commands.check.cluster import consumed
-
-    cluster = open_cluster(settings.kafka, token)
-    try:
-        topics = settings.assign.wanted.topics or settings.group.topics
-        patterns = any(topic.startswith("^") for topic in topics)
-        metadata = await cluster.refresh(None if patterns else topics)
-        every = [TopicPartition(t, n) for t in consumed(topics, metadata) for n in metadata.topics[t].partitions]
-        firsts, ends = [
-            await list_offsets(cluster, dict.fromkeys(every, at), 0, REQUEST_TIMEOUT) for at in (EARLIEST, LATEST)
-        ]
-    finally:
-        await cluster.close()
-    filled = {tp: (firsts[tp].offset, ends[tp].offset) for tp in every if ends[tp].offset > firsts[tp].offset >= 0}
+    filled = {tp: log for tp, log in edges.items() if log.end > log.first}
     share = -(-records // len(filled)) if filled else 0
-    return [(tp.topic, tp.partition, max(first, end - share), end) for tp, (first, end) in filled.items()]
+    return [(*tp, max(log.first, log.end - share), log.end) for tp, log in filled.items()]

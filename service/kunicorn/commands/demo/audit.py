@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.clock import CLOCK
 
 WORDS = 4
 """int64 words of an entry: kind and partition, offset, CRC-32 of the key, time. 32 bytes divide a page, and a
@@ -52,7 +52,8 @@ class AuditedRecord(Protocol):
 
 
 class Entry(NamedTuple):
-    """One entry as read back. `time_ns` is `clock.now_ns`, the same clock in every process of the machine."""
+    """One entry as read back. `time_ns` is the same clock in every process of the machine, and goes on where
+    `kunicorn.testing` has the worker's stand still."""
 
     kind: int
     partition: int
@@ -86,7 +87,7 @@ class AuditLog:
         self._append(Kind.END, records)
 
     def _append(self, kind: Kind, records: Sequence[AuditedRecord]) -> None:
-        at = now_ns()
+        at = time.clock_gettime_ns(CLOCK)
         words: dict[str, array[int]] = {}
         for record in records:
             entry = (kind << 32 | record.partition, record.offset, zlib.crc32(record.key or b""), at)
@@ -104,7 +105,7 @@ class AuditLog:
             self._pid = os.getpid()
             self._files = {}
         if topic not in self._files:
-            path = self._directory / topic / f"{self._member}.{self._pid}.{now_ns()}{SUFFIX}"
+            path = self._directory / topic / f"{self._member}.{self._pid}.{time.clock_gettime_ns(CLOCK)}{SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[topic] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         return self._files[topic]

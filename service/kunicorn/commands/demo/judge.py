@@ -247,6 +247,8 @@ class Outcome:
     worker_restarts: int
     uncommitted: Sequence[str]
     """Partitions whose committed offset, asked of the broker at the end, is not behind the last record."""
+    in_hand: int = 1
+    """Most records that a killed worker has in hand."""
 
 
 @dataclass(frozen=True)
@@ -258,21 +260,33 @@ class Line:
     kept: bool | None = None
 
 
+def of_report(report: Report, in_hand: int = 1) -> list[Line]:
+    """Promises about records, each with its measured value. `in_hand`: most records that a killed worker has."""
+    return [
+        Line("records produced", str(report.produced), report.produced > 0),
+        Line("records handled", str(report.handled), report.handled == report.produced),
+        Line("lost", _records(report.lost), not report.lost),
+        Line("handled twice", _records(report.handled_twice), not report.handled_twice),
+        Line(f"repeated after the kill (≤ {in_hand})", _records(report.repeated), len(report.repeated) <= in_hand),
+        Line("out of order", _records(report.out_of_order), not report.out_of_order),
+        Line("two processes in one partition", _records(report.overlaps), not report.overlaps),
+        Line("never produced, yet handled", _records(report.unexpected), not report.unexpected),
+    ]
+
+
+def uncommitted(partitions: Sequence[str]) -> Line:
+    """Promise that what is handled is committed; `partitions`: where it is not."""
+    return Line("not committed at the end", ", ".join(partitions) or "0", not partitions)
+
+
 def verdict(outcome: Outcome) -> list[Line]:
     """Every promise with its measured value."""
     report = outcome.report
     handled_by = ", ".join(f"{member} {count}" for member, count in sorted(report.handled_by.items()))
     exits = ", ".join(f"{member} {code}" for member, code in outcome.exit_codes.items())
     return [
-        Line("records produced", str(report.produced), report.produced > 0),
-        Line("records handled", str(report.handled), report.handled == report.produced),
-        Line("lost", _records(report.lost), not report.lost),
-        Line("handled twice", _records(report.handled_twice), not report.handled_twice),
-        Line("repeated after the kill (≤ 1)", _records(report.repeated), len(report.repeated) <= 1),
-        Line("out of order", _records(report.out_of_order), not report.out_of_order),
-        Line("two processes in one partition", _records(report.overlaps), not report.overlaps),
-        Line("never produced, yet handled", _records(report.unexpected), not report.unexpected),
-        Line("not committed at the end", ", ".join(outcome.uncommitted) or "0", not outcome.uncommitted),
+        *of_report(report, outcome.in_hand),
+        uncommitted(outcome.uncommitted),
         Line("handled by", handled_by, len(report.handled_by) == len(outcome.exit_codes)),
         Line("worker restarts", str(outcome.worker_restarts), outcome.worker_restarts >= 1),
         Line("rebalances", str(outcome.rebalances)),

@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 from confluent_kafka import KafkaError, Message, Producer
 
+from kunicorn.linux import IS_LINUX
 from kunicorn.observe.status import Status, WorkerStatus
 from kunicorn.positions import TopicPartition
 
@@ -51,6 +52,10 @@ class Feed:
 
     def start(self) -> None:
         self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Let it produce for so long."""
+        self._ended.wait(seconds)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop producing and wait for the last confirmations; harmless before `start` and when repeated."""
@@ -95,8 +100,11 @@ _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="child-starter")
 def die_with_parent() -> None:
     """Have the kernel send SIGKILL to the calling process when its parent dies, by whatever cause.
 
-    Called in the child, between fork and exec; survives exec.
+    Called in the child, between fork and exec; survives exec. Off Linux nothing happens: a parent that is killed leaves
+    its children behind, but for the mock cluster, which ends with its standard input.
     """
+    if not IS_LINUX:
+        return
     if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
@@ -155,7 +163,7 @@ commit_interval_ms = 1000
 drain_timeout_ms = 5000
 
 [handler]
-entrypoint = "kunicorn.commands.demo.audit:handle"
+{handler}
 
 [workers]
 count = {workers}
@@ -170,6 +178,12 @@ format = "text"
 """
 
 
+_OF_RECORDS = 'entrypoint = "kunicorn.commands.demo.audit:handle"'
+_ROWS = 10
+"""So many has a batch at most: each takes as long as one record."""
+_OF_COLUMNS = f'entrypoint = "kunicorn.commands.demo.columnar:handle"\nmode = "arrow"\nbatch_max_records = {_ROWS}'
+
+
 @dataclass(frozen=True)
 class MemberConfig:
     """Settings that the members of one demo share."""
@@ -181,11 +195,23 @@ class MemberConfig:
     handler_ms: int
     session_timeout_ms: int
     directory: Path
+    arrow: bool = False
+    """The handler gets columns."""
 
     @property
     def audit(self) -> Path:
         """Directory of all members' audit files."""
         return self.directory / "audit"
+
+    @property
+    def handler(self) -> str:
+        """Lines of [handler]."""
+        return _OF_COLUMNS if self.arrow else _OF_RECORDS
+
+    @property
+    def in_hand(self) -> int:
+        """Most records that one of its workers has in hand."""
+        return _ROWS if self.arrow else 1
 
 
 class Member:
@@ -221,6 +247,7 @@ class Member:
                 session_timeout_ms=self._config.session_timeout_ms,
                 workers=self._config.workers,
                 port=self._port,
+                handler=self._config.handler,
             )
         )
         environment = {

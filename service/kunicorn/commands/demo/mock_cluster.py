@@ -65,6 +65,11 @@ class MockCluster:
         addresses: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
         return addresses.decode()
 
+    def advertise(self, port: int) -> None:
+        """Tell clients that every broker is at this port of the loopback interface. Whoever listens there forwards."""
+        for broker in range(1, self._brokers + 1):
+            self._check("broker_set_host_port", broker, b"127.0.0.1", port)
+
     def create_topic(self, name: str, partitions: int) -> None:
         """Create a topic, replicated to every broker."""
         self._check("topic_create", name.encode(), partitions, self._brokers)
@@ -92,16 +97,21 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "rd_kafka_mock_cluster_destroy": (None, (c_void_p,)),
     "rd_kafka_mock_cluster_bootstraps": (c_char_p, (c_void_p,)),
     "rd_kafka_mock_topic_create": (c_int, (c_void_p, c_char_p, c_int, c_int)),
+    "rd_kafka_mock_broker_set_host_port": (c_int, (c_void_p, c_int32, c_char_p, c_int)),
     "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, (c_void_p, c_int32)),
     "rd_kafka_mock_set_apiversion": (c_int, (c_void_p, c_int16, c_int16, c_int16)),
 }
 """Result and arguments of every function used, from rdkafka.h and rdkafka_mock.h."""
 
 
+_BUNDLED = ("confluent_kafka.libs/librdkafka-*.so*", "confluent_kafka/.dylibs/librdkafka*.dylib")
+"""Where wheels for Linux and for macOS have it."""
+
+
 def load_library() -> ctypes.CDLL:
     """The librdkafka inside confluent-kafka's wheel, its functions typed. Raises `MockUnavailable`."""
     package = Path(confluent_kafka.__file__).parent
-    bundled = sorted(package.parent.glob("confluent_kafka.libs/librdkafka-*.so*"))
+    bundled = [found for place in _BUNDLED for found in sorted(package.parent.glob(place))]
     if not bundled:
         raise MockUnavailable(
             f"{package} holds no bundled librdkafka (it was not installed from a wheel), so there is no mock cluster; "
@@ -118,12 +128,17 @@ def load_library() -> ctypes.CDLL:
 
 
 @contextmanager
-def mock_cluster_process(topics: Sequence[tuple[str, int]], brokers: int = 1) -> Iterator[str]:
+def mock_cluster_process(
+    topics: Sequence[tuple[str, int]], brokers: int = 1, advertised_port: int | None = None
+) -> Iterator[str]:
     """Run the mock cluster as a child for as long as the block lasts; yields its bootstrap address.
 
-    Raises `MockUnavailable` where it does not come up.
+    With `advertised_port` clients are sent there instead; whoever calls this forwards them to the address. Raises
+    `MockUnavailable` where the mock does not come up.
     """
     arguments = ["--brokers", str(brokers)]
+    if advertised_port is not None:
+        arguments += ["--advertised-port", str(advertised_port)]
     for name, partitions in topics:
         arguments += ["--topic", f"{name}:{partitions}"]
     process = start_child(
@@ -167,10 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kunicorn.commands.demo.mock_cluster", description=__doc__)
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--topic", type=_topic, action="append", default=[], metavar="NAME:PARTITIONS")
+    parser.add_argument("--advertised-port", type=int)
     options = parser.parse_args(arguments)
     die_with_parent()
     try:
         cluster = MockCluster(options.brokers)
+        if options.advertised_port is not None:
+            cluster.advertise(options.advertised_port)
         for name, partitions in options.topic:
             cluster.create_topic(name, partitions)
     except MockUnavailable as error:

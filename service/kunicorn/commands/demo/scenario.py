@@ -21,10 +21,13 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 
+from kunicorn.commands.demo import one_worker
 from kunicorn.commands.demo.judge import Audit, Outcome, kept, verdict
 from kunicorn.commands.demo.member import Feed, Member, MemberConfig
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.commands.demo.view import Picture, View
+from kunicorn.handler.decode.forms import need_arrow
+from kunicorn.linux import IS_LINUX
 from kunicorn.positions import TopicPartition
 from kunicorn.text import as_json_text
 
@@ -51,22 +54,33 @@ class DemoFailed(Exception):
 
 
 def run_demo(
-    bootstrap: str | None = None, seconds: float = 25.0, console: Console | None = None, *, as_json: bool = False
+    bootstrap: str | None = None,
+    seconds: float = 25.0,
+    console: Console | None = None,
+    *,
+    arrow: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Play the scenario and print the audit; 0 if every promise was kept, 1 if not, 130 after Ctrl-C.
 
+    With `arrow` the handler gets columns. Raises `HandlerLoadError` if pyarrow is not there for that.
     Without `bootstrap` a mock cluster is started. The demo lasts for about `seconds`, or as long as its acts take.
     With `as_json` nothing but the result goes to standard output. Blocks; Ctrl-C ends everything that was started. What
     the members logged is kept where something went wrong.
     """
+    if arrow:
+        need_arrow()
     console = console or Console(highlight=False, stderr=as_json)
     directory = Path(tempfile.mkdtemp(prefix="kunicorn-demo-"))
     topic = f"kunicorn-demo-{time.time_ns():x}"
     try:
         with _cluster(bootstrap, topic) as address:
             session = MOCK_SESSION_TIMEOUT_MS if bootstrap is None else SESSION_TIMEOUT_MS
-            config = MemberConfig(address, topic, topic, WORKERS, HANDLER_MS, session, directory)
-            lines = verdict(_Demo(config, seconds, View(console)).play())
+            config = MemberConfig(address, topic, topic, WORKERS, HANDLER_MS, session, directory, arrow)
+            if IS_LINUX:
+                lines = verdict(_Demo(config, seconds, View(console)).play())
+            else:
+                lines = one_worker.play(config, RATE, seconds * one_worker.FED, View(console))
     except (DemoFailed, MockUnavailable) as error:
         console.print(f"The demo could not be played: {error}", markup=False)
         console.print(f"Logs and audit: {directory}", markup=False)
@@ -199,6 +213,7 @@ class _Demo:
             rebalances=status.group.rebalances if status and status.group else 0,
             worker_restarts=_restarts(self._members[0]),
             uncommitted=[str(p) for p, end in sorted(ends.items()) if committed.get(p) != end],
+            in_hand=self._config.in_hand,
         )
 
     def _not_before(self, share: float) -> None:

@@ -39,7 +39,7 @@ class NotDecodableYet(Exception):
 
 
 class NullRefused(ValueError):
-    """Tombstone for a handler whose parameter may not be None."""
+    """Null where there has to be something: a tombstone for a handler whose parameter may not be None, or a field."""
 
 
 def undecodable(message: Message, part: str, form: str, error: Exception) -> Undecodable:
@@ -101,12 +101,26 @@ def _caused(error: BaseException) -> str:
     return explained(inner) if inner is not None else str(error)
 
 
+def _misfit(error: BaseException) -> str:
+    """Message of pyarrow's JSON reader, without the value that it quotes."""
+    text = str(error)
+    if (found := re.search(r"Column\(/v/?(.*)\) changed from (\w+) to (\w+)", text)) is not None:
+        where, wanted, what = found.groups()
+        return f"{where or 'it'} is of the kind {what}, and {wanted} is wanted"
+    if (found := re.search(r"Failed (?:to convert|of conversion of) JSON to ([^,]+)", text)) is not None:
+        return f"a value in it is no {found[1]}"
+    if (found := re.match(r"JSON parse error: (.*?) in row", text)) is not None:
+        return found[1].replace("/v/", "").rstrip(".")
+    return _name(error)
+
+
 _TOLD_OF: Mapping[type[BaseException] | str, Callable[[Any], str]] = {
     NullRefused: str,
     JSONDecodeError: str,
     UnicodeDecodeError: _bad_text,
     MsgspecError: _unquoted,
     RecursionError: lambda _: "nested too deeply",
+    "pyarrow.lib.ArrowInvalid": _misfit,
     "pydantic_core._pydantic_core.ValidationError": _invalid,
     "jsonschema.exceptions.ValidationError": _violation,
     "confluent_kafka.schema_registry.error.SchemaRegistryError": str,

@@ -21,6 +21,7 @@ from kunicorn.handler.config import REGISTERED, Decoding
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then, one
 from kunicorn.handler.decode.models import Model, model_of
+from kunicorn.handler.extras import install_extra
 from kunicorn.handler.load import user_traceback
 from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 
@@ -32,8 +33,9 @@ class Gathered:
     argument: Any
     records: int
     """Number of leading messages in the argument."""
-    undecodable: Undecodable | None = None
-    """Error of the first message that is left out because it cannot be decoded; None: there is none."""
+    undecodable: Exception | None = None
+    """Error of the first message that is left out because it cannot be decoded, or a filter has failed on it; None:
+    there is none."""
 
 
 class Form(Protocol):
@@ -168,16 +170,35 @@ def decoded_columns(
 
 
 BYTES = "bytes"
+_DECODES = "takes bytes and returns what they hold"
 
 
 def form_of(handle: Callable[..., Any], mode: str, decoding: Decoding) -> Form:
     """Form for `handle`. Imports what the settings name. Raises `HandlerLoadError`."""
+    if mode == "arrow":
+        return _columns(handle, decoding)
     key = decoder_of(decoding.key, Part.KEY, decoding)
     if (model := model_of(handle, mode)) is not None:
         return Modelled(_of_model(model, decoding), key, model.with_record)
     if decoding.value == decoding.key == BYTES:
         return Plain()
     return Decoded(decoder_of(decoding.value, Part.VALUE, decoding), key)
+
+
+def need_arrow() -> None:
+    """Raise `HandlerLoadError`, with what to install, if there is no pyarrow."""
+    try:
+        importlib.import_module("pyarrow")
+    except ModuleNotFoundError as error:
+        raise HandlerLoadError(f'handler.mode = "arrow" needs pyarrow ({error}): {install_extra("arrow")}') from error
+
+
+def _columns(handle: Callable[..., Any], decoding: Decoding) -> Form:
+    need_arrow()
+    from kunicorn.handler.arrow import columns_form
+
+    model_of(handle, "arrow")
+    return columns_form(decoding)
 
 
 def decoder_of(name: str, part: Part, decoding: Decoding) -> Decoder:
@@ -187,7 +208,7 @@ def decoder_of(name: str, part: Part, decoding: Decoding) -> Decoder:
     if name in NAMED:
         return OfBytes(part, *NAMED[name])
     if name.partition(":")[0] not in REGISTERED:
-        return OfBytes(part, f"input of {name}", _function(name, f"handler.{part.value}"))
+        return OfBytes(part, f"input of {name}", named_function(name, f"handler.{part.value}"))
     from kunicorn.handler.decode.schema_registry import registered
 
     return registered(name, part, decoding.schema_registry)
@@ -211,7 +232,8 @@ def _no_null(model: str) -> str:
     return f"it is null (a tombstone); a parameter annotated with '{model} | None' gets None for those"
 
 
-def _function(name: str, setting: str) -> Callable[[bytes], Any]:
+def named_object(name: str, setting: str) -> Any:
+    """What package.module:attribute names, imported. Raises `HandlerLoadError`, which names the setting."""
     module_name, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -220,15 +242,21 @@ def _function(name: str, setting: str) -> Callable[[bytes], Any]:
     except Exception as error:
         why = f"{type(error).__name__}: {error}\n{user_traceback(error)}".rstrip()
         raise HandlerLoadError(f"{setting} = {name!r} cannot be imported: {why}") from error
+    return found
+
+
+def named_function(name: str, setting: str, example: Any = b"", role: str = _DECODES) -> Callable[[Any], Any]:
+    """Plain function of one argument, such as `example`, that package.module:function names. `role`: what it is for.
+    Raises `HandlerLoadError`.
+    """
+    found = named_object(name, setting)
     if not callable(found) or inspect.iscoroutinefunction(found):
-        raise HandlerLoadError(
-            f"{setting} = {name!r} is no plain function; name one that takes bytes and returns what they hold"
-        )
+        raise HandlerLoadError(f"{setting} = {name!r} is no plain function; name one that {role}")
     try:
-        inspect.signature(found).bind(b"")
+        inspect.signature(found).bind(example)
     except TypeError as error:
-        raise HandlerLoadError(f"{setting} = {name!r} is called with one argument, the bytes: {error}") from error
+        raise HandlerLoadError(f"{setting} = {name!r} is called with one argument: {error}") from error
     except ValueError:
         pass  # Written in C and silent about its arguments.
-    decode: Callable[[bytes], Any] = found
-    return decode
+    function: Callable[[Any], Any] = found
+    return function

@@ -43,7 +43,8 @@ def model_of(handle: Callable[..., Any], mode: str) -> Model | None:
         return None
     hint = _hint(handle, parameters[0])
     item = get_args(hint)[0] if get_origin(hint) in _LISTS and get_args(hint) else None
-    if (item is not None and _is_model(item)) != (mode == "batch") and (_is_model(hint) or _is_model(item)):
+    told = item is not None and _is_model(item)
+    if (mode == "arrow" or told != (mode == "batch")) and (_is_model(hint) or _is_model(item)):
         raise HandlerLoadError(_wrong_mode(handle, parameters[0], mode))
     wanted = hint if item is None else item
     if not _is_model(wanted):
@@ -116,10 +117,11 @@ def _without_none(hint: Any) -> Any:
 
 def _is_model(hint: Any) -> bool:
     members = [each for each in _members(hint) if each is not type(None)]
-    return bool(members) and all(isinstance(each, type) and _is_model_class(each) for each in members)
+    return bool(members) and all(isinstance(each, type) and is_model_class(each) for each in members)
 
 
-def _is_model_class(kind: type) -> bool:
+def is_model_class(kind: type) -> bool:
+    """Whether objects of that class are models."""
     if issubclass(kind, Record):
         return False
     return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or _is_pydantic(kind)
@@ -146,9 +148,16 @@ def _decoding(hint: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
     return msgspec.json.Decoder(hint).decode, convert
 
 
+_CALLED_WITH = {
+    "record": ("one record", 'the model itself, or set handler.mode = "batch"'),
+    "batch": ("a batch of records", "list[…] of the model"),
+    "arrow": ("columns", 'pyarrow.RecordBatch, or set handler.mode = "record" or "batch"'),
+}
+"""By mode: what a handler is called with, and what its parameter may be annotated with."""
+
+
 def _wrong_mode(handle: Callable[..., Any], parameter: inspect.Parameter, mode: str) -> str:
-    said = "a batch of records" if mode == "batch" else "one record"
-    right = "list[…] of the model" if mode == "batch" else 'the model itself, or set handler.mode = "batch"'
+    said, right = _CALLED_WITH[mode]
     return (
         f"{_name(handle)} is called with {said} (handler.mode = {mode!r}), but its parameter {parameter.name!r} is "
         f"annotated with {_shown(parameter.annotation)}; annotate it with {right}"

@@ -18,6 +18,7 @@ from confluent_kafka import Message
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.decode.decoders import Decoder, OfMessage, Part
+from kunicorn.handler.extras import install_extra
 from kunicorn.handler.record import Record
 
 _PASSES = frozenset({401, 403, 407, 408, 429})
@@ -38,11 +39,11 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
         from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
         from confluent_kafka.serialization import MessageField, SerializationContext
 
-        deserialise = _DESERIALISERS[kind](_client(SchemaRegistryClient, properties), detail)
+        deserialise = _DESERIALISERS[kind](client_of(SchemaRegistryClient, properties), detail)
     except ImportError as error:
         raise HandlerLoadError(
             f"handler.{part.value} = {name!r} needs libraries that are not there ({error}): "
-            f"pip install 'kunicorn[schema-registry]'"
+            f"{install_extra('schema-registry')}"
         ) from error
     field = MessageField.VALUE if part is Part.VALUE else MessageField.KEY
     take = part.of
@@ -54,7 +55,7 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
         try:
             return deserialise(take(message), context)
         except Exception as error:
-            if why := _away(error, SchemaRegistryError):
+            if why := away(error, SchemaRegistryError):
                 raise NotDecodableYet(f"the schema registry cannot be asked: {why}") from error
             raise
 
@@ -71,31 +72,34 @@ def why_silent(properties: Properties) -> str | None:
         from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
     except ImportError as error:
         raise HandlerLoadError(
-            f"[schema_registry] needs libraries that are not there ({error}): pip install 'kunicorn[schema-registry]'"
+            f"[schema_registry] needs libraries that are not there ({error}): {install_extra('schema-registry')}"
         ) from error
     try:
-        _client(SchemaRegistryClient, properties).get_schema(_ANY_SCHEMA)
+        client_of(SchemaRegistryClient, properties).get_schema(_ANY_SCHEMA)
     except Exception as error:
-        if why := _away(error, SchemaRegistryError):
+        if why := away(error, SchemaRegistryError):
             return why
-        if not any(isinstance(each, SchemaRegistryError) for each in _chain(error)):
+        if not any(isinstance(each, SchemaRegistryError) for each in chain(error)):
             raise
     return None
 
 
-def _client(kind: Callable[[Any], Any], properties: Properties) -> Any:
+def client_of(kind: Any, properties: Properties) -> Any:
+    """The process's client of the registry, made when first asked for. `kind`: confluent-kafka's class, which only the
+    extra can load. Raises `HandlerLoadError`.
+    """
     # It tells every request it makes at the level "info".
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     return _kept(kind, tuple(sorted(properties.items())))
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(kind: Callable[[Any], Any], properties: tuple[tuple[str, Any], ...]) -> Any:
+def _kept(kind: Any, properties: tuple[tuple[str, Any], ...]) -> Any:
     """Registry object, shared by values and keys. Made in the process that uses it: connections do not survive a
     fork.
     """
     try:
-        return kind(dict(properties))
+        return kind.new_client(dict(properties))
     except (ValueError, TypeError, OSError) as error:
         raise HandlerLoadError(f"the schema registry's client refuses [schema_registry]: {error}") from error
 
@@ -114,18 +118,23 @@ def _json(client: Any, detail: str) -> Deserialise:
     return deserialise
 
 
-def _protobuf(client: Any, detail: str) -> Deserialise:
-    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
-
+def message_class(detail: str, what: str) -> Any:
+    """Class of a Protobuf message, named as package.module:Message. `what` names it. Raises `HandlerLoadError`."""
     module, _, name = detail.partition(":")
     try:
         message = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise HandlerLoadError(f"the decoder 'protobuf:{detail}' names a class that is not there: {error}") from error
+        raise HandlerLoadError(f"the {what} 'protobuf:{detail}' names a class that is not there: {error}") from error
     if not hasattr(message, "DESCRIPTOR"):
-        raise HandlerLoadError(f"the decoder 'protobuf:{detail}' names no message's class, as protoc generates them")
+        raise HandlerLoadError(f"the {what} 'protobuf:{detail}' names no message's class, as protoc generates them")
+    return message
+
+
+def _protobuf(client: Any, detail: str) -> Deserialise:
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
     deserialise: Deserialise = ProtobufDeserializer(
-        message, {**_BY_TOPIC, "use.deprecated.format": False}, schema_registry_client=client
+        message_class(detail, "decoder"), {**_BY_TOPIC, "use.deprecated.format": False}, schema_registry_client=client
     )
     return deserialise
 
@@ -137,9 +146,9 @@ _DESERIALISERS: Mapping[str, Callable[[Any, str], Deserialise]] = {
 }
 
 
-def _away(error: BaseException, refusal: type[Any]) -> str:
+def away(error: BaseException, refusal: type[Any]) -> str:
     """Reason why the registry did not answer; empty if the error is about something else."""
-    for each in _chain(error):
+    for each in chain(error):
         if isinstance(each, refusal):
             passes = each.http_status_code >= 500 or each.http_status_code in _PASSES
             return str(each) if passes else ""
@@ -149,7 +158,7 @@ def _away(error: BaseException, refusal: type[Any]) -> str:
     return ""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     each: BaseException | None = error
     while each is not None:
         yield each

@@ -17,10 +17,10 @@ from kunicorn.settings.load import sections
 
 Schema = dict[str, Any]
 
-_COMPARED = ("group", "http")
+_COMPARED = ("kafka", "group", "workers", "http")
 """Sections whose defaults the chart's own checks need."""
-_NOT_ALWAYS_REQUIRED = ("group",)
-"""Where [assign] takes the place of what is required otherwise."""
+_REQUIRED_BY_THE_CHART = ("kafka", "group", "handler")
+"""The chart says in its own words what is missing there; a schema's words name no remedy."""
 _UNSAID = ("title", "default", "examples", "writeOnly", "format")
 
 
@@ -42,9 +42,9 @@ def settings_defaults() -> str:
 def _defaults(section: str) -> Mapping[str, object]:
     fields = sections()[section].model_fields
     return {
-        name: field.get_default()
+        name: default
         for name, field in fields.items()
-        if not field.is_required() and field.get_default() is not None
+        if not field.is_required() and (default := field.get_default(call_default_factory=True)) is not None
     }
 
 
@@ -54,17 +54,12 @@ def _defaults(section: str) -> Mapping[str, object]:
 def _config() -> Schema:
     tables = {name: _section(name) for name in sections()}
     handlers = {"type": "array", "minItems": 1, "items": _model(OneOfHandlers)}
-    return {
-        **_table(**tables, handlers=handlers),
-        "required": ["kafka"],
-        "anyOf": [{"required": ["handler"]}, {"required": ["handlers"]}],
-        "description": "kunicorn's settings, by section.",
-    }
+    return {**_table(**tables, handlers=handlers), "description": "kunicorn's settings, by section."}
 
 
 def _section(name: str) -> Schema:
     schema = _model(sections()[name])
-    if name in _NOT_ALWAYS_REQUIRED:
+    if name in _REQUIRED_BY_THE_CHART:
         schema.pop("required", None)
     return schema
 
@@ -118,6 +113,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 _TEXT: Schema = {"type": "string"}
+_DIGEST: Schema = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 _FLAG: Schema = {"type": "boolean"}
 _OPEN: Schema = {"type": "object"}
 """Kubernetes' own structures; the API server knows them better."""
@@ -140,13 +136,23 @@ _PIPELINE = {
     "required": ["command"],
 }
 _OF_KUBERNETES: Mapping[str, Schema] = {
-    **dict.fromkeys(("nameOverride", "fullnameOverride", "priorityClassName"), _TEXT),
+    **dict.fromkeys(("nameOverride", "fullnameOverride", "priorityClassName", "runtimeClassName"), _TEXT),
+    "dnsPolicy": {"enum": ["", "ClusterFirst", "Default", "None"]},
     **dict.fromkeys(("commonLabels", "commonAnnotations", "podLabels", "podAnnotations", "nodeSelector"), _TEXTS),
-    **dict.fromkeys(("resources", "podSecurityContext", "securityContext", "affinity"), _OPEN),
+    **dict.fromkeys(
+        ("resources", "podSecurityContext", "securityContext", "affinity", "dnsConfig", "lifecycle"), _OPEN
+    ),
     **dict.fromkeys(
         (
-            *("imagePullSecrets", "tolerations", "topologySpreadConstraints", "extraEnv", "extraEnvFrom"),
-            *("extraVolumes", "extraVolumeMounts", "extraContainers", "extraInitContainers"),
+            *(
+                "imagePullSecrets",
+                "hostAliases",
+                "tolerations",
+                "topologySpreadConstraints",
+                "extraEnv",
+                "extraEnvFrom",
+            ),
+            *("extraVolumes", "extraVolumeMounts", "extraContainers", "extraInitContainers", "extraObjects"),
         ),
         _list(_OPEN),
     ),
@@ -156,7 +162,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
     "image": _table(
         repository=_TEXT,
         tag=_TEXT,
-        digest={"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
+        digest=_DIGEST,
         pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
     ),
     "handlerFiles": {
@@ -173,14 +179,20 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
             existingSecret=_TEXT, passwordKey=_TEXT, usernameKey=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT
         ),
     ),
+    "hostUsers": _or_null(_FLAG),
     "maxPartitions": _or_null(_whole(1)),
     "membership": _table(static=_FLAG, restartSeconds=_whole(1)),
     "updateStrategy": _table(maxSurge=_SHARE, maxUnavailable=_SHARE),
     "check": _table(enabled=_FLAG),
     "probes": _table(startup=_PROBE, liveness=_PROBE, readiness=_PROBE),
     "tmp": _table(sizeLimit=_TEXT),
-    "serviceAccount": _table(create=_FLAG, name=_TEXT, annotations=_TEXTS),
-    "podDisruptionBudget": _table(enabled=_FLAG, maxUnavailable=_SHARE),
+    "memory": _table(handlerMb=_whole(), limited=_FLAG),
+    "serviceAccount": _table(create=_FLAG, name=_TEXT, annotations=_TEXTS, labels=_TEXTS, automountToken=_FLAG),
+    "podDisruptionBudget": _table(
+        enabled=_FLAG,
+        maxUnavailable=_SHARE,
+        unhealthyPodEvictionPolicy={"enum": ["AlwaysAllow", "IfHealthyBudget"]},
+    ),
     "autoscaling": _table(
         minReplicas=_whole(),
         maxReplicas=_whole(1),
@@ -208,15 +220,19 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
         alertLabels=_TEXTS,
         runbookUrl=_TEXT,
         disabled=_list(_TEXT),
+        slo=_table(
+            lagSeconds=_whole(1), objectivePercent={"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 100}
+        ),
         overrides={
             "type": "object",
             "additionalProperties": _table(**{"expr": _TEXT, "for": _DURATION, "severity": _SEVERITY}),
         },
     ),
-    "dashboard": _table(enabled=_FLAG, labels=_TEXTS, annotations=_TEXTS),
+    "dashboard": _table(enabled=_FLAG, fleet=_FLAG, labels=_TEXTS, annotations=_TEXTS),
     "networkPolicy": _table(
         enabled=_FLAG,
         brokers=_table(to=_list(_OPEN), ports=_list({**_whole(1), "maximum": 65535})),
+        dnsTo=_list(_OPEN),
         ingressFrom=_list(_OPEN),
         extraEgress=_list(_OPEN),
     ),
@@ -226,7 +242,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
         "additionalProperties": _PIPELINE,
     },
     "pipeline": _table(
-        image=_table(repository=_TEXT, tag=_TEXT),
+        image=_table(repository=_TEXT, tag=_TEXT, digest=_DIGEST),
         master=_TEXT,
         backoffLimit=_whole(),
         activeDeadlineSeconds=_or_null(_whole(1)),

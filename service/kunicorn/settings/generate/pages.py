@@ -49,11 +49,18 @@ def _several_handlers() -> Iterator[str]:
 def _shape(field: FieldInfo) -> Callable[[str, str, FieldInfo], Iterator[str]]:
     if get_origin(field.annotation) is Mapping:
         return _example_table
-    return _example_tables if _nested(field) is not None else _example_of
+    if _nested(field) is None:
+        return _example_of
+    return _example_tables if _listed_tables(field) else _example_inner
+
+
+def _listed_tables(field: FieldInfo) -> bool:
+    """Whether the setting is a list of tables, and not one."""
+    return get_origin(field.annotation) is tuple
 
 
 def _nested(field: FieldInfo) -> type[BaseModel] | None:
-    """Model of one item, where the setting is a list of tables."""
+    """Model of the table, or of one item where the setting is a list of tables."""
     items = [part for part in get_args(field.annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
     return items[0] if items else None
 
@@ -82,6 +89,15 @@ def _example_tables(section: str, key: str, field: FieldInfo) -> Iterator[str]:
         yield f"# {name} = {_toml(_sample(inner))}  # an example"
 
 
+def _example_inner(section: str, key: str, field: FieldInfo) -> Iterator[str]:
+    item = _nested(field)
+    assert item is not None
+    yield from ["", *_comment(field), f"# [{section}.{key}]"]
+    for name, inner in item.model_fields.items():
+        told = "  # an example" if inner.is_required() or _default(inner) is None else ""
+        yield f"# {name} = {_toml(_sample(inner))}{told}"
+
+
 def _comment(field: FieldInfo) -> list[str]:
     return textwrap.wrap(field.description or "", _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
@@ -95,7 +111,9 @@ def _toml(value: Any) -> str:
 
 def page() -> str:
     """docs/settings.md: a table for each section, then what is refused in [kafka.librdkafka]."""
-    lines = [_HEAD]
+    lines = [_HEAD, "| section | has |", "|---|---|"]
+    lines += [f"| [`[{name}]`](#{name}) | {_doc(model).splitlines()[0]} |" for name, model in sections().items()]
+    lines += [f"| [`[[handlers]]`](#handlers) | {_doc(OneOfHandlers).splitlines()[0]} |", "", _RULES]
     for name, model in sections().items():
         lines += [f"## [{name}]", "", _doc(model), "", "| setting | default | values | meaning |", "|---|---|---|---|"]
         for key, field in model.model_fields.items():
@@ -124,8 +142,9 @@ def _row(section: str, key: str, field: FieldInfo) -> str:
 
 def _inner_rows(key: str, field: FieldInfo) -> Iterator[str]:
     item = _nested(field)
+    inside = f"{key}[]" if _listed_tables(field) else key
     for name, inner in item.model_fields.items() if item is not None else ():
-        yield f"| `{key}[].{name}` | {_default_words(inner)} | {_values(inner)} | {inner.description} |"
+        yield f"| `{inside}.{name}` | {_default_words(inner)} | {_values(inner)} | {inner.description} |"
 
 
 def _default_words(field: FieldInfo) -> str:
@@ -148,12 +167,18 @@ def _sample(field: FieldInfo) -> Any:
     return (field.examples or [_default(field)])[0]
 
 
-_TYPES: Mapping[object, str] = {str: "text", int: "number", bool: "`true`, `false`", tuple: "list", Mapping: "table"}
+_TYPES: Mapping[object, str] = {
+    **dict.fromkeys((int, float), "number"),
+    str: "text",
+    bool: "`true`, `false`",
+    tuple: "list",
+    Mapping: "table",
+}
 
 
 def _values(field: FieldInfo) -> str:
     if _nested(field) is not None:
-        return "list of tables"
+        return "list of tables" if _listed_tables(field) else "table"
     literals = _literals(field.annotation)
     if literals:
         of = "list of " if get_origin(field.annotation) is tuple else ""
@@ -167,7 +192,7 @@ def _values(field: FieldInfo) -> str:
 
 def _limits(field: FieldInfo) -> Iterator[tuple[str, object]]:
     for rule in field.metadata:
-        for attribute, words in (("ge", "at least"), ("le", "at most")):
+        for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most")):
             if (limit := getattr(rule, attribute, None)) not in {None, MOST_MILLISECONDS}:
                 yield words, limit
 
@@ -187,14 +212,18 @@ _HEAD = f"""# Settings
 
 <!-- {_GENERATED}; do not edit. -->
 
-`kunicorn run --config config.toml` reads one TOML file; `config.example.toml` shows every setting. A variable
-`KUNICORN_<SECTION>__<NAME>` in the environment goes before the file: lists are separated by commas (or written as
-JSON), tables are JSON objects. A setting that Kafka has keeps Kafka's name and unit, dots turned into underscores.
+`kunicorn run --config config.toml` reads one TOML file; `config.example.toml` shows every setting. A variable of the
+environment goes before the file: `KUNICORN_GROUP__TOPICS=orders,refunds`. `kunicorn check` says what is wrong, and
+joins no group. `kunicorn config show` prints the settings in force.
+"""
 
-An unknown section, setting or `KUNICORN_` variable, a value of the wrong type and settings that contradict one another
-end the start with exit code 2 and a line for each problem. Variables that Kubernetes makes of a Service's name, such as
-`KUNICORN_SERVICE_HOST`, are no settings and do not disturb. `kunicorn check --config config.toml` tells what is
-wrong without joining the group.
+_RULES = """\
+- A variable's name is `KUNICORN_<SECTION>__<NAME>`. Lists are separated by commas, or written as JSON. Tables are
+  JSON objects.
+- A setting that Kafka has keeps Kafka's name and unit, with underscores for dots.
+- An unknown section, setting or `KUNICORN_` variable ends the start with exit code 2. So does a value of the wrong
+  type, and so do settings that contradict one another. Each problem has a line.
+- Variables that Kubernetes makes of a Service's name, such as `KUNICORN_SERVICE_HOST`, are no settings and do no harm.
 """
 
 _TAIL = """## Properties that [kafka.librdkafka] refuses

@@ -31,12 +31,13 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.membership.requests import CommitRequests, Events, GroupRequests
-from kunicorn.supervisor.membership.revoke import Revocation, listed
+from kunicorn.supervisor.membership.revoke import Revocation
 from kunicorn.supervisor.membership.source import StopMessages
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.text import listed
 
 Member = ClassicMember | ConsumerMember
 

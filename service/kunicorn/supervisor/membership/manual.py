@@ -5,6 +5,8 @@
    beginning, else the records between its creation and our noticing it would be lost.
 3. What is consumed is known by the ledgers alone, so a worker's death repeats nothing but the record in hand, and a
    restart of the service begins at `assign.start` again.
+4. A partition that has reached its end is taken from its worker for good. With `run --until-end` it is paused
+   (`kunicorn.supervisor.run_until`): there the group may take it away and bring it back.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from kunicorn.errors import ConfigError, PeerError
-from kunicorn.group.protocol import EARLIEST, LATEST
+from kunicorn.errors import ConfigError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import AssignStatus
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.connections import Connections
@@ -28,8 +29,10 @@ from kunicorn.supervisor.membership.source import StopMessages
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.start_offsets import Starts, find
 from kunicorn.supervisor.partitions.assignment import Assignment
+from kunicorn.supervisor.partitions.lag import known_ends
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
 from kunicorn.supervisor.topics import Topics
+from kunicorn.text import listed
 
 log = logs.get("kunicorn.assign")
 
@@ -124,12 +127,7 @@ class ManualAssignment:
         """The logs' ends of now; waits until every leader has answered, however long that takes."""
         ends: dict[TopicPartition, int] = {}
         while (missing := self._known.difference(ends)) and not self._leaves:
-            try:
-                answer = await self._offsets.list_offsets(dict.fromkeys(missing, LATEST))
-            except PeerError as error:
-                log.info(f"log ends are not known yet: {error}")
-                answer = {}
-            ends |= {tp: found.offset for tp, found in answer.items() if not found.error}
+            ends |= await known_ends(self._offsets, missing)
             if len(ends) < len(self._known):
                 await self._wait(_PAUSE)
         return ends
@@ -192,8 +190,8 @@ class ManualAssignment:
         """Log all positions in the form of `assign.start`: they are stored nowhere."""
         table = self._assignment.table
         positions = [f'"{tp.topic}:{tp.partition}" = {p.position.offset}' for tp, p in table.items() if p.position]
-        listed = ", ".join(sorted(positions)[:_POSITIONS_SHOWN]) + (", …" if len(positions) > _POSITIONS_SHOWN else "")
-        log.info(f"to go on from here: [assign] start = {{{listed}}}")
+        named = listed(sorted(positions), _POSITIONS_SHOWN, ", ")
+        log.info(f"to go on from here: [assign] start = {{{named}}}")
 
     @property
     def _drain_timeout(self) -> float:

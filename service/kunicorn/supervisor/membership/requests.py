@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
@@ -28,6 +28,7 @@ from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.table import PartitionTable
+from kunicorn.supervisor.topics import PlanGround
 
 log = logs.get("kunicorn.membership")
 
@@ -38,6 +39,8 @@ LEAVE_TIMEOUT = 3.0
 _JOIN_MARGIN = 5.0
 
 
+_PLANNING_SHARE = 0.25
+"""Of the rebalance timeout, for the metadata that a plan is made of: the plan itself and SyncGroup come behind it."""
 _TOPIC_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 Events = asyncio.Queue[ev.Event]
@@ -141,8 +144,7 @@ class ClassicRequests:
         """The plan for all members, made from fresh metadata in a thread (invariant 5)."""
         topics = {topic for member in request.members for topic in member.subscription.topics}
         try:
-            by_rack = any(member.subscription.rack for member in request.members)
-            ground = await self._topics.plan_for(topics, by_rack=by_rack)
+            ground = await self._ground(topics, by_rack=any(each.subscription.rack for each in request.members))
         except PeerError as error:
             # Without a plan to make there is nothing to wait for: the topics are watched from here on.
             return ev.Planned(request, {}) if request.skip else ev.PlanFailed(request, str(error))
@@ -154,6 +156,19 @@ class ClassicRequests:
             f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
         )
         return ev.Planned(request, plan)
+
+    async def _ground(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
+        """What a plan stands on, fresh if brokers tell it in time: one that says nothing must not cost the leader its
+        membership, as whoever sends no SyncGroup within the rebalance timeout is expelled. Raises `PeerError`."""
+        within = self._settings.group.max_poll_interval_ms / 1000 * _PLANNING_SHARE
+        try:
+            async with asyncio.timeout(within):
+                return await self._topics.plan_for(topics, by_rack=by_rack)
+        except TimeoutError:
+            if (known := self._topics.plan_on_known(topics, by_rack=by_rack)) is None:
+                raise PeerError(f"no broker has told the topics' partitions within {within:g} s") from None
+            log.warning(f"no broker has told the topics' partitions within {within:g} s: planning with those known")
+            return known
 
     async def sync(self, request: ev.SendSync) -> ev.Event:
         sent_at = clock.now()

@@ -17,6 +17,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.text import listed
 
 log = logs.get("kunicorn.handover")
 
@@ -123,12 +124,4 @@ class Revocation:
         left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
         self.uncommitted += len(left)
         if left:
-            log.error(
-                f"{len(left)} partitions leave with something handled and not committed", positions=" ".join(left[:20])
-            )
-
-
-def listed(partitions: Partitions) -> str:
-    """The first twenty, for a log line."""
-    listed = " ".join(str(tp) for tp in partitions[:20])
-    return listed if len(partitions) <= 20 else f"{listed} …"
+            log.error(f"{len(left)} partitions leave with something handled and not committed", positions=listed(left))

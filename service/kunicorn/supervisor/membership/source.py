@@ -200,6 +200,9 @@ class StartLookup:
             starts = await recover(self._offsets, lost, self._policy, self._from_earliest)
         else:
             starts = await self._source.look_up([p.tp for p in left])
+        # A member whose metadata is old would take an offset of the topic that has the name by now for one of the topic
+        # that had it, and begin that one again when it learns better.
+        await self._offsets.confirm_ids({p.tp.topic for p in left})
         starts.chosen = self._of_those_waiting(starts.chosen, left)
         starts.committed = self._of_those_waiting(starts.committed, left)
         starts.given = self._of_those_waiting(starts.given, left)
@@ -215,5 +218,8 @@ class StartLookup:
     def _waits(self, partition: Partition, starts: int) -> bool:
         """For a look-up that began when it had been given so many. One that began and has its position looked up again
         waits for a newer one: the older one may go on for others, and what it chose is behind what is committed."""
-        ours = self._assignment.table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
-        return ours and partition.starts == starts
+        table = self._assignment.table
+        ours = table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
+        # In a group it is entered again, for the topic that has its name; [assign] goes by names alone.
+        gone = self._source.commits is not None and table.is_of_gone_topic(partition)
+        return ours and partition.starts == starts and not gone

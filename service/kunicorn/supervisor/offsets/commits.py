@@ -21,6 +21,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.workers.transactions import OpenTransactions
+from kunicorn.text import listed
 
 log = logs.get("kunicorn.commits")
 
@@ -257,7 +258,7 @@ class OffsetCommitter:
         self._given_up.update(given_up)
         for error in {given_up[tp] for tp in news}:
             about = [tp for tp in news if given_up[tp] == error]
-            shown = " ".join(f"{tp}@{offsets[tp].offset}" for tp in about[:20])
+            shown = listed(f"{tp}@{offsets[tp].offset}" for tp in about)
             log.error(f"{len(about)} offsets cannot be committed: {_explained(error, about[0])}", positions=shown)
 
     def _shorten_metadata(self) -> None:

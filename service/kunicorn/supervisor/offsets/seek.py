@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import EARLIEST, LATEST, LogOffset, Offsets
+from kunicorn.group.protocol import LogOffset, Offsets
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
+from kunicorn.kafka.stored_positions import resolve
 from kunicorn.observe.requests import Done, Goal, SeekMove
-from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -136,13 +137,15 @@ def _planned(partition: Partition, goal: Goal, firsts: Ends, ends: Ends, found: 
     if unknown:
         problem = f"its leader does not say where the log begins and ends (error {unknown}); try again"
         return SeekMove(tp.topic, tp.partition, now, partition.committed, -1, -1, -1, problem)
-    last = end.offset if partition.stop == NO_OFFSET else min(end.offset, partition.stop)
+    edges = Edges(first.offset, end.offset if partition.stop == NO_OFFSET else min(end.offset, partition.stop))
     if goal.time_ms is not None:
-        # Where all records are older, the first that is not is still to come.
-        then = found[tp].offset if found[tp].offset != NO_OFFSET else last
+        wanted = found[tp].offset
     elif goal.offset is not None:
-        then = goal.offset
+        wanted = goal.offset
     else:
-        then = first.offset if goal.edge == "earliest" else last
-    problem = "" if first.offset <= then <= last else f"offset {then} is not in the log ({first.offset} to {last})"
-    return SeekMove(tp.topic, tp.partition, now, partition.committed, then, first.offset, last, problem)
+        wanted = EARLIEST if goal.edge == "earliest" else LATEST
+    then = edges.placed(wanted)
+    problem = ""
+    if resolve(tp, Position(then), edges).loss is not None:
+        problem = f"offset {then} is not in the log ({edges.first} to {edges.end})"
+    return SeekMove(tp.topic, tp.partition, now, partition.committed, then, *edges, problem)

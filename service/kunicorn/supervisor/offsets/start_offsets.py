@@ -1,15 +1,11 @@
-"""Start offsets of partitions. None is guessed (invariant 9).
+"""Start offsets of partitions. None is guessed (invariant 9): the rules are those of `kunicorn.kafka.stored_positions`.
 
 - committed: from there;
-- never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition that was
-  added after the group began to consume its topic is new: it starts at its beginning whatever the policy, else the
-  records between its creation and our noticing it would be lost under `latest`; so does one of a topic that was
-  deleted and created anew; and so does every partition of a retry topic, which nobody but this group writes to.
-  Under `latest` every commit says in its metadata how many partitions the topic had when the group began. That
-  others are committed proves nothing by itself: in a new group members choose at the same time, and one look-up
-  may fail where the others do not;
-- below the log's start (retention): by policy, logged and counted;
-- above the log's end (truncation): where the log of the last epoch we saw ends (KIP-320), never at `latest`.
+- never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
+  retry topic, which nobody but this group writes to, starts at its beginning whatever the policy, and so does one whose
+  topic was deleted and created anew. That others are committed proves nothing by itself: in a new group members choose
+  at the same time, and one look-up may fail where the others do not;
+- not in the log any more: by the policy or its leader epoch, logged and counted.
 
 The brokers' answers about offsets, with the group's settings filled in.
 """
@@ -19,30 +15,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeVar
 
 from kunicorn.errors import FatalGroupError, PeerError
-from kunicorn.group.protocol import (
-    EARLIEST,
-    LATEST,
-    Committed,
-    EpochEnd,
-    LogOffset,
-    OffsetFetchAnswer,
-    Offsets,
-)
+from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer, Offsets
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
+from kunicorn.kafka.record_times import first_not_older
+from kunicorn.kafka.stored_positions import began_with, edge_of_new, resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
-from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.topics import Topics
+from kunicorn.text import listed
 
 log = logs.get("kunicorn.starts")
 
@@ -103,32 +93,14 @@ async def look_up(
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
+    counts: dict[str, int | None] = {}
     if policy == "latest":
-        began_with = {topic: _began_with(topic, known, answer.partitions) for topic in topics}
-        began_with |= {topic: 0 for topic in topics if offsets.created_anew(topic)}
-        await _choose_latest(offsets, regular, known, began_with, starts)
-    else:
-        await _choose(offsets, regular, policy, starts)
-    await _choose(offsets, [tp for tp in undecided if tp.topic in from_earliest], "earliest", starts)
+        counts = {topic: began_with(topic, known, answer.partitions) for topic in topics}
+        counts |= {topic: 0 for topic in topics if offsets.created_anew(topic)}
+    await _choose(offsets, {tp: counts.get(tp.topic) for tp in regular}, policy, known, starts)
+    retried = [tp for tp in undecided if tp.topic in from_earliest]
+    await _choose(offsets, dict.fromkeys(retried), "earliest", known, starts)
     return starts
-
-
-def _began_with(
-    topic: str, known: Collection[TopicPartition], answers: Mapping[TopicPartition, Committed]
-) -> int | None:
-    """How many partitions the topic had when the group began to consume it: now, if the group has not begun.
-
-    Offsets that other clients have committed do not say it: what lies above all of them was added since. None where
-    the answers leave it open: some offset may be committed that they do not show.
-    """
-    committed = {tp.partition: each for tp, each in answers.items() if tp.topic == topic and each.offset >= 0}
-    told = [count for each in committed.values() if (count := bitmap.partitions(each.metadata)) is not None]
-    if told:
-        return min(told)
-    ours = [tp for tp in known if tp.topic == topic]
-    if any(tp not in answers or answers[tp].error for tp in ours):
-        return None
-    return max(committed) + 1 if committed else len(ours)
 
 
 async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
@@ -144,45 +116,35 @@ async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Sta
     return starts
 
 
-async def _choose_latest(
+async def _choose(
     offsets: Offsets,
-    undecided: Collection[TopicPartition],
+    undecided: Mapping[TopicPartition, int | None],
+    policy: str,
     known: Collection[TopicPartition],
-    began_with: Mapping[str, int | None],
     starts: Starts,
 ) -> None:
-    """`known`: the partitions there are, as far as our metadata says. One that was assigned and is not among them has
-    its leader asked for all the same, which brings the metadata up to date, and is chosen for in the next look-up:
-    to the others it would look as if it had been added after the group began."""
-    counts = {tp: count for tp in undecided if (count := began_with[tp.topic]) is not None}
-    queries = {tp: LATEST if tp.partition < count else EARLIEST for tp, count in counts.items()}
-    queries |= {tp: LATEST for tp in undecided if tp not in known}
+    """`undecided`: for each partition, how many its topic had when the group began (`began_with`).
+
+    `known`: under `latest` the partitions there are, as far as our metadata says. One that was assigned and is not
+    among them has its leader asked for all the same, which brings the metadata up to date, and is chosen for in the
+    next look-up: to the others it would look as if it had been added after the group began.
+    """
+    edges = {tp: edge_of_new(tp, policy, count) for tp, count in undecided.items()}
+    starts.open |= {
+        tp: 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
+        for tp, edge in edges.items()
+        if edge is None
+    }
+    queries = {tp: edge for tp, edge in edges.items() if edge is not None}
     chosen = {}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
-        if tp in known and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
-            metadata = bitmap.with_partitions(counts[tp], "")
-            chosen[tp] = Position(found.offset, found.leader_epoch, metadata)
-    _note_chosen(starts, chosen, "latest")
-
-
-async def _choose(offsets: Offsets, undecided: Collection[TopicPartition], policy: str, starts: Starts) -> None:
-    if policy == "none":
-        for tp in undecided:
-            starts.open[tp] = 'nothing is committed for it and auto_offset_reset is "none": commit a start offset'
-        return
-    queries = dict.fromkeys(undecided, EARLIEST)
-    chosen = {}
-    for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
-        if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
-            chosen[tp] = Position(found.offset, found.leader_epoch)
-    _note_chosen(starts, chosen, policy)
-
-
-def _note_chosen(starts: Starts, chosen: Mapping[TopicPartition, Position], policy: str) -> None:
+        sure = policy != "latest" or (tp in known and undecided[tp] is not None)
+        if sure and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
+            chosen[tp] = Position(found.offset, found.leader_epoch, bitmap.with_partitions(undecided[tp], ""))
     if chosen:
         starts.chosen.update(chosen)
         # One line: a new group on a wide topic would write thousands.
-        shown = " ".join(f"{tp}@{start.offset}" for tp, start in islice(chosen.items(), 20))
+        shown = listed(f"{tp}@{start.offset}" for tp, start in chosen.items())
         log.info(f"{len(chosen)} partitions were never committed: starting by policy", policy=policy, at=shown)
 
 
@@ -200,10 +162,7 @@ async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Start
     `queries`: milliseconds since 1970, `EARLIEST` or `LATEST`. Raises `PeerError`.
     """
     starts = Starts()
-    found = await offsets.list_offsets(queries) if queries else {}
-    older = [tp for tp, each in found.items() if not each.error and each.offset == NO_OFFSET]
-    ends = await offsets.list_offsets(dict.fromkeys(older, LATEST)) if older else {}
-    for tp, each in {**found, **ends}.items():
+    for tp, each in (await first_not_older(offsets.list_offsets, queries)).items():
         if not each.error and each.offset != NO_OFFSET:
             starts.given[tp] = Position(each.offset, each.leader_epoch)
             log.info(f"{tp} starts at offset {each.offset}")
@@ -217,39 +176,25 @@ async def recover(
     `PeerError`."""
     starts = Starts()
     policies = {tp: "earliest" if tp.topic in from_earliest else policy for tp in lost}
-    starts.refused = {
-        tp: f'offset {position.offset} is not in the log and auto_offset_reset is "none"'
-        for tp, position in lost.items()
-        if policies[tp] == "none"
-    }
-    lost = {tp: position for tp, position in lost.items() if tp not in starts.refused}
-    if not lost:
-        return starts
     earliest, latest = await asyncio.gather(
         offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
     )
     epochs = {tp: position.leader_epoch for tp, position in lost.items() if position.leader_epoch != NO_EPOCH}
     ends = await offsets.epoch_ends(epochs) if epochs else {}
     async for tp, position in in_stretches(lost.items()):
-        first, last = earliest.get(tp), latest.get(tp)
+        first, last, epoch = earliest.get(tp), latest.get(tp), ends.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
-        target = _nearest(position, first.offset, last.offset, ends.get(tp), policies[tp])
+        edges, policy = Edges(first.offset, last.offset), policies[tp]
+        known_end = epoch is not None and not epoch.error and epoch.end_offset != NO_OFFSET
+        target, _ = resolve(tp, position, edges, policy, epoch_end=epoch.end_offset if epoch and known_end else None)
+        where = f"position {position.offset} is not in the log ({edges.first}-{edges.end})"
+        if target is None:
+            starts.refused[tp] = f'{where} and auto_offset_reset is "none"'
+            continue
         starts.chosen[tp] = Position(target)
-        log.warning(
-            f"{tp}: position {position.offset} is not in the log ({first.offset}-{last.offset}), going on at {target}",
-            skipped=max(0, target - position.offset),
-            policy=policies[tp],
-        )
+        log.warning(f"{tp}: {where}, going on at {target}", skipped=max(0, target - position.offset), policy=policy)
     return starts
-
-
-def _nearest(position: Position, first: int, last: int, end: EpochEnd | None, policy: str) -> int:
-    if position.offset < first:
-        return last if policy == "latest" else first
-    if end is not None and not end.error and end.end_offset != NO_OFFSET:
-        return max(first, min(position.offset, end.end_offset))
-    return max(first, min(position.offset, last))
 
 
 _ENDS_TIMEOUT = 5.0
@@ -289,6 +234,9 @@ class Brokers:
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return await epoch_ends(self._cluster, queries, self._timeout)
+
+    async def confirm_ids(self, topics: Collection[str]) -> None:
+        await self._topics.confirm_ids(topics)
 
     def created_anew(self, topic: str) -> bool:
         return self._topics.created_anew(topic)

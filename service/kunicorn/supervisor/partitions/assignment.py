@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
 
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
@@ -29,6 +28,7 @@ from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, G
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
 from kunicorn.supervisor.workers.transactions import OpenTransactions
+from kunicorn.text import listed
 
 _GOING_ON = frozenset({PartitionState.STARTING, PartitionState.RESOLVING})
 
@@ -73,7 +73,7 @@ class WorkerDeaths:
                 partition.forget_position()
             partition.advance(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
             if offsets and alone:
-                self._name(partition, next(iter(offsets)), how, exact=worker.ledger.marked, returned=returned)
+                self._name(partition, next(iter(offsets)), how, exact=had[partition].exact, returned=returned)
             elif offsets:
                 self._share(partition, offsets)
         return anything
@@ -454,9 +454,9 @@ class Assignment:
 
 def _told(partitions: Collection[Partition]) -> str:
     """The first twenty and the reason of their state, for one line in the log."""
-    told = " ".join(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in islice(partitions, 20))
+    told = listed(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in partitions)
     reason = next(p.reason for p in partitions)
-    return f"{told}{' …' if len(partitions) > 20 else ''}: {reason}"
+    return f"{told}: {reason}"
 
 
 def _by_worker(partitions: Iterable[Partition]) -> dict[WorkerProcess, list[Partition]]:

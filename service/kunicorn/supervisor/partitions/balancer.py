@@ -105,7 +105,7 @@ class Measures:
             measured.look(0, 0.0, 0, self._elapsed)
             return
         busy = worker.ledger.busy_ns(partition.slot) / clock.NANOSECONDS
-        if reading.in_hand != NO_OFFSET and not worker.ledger.marked:
+        if reading.in_hand != NO_OFFSET and not worker.ledger.marked(partition.slot):
             # A long call would count for nothing until it ends, and then for a whole interval or several.
             busy += max(0.0, now - reading.hand_since_ns / clock.NANOSECONDS)
         measured.look(partition.grant, busy, reading.handled, self._elapsed)

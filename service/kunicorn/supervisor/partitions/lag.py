@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import LATEST, Offsets
+from kunicorn.group.protocol import Offsets
 from kunicorn.kafka.record_times import record_times
 from kunicorn.observe import logs
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import LATEST, TopicPartition
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 
@@ -41,19 +41,24 @@ async def watch_ends(offsets: Offsets, assignment: Assignment) -> None:
         await asyncio.sleep(INTERVAL if known else _UNSETTLED_INTERVAL)
 
 
-async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
-    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown."""
-    wanted = dict.fromkeys(assignment.table, LATEST)
-    asked_ms = time.time_ns() // 1_000_000
+async def known_ends(offsets: Offsets, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of the logs whose leaders answer now; none is guessed."""
     try:
-        answer = await offsets.list_offsets(wanted) if wanted else {}
+        answer = await offsets.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
     except PeerError as error:
         log.info(f"log ends are not known: {error}")
-        answer = {}
+        return {}
+    return {tp: found.offset for tp, found in answer.items() if not found.error}
+
+
+async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
+    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown."""
+    wanted = list(assignment.table)
+    asked_ms = time.time_ns() // 1_000_000
+    ends = await known_ends(offsets, wanted)
     for tp in wanted:
-        partition, found = assignment.table.get(tp), answer.get(tp)
-        if partition is not None:
-            partition.end_seen(found.offset if found is not None and not found.error else None, asked_ms)
+        if (partition := assignment.table.get(tp)) is not None:
+            partition.end_seen(ends.get(tp), asked_ms)
 
 
 ages_log = logs.get("kunicorn.ages")

@@ -185,6 +185,11 @@ class Partition:
             self.log_end = offset + 1
 
     @property
+    def beside_the_log(self) -> bool:
+        """Whether its position is not in the log, and another one is being looked up."""
+        return self.reset and self.state is PartitionState.RESOLVING
+
+    @property
     def waits_for_the_right(self) -> bool:
         """Whether it is halted until this user may read the topic."""
         return self.denied and self.state is PartitionState.HALTED
@@ -221,7 +226,7 @@ class Partition:
 
     def _done_beyond(self, offset: int) -> frozenset[int]:
         told = self.done
-        if self.worker is not None and self.worker.ledger.marked and self.reading.started:
+        if self.worker is not None and self.reading.started and self.worker.ledger.marked(self.slot):
             told |= self.worker.ledger.done(self.slot).from_offset(offset)
         return told
 
@@ -235,11 +240,11 @@ class Partition:
             return NOTHING_HELD
         reading, ledger = self.reading, self.worker.ledger
         consumed, first = reading.consumed.offset, reading.in_hand
-        if ledger.marked:
+        if ledger.marked(self.slot):
             every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed)
-            return Held(every, every & {first})
+            return Held(every, every & {first}, exact=True)
         in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if batches else first + 1)
-        if not ledger.delivers or reading.hand_offset <= consumed:
+        if not ledger.delivers(self.slot) or reading.hand_offset <= consumed:
             return Held(in_hand, in_hand)
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 

@@ -5,6 +5,8 @@
 2. What shares a death with others is counted apart. After `max_crashes` of those it is handled with nothing beside it,
    and delivered before anything else is begun. If the worker dies again, that record is the poison; if the record
    completes, it is cleared. So crash loops end, and a record is never blamed for having been in flight beside poison.
+
+Tasks of jobs find theirs by `kunicorn.pipeline.in_hand_file`: there no supervisor sees how a process ended.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class Held(NamedTuple):
     """In hand, or handled while its outputs were not delivered."""
     oldest: Offsets
     """In hand for the longest: one record, or a batch, of which nobody knows which record it was."""
+    exact: bool = False
+    """The offsets are records' own; else the record is the first one from its offset on that is there."""
 
 
 NOTHING_HELD = Held(range(0), range(0))

@@ -84,11 +84,11 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     def of_gone_topics(self) -> list[TopicPartition]:
         """Those that belong to a topic that was deleted, and created anew under the same name."""
-        return [
-            tp
-            for tp, partition in self.items()
-            if not partition.lost and _other(partition.topic_id, self._topics.topic_id(tp.topic))
-        ]
+        return [tp for tp, partition in self.items() if not partition.lost and self.is_of_gone_topic(partition)]
+
+    def is_of_gone_topic(self, partition: Partition) -> bool:
+        """Whether another topic has its topic's name now."""
+        return _other(partition.topic_id, self._topics.topic_id(partition.tp.topic))
 
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Exclude these from commits: an offset of the old topic would count for the new one."""
@@ -102,7 +102,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         return any(partition.busy for partition in self.values()) or bool(self.consumed())
 
     def consumed(self) -> dict[TopicPartition, Position]:
-        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record.
+        """What may be committed now and is not yet: of owned partitions only, never past an unfinished record, and no
+        position that the log does not hold: its commit could come behind that of the one that takes its place.
 
         Skips handlers that store their own offsets (`load_offsets`): if their store were lost, the committed offset
         would be used in its place, and records skipped.
@@ -114,7 +115,7 @@ class PartitionTable(dict[TopicPartition, Partition]):
                 if partition.position is not None:
                     partition.commit_seen(partition.position.offset, partition.committed_done)
                 continue
-            position = partition.reached() if not partition.lost else None
+            position = None if partition.lost or partition.beside_the_log else partition.reached()
             if position is None or self.handler_keeps_offsets(tp.topic):
                 continue
             if (position.offset, position.done) != (partition.committed, partition.committed_done):

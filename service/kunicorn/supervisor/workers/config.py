@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from kunicorn.clients.config import consumer_properties, dead_letter_target, handler_configs, producing_target
+from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.messages import Configure, Token
 from kunicorn.librdkafka.properties import ahead_bytes
 from kunicorn.settings import Settings
@@ -19,22 +22,32 @@ def configure(
     token: Token | None,
     brokers: int,
     transactional_id: str = "",
+    share: float = 1.0,
 ) -> Configure:
-    """The first message of the worker of that number, in a cluster of so many brokers. Raises `ConfigError`."""
+    """The first message of the worker of that number, in a cluster of so many brokers. `share`: of the rates that
+    workers have together. Raises `ConfigError`.
+    """
     client_id = f"{settings.kafka.client_id}-worker-{worker}"
     return Configure(
         worker=worker,
         group=settings.group.id,
-        handlers=handler_configs(settings),
+        handlers=[_shared(config, share) for config in handler_configs(settings)],
         client={**consumer_properties(settings, client_id, brokers), **_statistics(settings)},
         token=token,
         topics=list(topics),
         ahead_bytes=ahead_bytes(settings.workers.memory_per_worker_mb),
         dead_letters=dead_letter_target(settings, f"{client_id}-dead-letters", settings.dead_letter_topic),
         producing=producing_target(settings, f"{client_id}-producer", transactional_id),
+        fetcher=settings.kafka.fetcher,
         log_level=settings.log.level,
         log_format=settings.log.format,
     )
+
+
+def _shared(config: HandlerConfig, share: float) -> HandlerConfig:
+    if config.rate_limit is None or not config.rate_limit.is_shared:
+        return config
+    return msgspec.structs.replace(config, rate_limit=config.rate_limit.shared(share))
 
 
 def _statistics(settings: Settings) -> dict[str, int]:

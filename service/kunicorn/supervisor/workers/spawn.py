@@ -37,6 +37,7 @@ def preload(settings: Settings) -> Preload:
         log_level=settings.log.level,
         log_format=settings.log.format,
         allocator=library_of(settings.workers.allocator, os.environ),
+        middlewares=list(dict.fromkeys(each for handler in settings.every_handler for each in handler.middlewares)),
     )
 
 

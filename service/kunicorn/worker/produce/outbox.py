@@ -1,11 +1,11 @@
 """The outbox: handled records that are not delivered, with their outputs and the offsets that wait for them. No client
 is used here.
 
-`Outbox`: the runner puts in, a sender's thread takes out, everything so far at once: an `OutputBatch`. While it is
-delivered the runner fills the next. Where there are several senders they take in turns. 1. A record's outputs and its
-offset are put in together, so that a batch taken at any moment is whole. 2. An offset goes out behind everything of its
-partition before it: each batch knows the one before it. 3. Of a grant that is over without its offsets (lost), or whose
-record was refused by the brokers, nothing more goes out from that record on, neither of what is under way.
+`Outbox`: whoever called the handler puts in, a sender's thread takes out, everything so far at once: an `OutputBatch`.
+While it is delivered the next one fills. Where there are several senders they take in turns. 1. A record's outputs and
+its offset are put in together, so that a batch taken at any moment is whole. 2. An offset goes out behind everything of
+its partition before it: each batch knows the one before it. 3. Of a grant that is over without its offsets (lost), or
+whose record was refused by the brokers, nothing more goes out from that record on, neither of what is under way.
 
 `OutputBatch`: entries that are delivered together; `TransactionOrder`: how far they are beside those before them. 1.
 Batches are taken, and committed, in the order in which their records were handled. 2. What was produced behind a
@@ -236,7 +236,7 @@ _LATE_SECONDS = 10.0
 
 
 class Origin(Protocol):
-    """Source of outputs: a grant, or one record where several are in hand. Called under the outbox's lock."""
+    """Source of outputs: the records of one call (`progress.InFlight`). Called under the outbox's lock."""
 
     @property
     def number(self) -> int:
@@ -248,9 +248,6 @@ class Origin(Protocol):
 
     def takes_output_at(self, offset: int) -> bool:
         """Whether outputs of the record at that offset are still to be delivered."""
-
-    def handled(self, following: int) -> None:
-        """Note that records before that offset are handled."""
 
     def refuse(self, offset: int, following: int, error: BaseException) -> int:
         """Note that the brokers refuse outputs of the records from `offset` up to `following`; the refusal's number,
@@ -273,6 +270,8 @@ class GivenUp(NamedTuple):
 
     destination: Destination
     cause: Cause
+    label: str | None = None
+    """Of the counter of such ends: a `Reason`, or a retry topic's delay."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -298,7 +297,7 @@ class Limits(NamedTuple):
 
 
 class Outbox:
-    """Queue of handled and undelivered records. Caller: the runner, for `put` and `room`; the control thread, for
+    """Queue of handled and undelivered records. Caller: executors, for `put` and `room`; the control thread, for
     `late`; senders' threads, for the rest.
     """
 
@@ -325,21 +324,25 @@ class Outbox:
         self._hurried = False
         self._trouble = ""
 
-    # -- runner --------------------------------------------------------------------------------------------------------
+    # -- executors ----------------------------------------------------------------------------------------------------
 
-    def put(self, entry: Entry, records: int, nbytes: int) -> None:
-        """Add a handled record. Never blocks; `room` says beforehand whether it fits."""
-        origin = entry.origin
+    def put(self, entries: Sequence[Entry], records: int, nbytes: int) -> None:
+        """Add what so many handled records left, all of one origin and in order; the last entry has their end. Never
+        blocks; `room` says beforehand whether it fits.
+        """
+        origin = entries[0].origin
         with self._lock:
-            if not origin.takes_output_at(entry.offset):
-                return
-            origin.handled(entry.following)
+            if not origin.takes_all_outputs:
+                entries = [entry for entry in entries if origin.takes_output_at(entry.offset)]
+                if not entries:
+                    return
             self._records += records
             self._bytes += nbytes
-            entries = self._entries
-            entries.append(entry)
+            waiting = bool(self._entries)
+            self._entries += entries
+            self._counts += [(0, 0)] * (len(entries) - 1)
             self._counts.append((records, nbytes))
-            if len(entries) == 1:
+            if not waiting:
                 self._oldest = self._now()
                 self._changed.notify_all()
             elif self._full:
@@ -350,20 +353,6 @@ class Outbox:
         if self._bytes + self._under_way_bytes >= self._limits.nbytes:
             return 0
         return max(0, self._limits.records - self._records)
-
-    def wait_for_room(self, seconds: float) -> bool:
-        """Wait so long for room; whether there is some."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.room() > 0, seconds)
-
-    def wait_until_empty(self, seconds: float) -> bool:
-        """Have everything delivered, and wait so long for it; whether it is."""
-        with self._changed:
-            if self._empty:
-                return True
-            self._hurried = True
-            self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._empty, seconds)
 
     def hurry(self) -> None:
         """Deliver what there is now, for a partition that is given up."""
@@ -457,10 +446,6 @@ class Outbox:
         self._entries, self._counts = [entry for entry, _ in kept], [count for _, count in kept]
         self._records = sum(records for records, _ in self._counts)
         self._bytes = sum(nbytes for _, nbytes in self._counts)
-
-    @property
-    def _empty(self) -> bool:
-        return not self._entries and not self._under_way
 
     @property
     def _full(self) -> bool:

@@ -134,6 +134,8 @@ class Shared(NamedTuple):
 class Transactions:
     """`Sender` that delivers in transactions of one producer. Caller: its sender's thread."""
 
+    often = True
+
     def __init__(self, producer: Producer, shared: Shared) -> None:
         self._producer = producer
         self._shared = shared

@@ -11,6 +11,7 @@ from kunicorn.ipc import clock
 from kunicorn.kafka.versions import Api
 from kunicorn.positions import Position, TopicPartition
 from tests.contract.conformance.coordinator.coordinated import PARTITIONS, SESSION, Stage, play
+from tests.fakes.broker import Silence
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START
 from tests.fakes.driver import Driver, until
@@ -120,5 +121,22 @@ def test_a_member_told_to_stop_while_its_join_is_parked_drains_commits_and_leave
         assert member_id not in group.seats
         assert (member.lost, member.source.unfinished) == (0, 0)
         assert stage.broker.commits[-1] == (generation, dict.fromkeys(stage.broker.committed, START + 5))
+
+    play("classic", story)
+
+
+def test_a_leader_whom_no_broker_tells_the_topics_plans_with_those_it_knows_before_it_is_expelled() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.start(max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
+        await stage.settled(first)
+        member_id = first.member.member_id
+        second = Driver(stage.broker, max_poll_interval_ms=8_000, drain_timeout_ms=1_000, commit_timeout_ms=1_000)
+        stage.members.append(second)
+        await second.topics.refresh()
+        stage.broker.plan(Api.METADATA, *[Silence] * 20)
+        await second.start_without_looking()
+        await until(lambda: len(second.owned) + len(first.owned) == PARTITIONS and second.stable and first.stable, 30.0)
+        assert first.member.member_id == member_id, "it was not expelled"
+        assert second.owned
 
     play("classic", story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kunicorn.commands.demo.judge import Report
@@ -25,9 +26,8 @@ def heat(stage: Scene, each: int) -> None:
 
 def moves(member: MemberProcess, reason: str) -> int:
     """So many partitions went to another worker for that reason, as /metrics says."""
-    name = f'kunicorn_partition_moves_total{{reason="{reason}"}} '
-    found = [line for line in member.get("/metrics")[1].splitlines() if line.startswith(name)]
-    return sum(int(float(line.removeprefix(name))) for line in found)
+    series = rf'^kunicorn_partition_moves_total{{.*reason="{reason}".*}} (\S+)$'
+    return sum(int(float(count)) for count in re.findall(series, member.get("/metrics")[1], flags=re.MULTILINE))
 
 
 def finished(stage: Scene) -> Report:

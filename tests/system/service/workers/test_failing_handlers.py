@@ -131,7 +131,7 @@ def test_a_record_that_killed_two_workers_becomes_a_dead_letter_and_nothing_else
     stage.wait_handled(0, 3, member)
     stage.wait_handled(1, 1, member)
     assert len(stage.begun(0, 1)) == 2, "the third worker keeps it from the handler"
-    counted = f'kunicorn_dead_letters_total{{reason="poison",topic="{stage.topic}"}} 1.0'
+    counted = f'kunicorn_dead_letters_total{{group="{stage.topic}",reason="poison",topic="{stage.topic}"}} 1.0'
     member.wait(lambda: counted in member.get("/metrics")[1], "the dead letter to be counted")
     assert member.stop() == 0
     assert stage.committed() == {0: 4, 1: 2}

@@ -31,7 +31,7 @@ def with_a_record(
 
 def timeouts(stage: Scene, member: MemberProcess) -> int:
     """How many calls were ended, as /metrics says."""
-    name = f'kunicorn_handler_timeouts_total{{topic="{stage.topic}"}} '
+    name = f'kunicorn_handler_timeouts_total{{group="{stage.topic}",topic="{stage.topic}"}} '
     values = [line.removeprefix(name) for line in member.get("/metrics")[1].splitlines() if line.startswith(name)]
     return int(float(values[0])) if values else 0
 

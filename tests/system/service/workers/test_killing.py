@@ -22,7 +22,7 @@ from tests.system.scene import Scene
 from tests.waiting import wait_until
 
 PARTITIONS, WORKERS = 8, 2
-SOON = 10.0
+SOON = 20.0
 """Seconds: far more than a fork takes on a busy machine, far less than a rebalance would, or a session."""
 # Well below what two workers can handle: with a backlog, a partition waits for its turn and not for its worker.
 RATE = 300
@@ -52,7 +52,7 @@ class Killer:
 
     def find_template(self) -> None:
         """Caller: only while no worker is being forked, as a newborn looks like its template."""
-        self.template = self.member.wait(self._named_template, "the template", 20)
+        self.template = self.member.wait(self._named_template, "the template")
 
     def _named_template(self) -> int | None:
         named = {child.pid for child in procfs.children(self.member.pid) if child.name == "kunicorn-tmpl"}
@@ -71,7 +71,7 @@ class Killer:
     def kill_its_successor_as_it_appears(self) -> None:
         """Before, while or just after it gets its partitions."""
         before = {worker["pid"] for worker in self.member.workers()} | self.killed
-        successor = self.member.wait(lambda: self.workers() - before, "a successor", 5)
+        successor = self.member.wait(lambda: self.workers() - before, "a successor")
         self._never.wait(self.rng.uniform(0, 0.1))
         for pid in successor:
             self.kill(pid)
@@ -80,8 +80,8 @@ class Killer:
         """Until every partition is fetched by a living worker again, and has got further."""
         at = clock.now_ns()
         self.last_kills_ns.append(at)
-        self.member.wait(self._recovered, "all partitions to run again", 10)
-        self.member.wait(lambda: all(times[-1] > at for times in handled_at(scene)), "all partitions to go on", 10)
+        self.member.wait(self._recovered, "all partitions to run again")
+        self.member.wait(lambda: all(times[-1] > at for times in handled_at(scene)), "all partitions to go on")
 
     def _recovered(self) -> bool:
         status = self.member.status()
@@ -94,7 +94,7 @@ class Killer:
         before = [worker["pid"] for worker in self.member.workers()]
         self.kill(self.template)
         self.find_template()
-        self.member.wait(lambda: self.member.status()["template"] == "ready", "the template to be ready", 20)
+        self.member.wait(lambda: self.member.status()["template"] == "ready", "the template to be ready")
         assert [worker["pid"] for worker in self.member.workers()] == before
 
 
@@ -153,12 +153,12 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
             killer.wait_recovered(scene)
             if len(killer.killed) % every == 0:
                 killer.kill_the_template()
-        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind")
     assert cold.memory < warm.memory * 1.05
     assert (member.generation(), len(scene.rebalances())) == (generation, rebalances), "invariant 6"
     member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
     assert member.stop() == 0
-    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor", 2)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor", 30)
     return killer, scene.judge(killer.killed)
 
 
@@ -166,7 +166,9 @@ def quiet(member: MemberProcess, warm: Holdings) -> Holdings | None:
     """What is held once nothing is on its way, if that is no more than before."""
     now = Holdings.of(member)
     zombies = [process for process in procfs.in_session(member.pid) if process.state == "Z"]
-    return now if not zombies and (now.descriptors, now.processes) == (warm.descriptors, warm.processes) else None
+    # Fewer is no trace: a request to /status may have been about to end when the first count was made.
+    more = any(count > warm.descriptors.get(kind, 0) for kind, count in now.descriptors.items())
+    return now if not zombies and not more and now.processes <= warm.processes else None
 
 
 def judge_kills(scene: Scene, killer: Killer, report: Report) -> None:
@@ -211,13 +213,13 @@ def kill_all_again_and_again(stage: Scene, kills: int) -> None:
     warm = Holdings.of(member)
     with Flow(stage.kafka.bootstrap, stage.topic, 100):
         while len(killer.killed) < kills:
-            for worker in member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20):
+            for worker in member.wait(lambda: at_work(member, killer.killed), "both workers to be at work"):
                 killer.kill(worker)
             if len(killer.killed) == 20:
-                member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
+                member.wait(lambda: at_work(member, killer.killed), "both workers to be at work")
                 warm = Holdings.of(member)
-        member.wait(lambda: at_work(member, killer.killed), "both workers to be at work", 20)
-        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind", 10)
+        member.wait(lambda: at_work(member, killer.killed), "both workers to be at work")
+        cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind")
     assert cold.memory < warm.memory * 1.05
     assert (member.generation(), len(stage.rebalances())) == (generation, rebalances), "invariant 6"
     member.wait(lambda: member.lag() == 0, "everything to be committed", 60)

@@ -16,6 +16,8 @@ from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 
+BOTH = {"partition_assignment_strategy": ["cooperative-sticky", "range"]}
+
 
 def settings(**group: Any) -> Settings:
     values: dict[str, dict[str, Any]] = {
@@ -45,13 +47,12 @@ def group(strategy: str, *owned: int, topics: tuple[str, ...] = ("orders",), ins
         (group("cooperative-sticky", 3, 3), "2 now; this member would get 2 of 6 partitions, for 2 of its 4 workers"),
         (group("range", 6), "1 now; this member would get 3 of 6 partitions"),
         (group("", 2, 2, 2), "3 now; this member would get 2 of 6 partitions"),
-        (group("somebody's own", 6), "1 now; this member would get 3 of 6 partitions"),
         (group("cooperative-sticky", 0, topics=("refunds",)), "1 now; this member would get 6 of 6 partitions"),
     ],
-    ids=["no group", "cooperative", "range", "consumer protocol", "unknown strategy", "another topic"],
+    ids=["no group", "cooperative", "range", "consumer protocol", "another topic"],
 )
 def test_the_share_is_what_the_groups_strategy_would_plan(described: Described, said: str) -> None:
-    finding = predicted(settings(), described, {"orders": 6})
+    finding = predicted(settings(**BOTH), described, {"orders": 6})
     assert finding.failure is None
     assert finding.text.startswith(said)
 
@@ -77,4 +78,12 @@ def test_a_classic_group_is_not_converted_unless_that_is_wanted() -> None:
     assert finding.text.startswith("group 'shop' is a classic group (Stable, 1 members); joining it with")
     wanted = settings(group_protocol="consumer", allow_protocol_upgrade=True)
     assert predicted(wanted, classic, {"orders": 6}).failure is None
-    assert predicted(settings(), classic, {"orders": 6}).failure is None
+    assert predicted(settings(**BOTH), classic, {"orders": 6}).failure is None
+
+
+@pytest.mark.parametrize("strategy", ["range", "somebody's own"])
+def test_a_strategy_that_this_member_does_not_know_is_refused_by_name(strategy: str) -> None:
+    finding = predicted(settings(), group(strategy, 6), {"orders": 6})
+    assert finding.failure is ExitCode.CONFIGURATION
+    assert f"its 1 members have agreed upon {strategy!r}" in finding.text
+    assert "name it as well" in finding.text

@@ -31,7 +31,7 @@ def test_a_record_goes_in_and_comes_out() -> None:
 
 def test_topics_have_the_partitions_asked_for_on_every_broker() -> None:
     with mock_cluster_process([("orders", 3), ("refunds", 1)], brokers=3) as bootstrap:
-        metadata = Producer({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=10)
+        metadata = Producer({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=60)
     assert {name: len(topic.partitions) for name, topic in metadata.topics.items()} == {"orders": 3, "refunds": 1}
     assert len(metadata.brokers) == 3
 

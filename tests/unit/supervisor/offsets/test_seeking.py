@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.protocol import EARLIEST, LATEST, CommitAnswer, LogOffset
+from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from kunicorn.errors import FatalGroupError, PeerError
-from kunicorn.group.protocol import EARLIEST, LATEST, Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.observe import logs
-from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.offsets.start_offsets import Starts, begin, find, look_up, recover
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
@@ -42,6 +42,8 @@ class Log:
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+
+    async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
     def created_anew(self, topic: str) -> bool:
         return topic in self.anew

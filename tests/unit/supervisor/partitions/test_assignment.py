@@ -297,6 +297,18 @@ async def test_an_offset_out_of_range_is_resolved_anew_and_not_halted(stage: Sta
     assert [p.tp.partition for p in stage.resolving] == [0]
 
 
+async def test_invariant_3_a_position_outside_the_log_is_not_committed_behind_the_one_that_takes_its_place(
+    stage: Stage,
+) -> None:
+    stage.give(0)
+    stage.workers[0].consume(stage.start_of(0), 102)
+    assert consumed(stage) == {0: 102}
+    report = Failed(stage.start_of(0).grant, FailureKind.OUT_OF_RANGE, 102, 3, "Offset out of range")
+    stage.assignment.worker_failed(stage.workers[0], report)
+    await asyncio.sleep(0)
+    assert consumed(stage) == {}
+
+
 async def test_a_position_outside_the_log_is_handed_out_as_the_one_to_take_until_a_worker_has_taken_it(
     stage: Stage,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.partitions.balance import share, workers_wanted
 from tests.contract.assignors.groups import of, steady
+from tests.lines import counted
 
 partition_sets = st.sets(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 12)))
 worker_sets = st.sets(st.integers(0, 6), min_size=1)
@@ -126,16 +126,14 @@ def test_without_workers_nothing_can_be_shared() -> None:
 
 @pytest.mark.parametrize("topics", [1, 100, 10_000])
 def test_sharing_ten_times_the_partitions_over_64_workers_costs_about_ten_times_as_much(topics: int) -> None:
-    def seconds(count: int) -> float:
+    def lines(count: int) -> int:
         partitions = [TopicPartition(f"t{n % topics}", n // topics) for n in range(count)]
-        began = time.process_time()
-        shared = share(partitions, range(64), {})
-        taken = time.process_time() - began
+        run, shared = counted(lambda: share(partitions, range(64), {}))
         assert max(Counter(shared.values()).values()) == -(-count // 64)
-        return taken
+        return run
 
-    # The best of a few: what the machine does beside it is no part of the promise. Squared, it would be a hundred.
-    assert min(seconds(10_000) for _ in range(5)) < 30 * min(seconds(1_000) for _ in range(5))
+    # Counted, not timed. Squared, it would be a hundred times as much.
+    assert lines(10_000) < 20 * lines(1_000)
 
 
 @pytest.mark.parametrize(

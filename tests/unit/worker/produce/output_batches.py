@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from kunicorn.handler.outputs import Outgoing
-from kunicorn.positions import TopicPartition
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox, OutputBatch
-from kunicorn.worker.progress import Grant
+from tests.fakes.origins import FakeOrigin
 
 OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
 
 
-def grant(number: int = 1) -> Grant:
-    return Grant(number, TopicPartition("in", number), 0, 0)
-
-
-def entry(of: Grant, offset: int, count: int = 1) -> Entry:
+def entry(of: FakeOrigin, offset: int, count: int = 1) -> Entry:
     return Entry(of, offset, offset + count, [OUTPUT])
 
 

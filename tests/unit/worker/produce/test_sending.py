@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from kunicorn.handler.config import ProducingTarget
-from kunicorn.testing.memory import MemoryProducer
-from kunicorn.worker.assembly import Makers, Sending
-from kunicorn.worker.client import Login
+from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc.messages import Configure
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, MemoryProducer
+from kunicorn.worker.assembly import Makers, assemble
 from kunicorn.worker.produce.outbox import Outbox
 from kunicorn.worker.produce.sender import Sender
-from kunicorn.worker.stats import Counters
-from tests.unit.worker.tables import SettlingTable
+from tests.unit.worker.whole import order
 
 CLIENT: dict[str, str | int | float | bool] = {"transactional.id": "orders-0-0", "transaction.timeout.ms": 10_000}
 
@@ -29,13 +30,9 @@ class NoThreads:
         """The test takes none."""
 
 
-@pytest.mark.parametrize(
-    ("delivery", "ids"),
-    [("transactions", ["orders-0-0-a", "orders-0-0-b", "orders-0-0-c"]), ("at_least_once", ["orders-0-0"])],
-)
-def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(delivery: str, ids: list[str]) -> None:
-    table, made = SettlingTable(), list[dict[str, Any]]()
-    threads = list[NoThreads]()
+def producers(target: ProducingTarget | None) -> tuple[list[dict[str, Any]], list[int]]:
+    """The properties of each that a worker begins with, and the numbers of senders that it starts."""
+    made, threads = list[dict[str, Any]](), list[NoThreads]()
 
     def make(properties: dict[str, Any], logger: Any) -> Any:
         made.append(properties)
@@ -45,13 +42,37 @@ def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(deliv
         threads.append(NoThreads(outbox, senders))
         return threads[-1]
 
-    target = ProducingTarget(delivery, None, "orders", CLIENT, 10, 1000, 100)
-    sending = Sending(target, Login(None), Counters(), Makers(producer=make, senders=senders))
-    if sending.in_transactions:
-        sending.transactional(table.settling, lambda message: None)
-    else:
-        sending.acknowledged(table.settling)
-    table.consumer.close()
-    table.ledger.close()
+    def consumer(properties: Any, logger: Any) -> Any:
+        return MemoryConsumer(MemoryLog([]), time.sleep)
+
+    ledger = Ledger.create(4)
+    configure = Configure(
+        worker=0,
+        group="g",
+        handlers=[order("copy", "partition", 1)],
+        client={},
+        topics=[],
+        log_level="info",
+        log_format="text",
+        producing=target,
+        dead_letters=DeadLetterTarget("letters", "g", {}),
+    )
+    assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, make, senders))
+    for handling in assembled.handlings.every:
+        handling.tear_down()
+    ledger.close()
+    return made, [len(each.senders) for each in threads]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "ids"),
+    [("transactions", ["orders-0-0-a", "orders-0-0-b", "orders-0-0-c"]), ("at_least_once", ["orders-0-0"])],
+)
+def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(delivery: str, ids: list[str]) -> None:
+    made, senders = producers(ProducingTarget(delivery, None, "orders", CLIENT, 10, 1000, 100))
     assert [properties["transactional.id"] for properties in made] == ids
-    assert [len(each.senders) for each in threads] == [len(ids)]
+    assert senders == [len(ids)]
+
+
+def test_where_only_letters_are_sent_their_producer_is_made_with_the_first_one() -> None:
+    assert producers(None) == ([], [1])

@@ -1,0 +1,342 @@
+//! Arrow columns as they grow, row by row. docs/columns.md is their written contract.
+//!
+//! Offsets have 32 bits: the caller adds less than 2 GiB (`MOST_UNPACKED`), and no column takes more bytes than its
+//! rows had in their batches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_buffer::{Buffer, NullBufferBuilder};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
+
+use crate::batches::Record;
+use crate::reading::Unreadable;
+
+/// In place of a header's name that is not UTF-8, as `Record.headers` has it.
+const NO_TEXT: &[u8] = "\u{fffd}".as_bytes();
+
+/// Binary or text, of varying length.
+struct Strings {
+    ends: Vec<i32>,
+    data: Vec<u8>,
+    valid: NullBufferBuilder,
+}
+
+/// Lengths of a `Strings` to go back to.
+#[derive(Clone, Copy)]
+struct StringsMark {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Strings {
+    fn new() -> Self {
+        Self {
+            ends: vec![0],
+            data: Vec::new(),
+            valid: NullBufferBuilder::new(0),
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, value: Option<&[u8]>) {
+        match value {
+            Some(bytes) => {
+                self.data.extend_from_slice(bytes);
+                self.valid.append_non_null();
+            }
+            None => self.valid.append_null(),
+        }
+        self.ends.push(end(self.data.len()));
+    }
+
+    fn mark(&self) -> StringsMark {
+        StringsMark {
+            rows: self.valid.len(),
+            bytes: self.data.len(),
+        }
+    }
+
+    fn truncate(&mut self, mark: StringsMark) {
+        self.ends.truncate(mark.rows + 1);
+        self.data.truncate(mark.bytes);
+        self.valid.truncate(mark.rows);
+    }
+
+    fn finish(self, data_type: DataType) -> Result<ArrayData, ArrowError> {
+        ArrayData::builder(data_type)
+            .len(self.valid.len())
+            .nulls(self.valid.build())
+            .add_buffer(Buffer::from_vec(self.ends))
+            .add_buffer(Buffer::from_vec(self.data))
+            .build()
+    }
+}
+
+/// Lists of headers. As long as no row has any, nothing is kept but the number of rows.
+struct Headers {
+    rows: usize,
+    ends: Vec<i32>,
+    valid: NullBufferBuilder,
+    names: Strings,
+    values: Strings,
+}
+
+impl Headers {
+    fn new() -> Self {
+        Self {
+            rows: 0,
+            ends: Vec::new(),
+            valid: NullBufferBuilder::new(0),
+            names: Strings::new(),
+            values: Strings::new(),
+        }
+    }
+
+    #[inline]
+    fn push_none(&mut self) {
+        self.rows += 1;
+        if !self.ends.is_empty() {
+            self.ends.push(end(self.names.valid.len()));
+            self.valid.append_null();
+        }
+    }
+
+    fn push(&mut self, number: i32, record: &mut Record<'_>) -> Result<(), Unreadable> {
+        self.begin();
+        for _ in 0..number {
+            let (name, value) = record.header()?;
+            let text = std::str::from_utf8(name).map_or(NO_TEXT, str::as_bytes);
+            self.names.push(Some(text));
+            self.values.push(value);
+        }
+        self.rows += 1;
+        self.ends.push(end(self.names.valid.len()));
+        self.valid.append_non_null();
+        Ok(())
+    }
+
+    /// Keep lists from now on, and none for each row before.
+    fn begin(&mut self) {
+        if self.ends.is_empty() {
+            self.ends.resize(self.rows + 1, 0);
+            self.valid.append_n_nulls(self.rows);
+        }
+    }
+
+    fn truncate(&mut self, mark: &Mark) {
+        self.rows = mark.rows;
+        self.names.truncate(mark.names);
+        self.values.truncate(mark.values);
+        if !self.ends.is_empty() {
+            self.ends.truncate(mark.rows + 1);
+            self.valid.truncate(mark.rows);
+        }
+    }
+
+    fn finish(mut self) -> Result<ArrayData, ArrowError> {
+        self.begin();
+        let items = self.names.valid.len();
+        let pairs = ArrayData::builder(header_type())
+            .len(items)
+            .add_child_data(self.names.finish(DataType::Utf8)?)
+            .add_child_data(self.values.finish(DataType::Binary)?)
+            .build()?;
+        ArrayData::builder(headers_type())
+            .len(self.rows)
+            .nulls(self.valid.build())
+            .add_buffer(Buffer::from_vec(self.ends))
+            .add_child_data(pairs)
+            .build()
+    }
+}
+
+/// Lengths of the columns to go back to.
+pub struct Mark {
+    rows: usize,
+    keys: StringsMark,
+    payloads: StringsMark,
+    names: StringsMark,
+    values: StringsMark,
+}
+
+/// All columns of a response.
+pub struct Columns {
+    names: Vec<Arc<str>>,
+    indices: HashMap<Arc<str>, i32>,
+    topic: Vec<i32>,
+    partition: Vec<i32>,
+    offset: Vec<i64>,
+    timestamp: Vec<i64>,
+    timed: NullBufferBuilder,
+    key: Strings,
+    value: Strings,
+    headers: Headers,
+}
+
+impl Columns {
+    /// Without rows.
+    pub fn new() -> Self {
+        Self {
+            names: Vec::new(),
+            indices: HashMap::new(),
+            topic: Vec::new(),
+            partition: Vec::new(),
+            offset: Vec::new(),
+            timestamp: Vec::new(),
+            timed: NullBufferBuilder::new(0),
+            key: Strings::new(),
+            value: Strings::new(),
+            headers: Headers::new(),
+        }
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.offset.len()
+    }
+
+    /// Bytes of keys, values, and headers.
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.names.data.len() + self.headers.values.data.len();
+        self.key.data.len() + self.value.data.len() + headers
+    }
+
+    /// Add a record.
+    #[inline]
+    pub fn add_row(
+        &mut self,
+        offset: i64,
+        timestamp: i64,
+        record: &mut Record<'_>,
+    ) -> Result<(), Unreadable> {
+        self.offset.push(offset);
+        self.timestamp.push(timestamp);
+        self.timed.append(timestamp >= 0);
+        self.key.push(record.nullable()?);
+        self.value.push(record.nullable()?);
+        match record.headers()? {
+            0 => self.headers.push_none(),
+            number => self.headers.push(number, record)?,
+        }
+        Ok(())
+    }
+
+    /// Say of the rows that were added since the last call which partition they are of.
+    pub fn name_rows(&mut self, topic: &Arc<str>, partition: i32) {
+        if self.rows() == self.topic.len() {
+            return;
+        }
+        let index = match self.indices.get(topic) {
+            Some(index) => *index,
+            None => {
+                let index = end(self.names.len());
+                self.names.push(Arc::clone(topic));
+                self.indices.insert(Arc::clone(topic), index);
+                index
+            }
+        };
+        self.topic.resize(self.offset.len(), index);
+        self.partition.resize(self.offset.len(), partition);
+    }
+
+    /// Where the columns end now.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            rows: self.rows(),
+            keys: self.key.mark(),
+            payloads: self.value.mark(),
+            names: self.headers.names.mark(),
+            values: self.headers.values.mark(),
+        }
+    }
+
+    /// Take away what was added since, whole rows or not.
+    pub fn truncate(&mut self, mark: Mark) {
+        self.offset.truncate(mark.rows);
+        self.timestamp.truncate(mark.rows);
+        self.timed.truncate(mark.rows);
+        self.key.truncate(mark.keys);
+        self.value.truncate(mark.payloads);
+        self.headers.truncate(&mark);
+    }
+
+    /// The columns as an Arrow array of structures.
+    pub fn finish(self) -> Result<ArrayData, ArrowError> {
+        let rows = self.rows();
+        let mut names = Strings::new();
+        for name in &self.names {
+            names.push(Some(name.as_bytes()));
+        }
+        let topic = ArrayData::builder(topic_type())
+            .len(rows)
+            .add_buffer(Buffer::from_vec(self.topic))
+            .add_child_data(names.finish(DataType::Utf8)?)
+            .build()?;
+        let timestamp = ArrayData::builder(timestamp_type())
+            .len(rows)
+            .nulls(self.timed.build())
+            .add_buffer(Buffer::from_vec(self.timestamp))
+            .build()?;
+        ArrayData::builder(row_type())
+            .len(rows)
+            .add_child_data(topic)
+            .add_child_data(plain(
+                DataType::Int32,
+                rows,
+                Buffer::from_vec(self.partition),
+            )?)
+            .add_child_data(plain(DataType::Int64, rows, Buffer::from_vec(self.offset))?)
+            .add_child_data(timestamp)
+            .add_child_data(self.key.finish(DataType::Binary)?)
+            .add_child_data(self.value.finish(DataType::Binary)?)
+            .add_child_data(self.headers.finish()?)
+            .build()
+    }
+}
+
+fn plain(data_type: DataType, rows: usize, buffer: Buffer) -> Result<ArrayData, ArrowError> {
+    ArrayData::builder(data_type)
+        .len(rows)
+        .add_buffer(buffer)
+        .build()
+}
+
+/// An end in a column, as 32 bits. Less than 2 GiB are added, as the module says.
+#[inline]
+fn end(length: usize) -> i32 {
+    i32::try_from(length).expect("a column of 2 GiB")
+}
+
+fn topic_type() -> DataType {
+    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+}
+
+fn timestamp_type() -> DataType {
+    DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
+}
+
+fn header_type() -> DataType {
+    DataType::Struct(Fields::from(vec![
+        Field::new("name", DataType::Utf8, false),
+        Field::new("value", DataType::Binary, true),
+    ]))
+}
+
+fn headers_type() -> DataType {
+    DataType::List(Arc::new(Field::new("item", header_type(), false)))
+}
+
+/// The columns' names, types, and whether there may be nulls.
+pub fn row_type() -> DataType {
+    DataType::Struct(Fields::from(vec![
+        Field::new("topic", topic_type(), false),
+        Field::new("partition", DataType::Int32, false),
+        Field::new("offset", DataType::Int64, false),
+        Field::new("timestamp", timestamp_type(), true),
+        Field::new("key", DataType::Binary, true),
+        Field::new("value", DataType::Binary, true),
+        Field::new("headers", headers_type(), true),
+    ]))
+}

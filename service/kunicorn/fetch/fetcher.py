@@ -1,0 +1,218 @@
+"""The fetcher's thread: an event loop that asks each broker in turn, decodes what it answers and queues the rows.
+
+1. One connection and one request at a time for each broker that leads something. The answer is received in place,
+   decoded in this thread (the compiled decoder lets others have the interpreter) and queued; then the next one is sent.
+2. Connections, log-in, its renewals and the metadata are those of `kunicorn.kafka`: a renewal waits until no request is
+   in flight, so it comes between two Fetches (KIP-368). Metadata has connections of its own, and never waits behind a
+   Fetch that a broker holds.
+3. What other threads want is done in this one: `call` hands it over, and wakes it at once.
+4. A request that is not answered in `ANSWER_SECONDS` is given up, and its connection closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Collection
+from typing import Any
+
+from kunicorn.backoff import Retries
+from kunicorn.columns.decoding import Decoder, Response
+from kunicorn.errors import PeerError
+from kunicorn.fetch.queue import Fetched, FetchQueue
+from kunicorn.fetch.requests import Limits, fetch_frame
+from kunicorn.fetch.sessions import SESSION_ERRORS, Request
+from kunicorn.fetch.table import BACKOFF, Fetching, News, Topic, decoders_id
+from kunicorn.handler.rows import Rows
+from kunicorn.kafka.cluster import Cluster
+from kunicorn.kafka.connection import Connection
+from kunicorn.kafka.errors import ProtocolError
+from kunicorn.kafka.metadata import Broker, TopicInfo
+from kunicorn.kafka.versions import Api
+from kunicorn.kafka_errors import ErrorCode, describe
+
+log = logging.getLogger("kunicorn.fetch")
+
+ANSWER_SECONDS = 10.0
+"""From the request to the whole answer; of it a broker without records keeps `Limits.max_wait_ms`."""
+_PURPOSE = "fetch"
+_METADATA_SECONDS = 300.0
+"""So often the metadata is asked for where nothing needs it (metadata.max.age.ms in Java's client)."""
+_LOG_SECONDS = 10.0
+
+
+class Fetcher:
+    """Fetches partitions until the process ends. Made by the worker's loop; `start` begins its thread."""
+
+    def __init__(
+        self,
+        cluster: Callable[[], Cluster],
+        table: Fetching,
+        decoder: Decoder,
+        limits: Limits,
+        queue: FetchQueue,
+    ) -> None:
+        """`cluster` makes the connections, which belong to this thread's loop. `table` and `decoder` are this thread's
+        alone from now on."""
+        self._made = cluster
+        self._table, self._decoder, self._limits, self._queue = table, decoder, limits, queue
+        self._loop = asyncio.new_event_loop()
+        self._cluster: Cluster
+        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._logged_at = -_LOG_SECONDS
+        queue.on_room(self._tell_room)
+
+    def start(self) -> None:
+        """Begin the thread. It is a daemon: a worker ends by `os._exit`, and nothing here is worth waiting for."""
+        threading.Thread(target=self._run, name="fetch", daemon=True).start()
+
+    def call(self, change: Callable[[Fetching], object]) -> None:
+        """Have the table changed, at once. Caller: any thread."""
+        self._loop.call_soon_threadsafe(self._change, change)
+
+    def _tell_room(self) -> None:
+        self._loop.call_soon_threadsafe(self._room.set)
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self.run())
+
+    async def run(self) -> None:
+        """Serve every broker that something is asked of, and keep the metadata; never returns."""
+        self._cluster = self._made()
+        retries, asked_at = Retries(BACKOFF), self._now
+        while True:
+            self._table.wake(self._now)
+            for node in self._table.nodes:
+                if node not in self._serving:
+                    self._serving[node] = asyncio.create_task(self._serve(node), name=f"fetch from node {node}")
+            due = asked_at + _METADATA_SECONDS <= self._now
+            if self._table.topics and (self._table.wants_metadata or due):
+                asked_at = self._now
+                if not await self._learn() or self._table.wants_metadata:
+                    await self._pause(retries.failed())
+                    continue
+                retries.succeeded()
+                continue
+            await self._pause(None)
+
+    def _change(self, change: Callable[[Fetching], object]) -> None:
+        change(self._table)
+        self._changed.set()
+
+    @property
+    def _now(self) -> float:
+        return self._loop.time()
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Sleep until a partition's wait is over; at most so long, or, where there is nothing to wait for, until
+        something changes."""
+        self._changed.clear()
+        wake = self._table.next_wake()
+        limit = _METADATA_SECONDS if wake is None else max(0.0, wake - self._now)
+        if seconds is not None:
+            await asyncio.sleep(min(seconds, limit) if wake is not None else seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._changed.wait()
+
+    async def _learn(self) -> bool:
+        """Ask for the metadata of all topics that are fetched; whether there was an answer."""
+        try:
+            metadata = await self._cluster.refresh(self._table.topics)
+        except PeerError as error:
+            self._log_seldom(f"no broker tells who leads the partitions; tried again: {error}")
+            return False
+        topics = {name: _topic(info) for name, info in metadata.topics.items() if info.partitions}
+        self._put(self._table.learn(topics, self._now), None)
+        return True
+
+    # -- one broker ----------------------------------------------------------------------------------------------------
+
+    async def _serve(self, node: int) -> None:
+        """Fetch from that broker while anything is asked of it."""
+        try:
+            while self._table.asks_of(node):
+                while self._queue.waits_for_room():
+                    self._room.clear()
+                    if self._queue.waits_for_room():
+                        await self._room.wait()
+                try:
+                    await self._fetch(node, await self._cluster.connection(node, _PURPOSE))
+                except PeerError as error:
+                    self._log_seldom(f"fetching from node {node} failed; tried again: {error}")
+                    self._table.unreached(node, self._now)
+        finally:
+            self._serving.pop(node, None)
+            self._changed.set()
+
+    async def _fetch(self, node: int, connection: Connection) -> None:
+        version = connection.version(Api.FETCH)
+        request = self._table.sent(node)
+        body = await connection.exchange(Api.FETCH, self._framing(version, request), ANSWER_SECONDS)
+        known = self._table.known(node)
+        for topic_id, tp in known.forgotten:
+            self._decoder.forget(topic_id, tp.partition)
+        for place in known.placed:
+            self._decoder.place(decoders_id(place), place.tp.partition, place.tp.topic, place.offset)
+        first = 0
+        while True:
+            try:
+                response = self._decoder.decode(body, version, first)
+            except ValueError as error:
+                unreadable = ProtocolError(f"{connection.address}: an answer to Fetch cannot be read: {error}")
+                connection.distrust(unreadable)
+                raise unreadable from error
+            if response.error != ErrorCode.NONE:
+                self._refused(node, response.error)
+                return
+            self._take(node, response, again=first > 0)
+            if not (first := response.more):
+                break
+        connection.mute(response.throttle_ms / 1000)
+
+    def _framing(self, version: int, request: Request) -> Callable[[int, str], bytes]:
+        return lambda number, client_id: fetch_frame(version, number, client_id, self._limits, request)
+
+    def _take(self, node: int, response: Response, *, again: bool) -> None:
+        for number, host, port in response.nodes:
+            self._cluster.learn(Broker(number, host, port))
+        if again:
+            news = self._table.meet_more(node, response.partitions, self._now)
+        else:
+            news = self._table.meet(node, response.session_id, response.partitions, self._now)
+        if news:
+            self._put(news, response)
+        self._changed.set()
+
+    def _refused(self, node: int, error: int) -> None:
+        if error not in SESSION_ERRORS:
+            self._log_seldom(f"node {node} refuses to be fetched from; tried again: {describe(error)}")
+        self._table.refused(node, error, self._now)
+
+    def _put(self, news: Collection[News], response: Response | None) -> None:
+        batch: Any = None
+        if response is not None and any(each.rows for each in news):
+            import pyarrow as pa
+
+            batch = pa.record_batch(response.rows)
+        for each in news:
+            rows = Rows(batch.slice(each.first, each.rows), each.epoch) if each.rows else None
+            self._queue.put(Fetched(each, rows, rows.nbytes if rows is not None else 0))
+
+    def _log_seldom(self, text: str) -> None:
+        if self._now - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = self._now
+            log.warning(text)
+
+
+def _topic(info: TopicInfo) -> Topic:
+    leaders = {number: (each.leader, each.leader_epoch) for number, each in info.partitions.items()}
+    return Topic(info.topic_id.bytes if info.topic_id is not None else b"", leaders)

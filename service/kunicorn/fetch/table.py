@@ -1,0 +1,366 @@
+"""Partitions that are fetched: from whom, from which offset on, and what an answer means for each. Pure; times are
+monotonic seconds and arguments.
+
+1. A partition is asked of one broker at a time: its leader, or the replica that the leader has named (KIP-392) until
+   `REPLICA_SECONDS` later. Of a leader that is told in an older epoch than the known one nothing is believed.
+2. An answer counts for a partition only if that was asked of the broker before the request was sent, and still is.
+   Whatever else an answer has is kept from the decoder, which would move that partition's position on: it is told to
+   forget a partition when the broker that is asked changes, and of a partition before the first answer that counts.
+3. A truncated log is found by the broker itself: every request says in which epoch the record before the offset was
+   written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
+   instead, and fetches from what may have been truncated until then).
+4. A topic that was created anew has another id. What was fetched before was of another log: the grant ends, and whoever
+   hands the partition out again decides where the new one is begun.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from kunicorn.backoff import Backoff
+from kunicorn.columns.decoding import Part
+from kunicorn.fetch.reactions import KINDS, Reaction, reaction_to
+from kunicorn.fetch.sessions import Ask, Request, Session
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.kafka_errors import ErrorCode, describe, fault
+from kunicorn.positions import NO_EPOCH, TopicPartition
+
+NOBODY = -1
+REPLICA_SECONDS = 300.0
+"""So long a replica that the leader has named is asked, then the leader again (Java's metadata.max.age.ms)."""
+BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
+"""Java's retry.backoff.ms and retry.backoff.max.ms."""
+_MOST_BYTES = 1 << 30
+
+
+class Fault(NamedTuple):
+    """Why a partition is fetched no more."""
+
+    kind: FailureKind
+    error: str
+
+
+class News(NamedTuple):
+    """What one answer has of one partition: rows `first` to `first + rows` of it, up to `next_offset`; then a fault."""
+
+    tp: TopicPartition
+    number: int
+    """Of its placing, as `place` got it."""
+    first: int
+    rows: int
+    next_offset: int
+    epoch: int
+    fault: Fault | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """One partition that is fetched."""
+
+    tp: TopicPartition
+    number: int
+    offset: int
+    last_epoch: int
+    max_bytes: int
+    topic_id: bytes | None = None
+    """None: not known yet. Empty: the cluster has no ids."""
+    leader: int = NOBODY
+    leader_epoch: int = NO_EPOCH
+    replica: int = NOBODY
+    replica_until: float = 0.0
+    quiet_until: float = 0.0
+    """After an error it is asked for no earlier."""
+    failures: int = 0
+    asked_of: int = NOBODY
+    """In whose session it is."""
+    began: bool = False
+    """Something of it was fetched."""
+    ended: bool = False
+
+
+def decoders_id(place: Place) -> bytes:
+    """The topic's id as the decoder takes it: where the cluster has none, the name."""
+    return place.topic_id or place.tp.topic.encode()
+
+
+class Topic(NamedTuple):
+    """What the metadata says of one topic."""
+
+    topic_id: bytes
+    leaders: Mapping[int, tuple[int, int]]
+    """Node and epoch, by partition."""
+
+
+class Known(NamedTuple):
+    """What the decoder is to be told before it decodes an answer."""
+
+    forgotten: Sequence[tuple[bytes, TopicPartition]]
+    placed: Sequence[Place]
+
+
+class Fetching:
+    """Table of the partitions that are fetched."""
+
+    def __init__(self, max_bytes: int, chance: Callable[[], float]) -> None:
+        """`max_bytes`: of one partition in one answer. `chance`: of the jitter, from [0, 1)."""
+        self.wants_metadata = False
+        """Some partition's leader, or id, is to be asked for."""
+        self._max_bytes = max_bytes
+        self._chance = chance
+        self._places: dict[TopicPartition, Place] = {}
+        self._sessions: dict[int, Session] = {}
+        self._forgotten: list[tuple[bytes, TopicPartition]] = []
+        self._untold: dict[int, dict[Place, None]] = defaultdict(dict)
+        """By broker: partitions of which the decoder does not know, and the next answer is about them."""
+        self._asked_since: dict[int, dict[Place, None]] = {}
+        """By broker that has a request of ours: partitions that are asked of it since, of which the answer says
+        nothing."""
+        self._timers: list[tuple[float, int, Place]] = []
+        self._numbers = count()
+
+    # -- what is fetched -----------------------------------------------------------------------------------------------
+
+    def place(self, tp: TopicPartition, number: int, offset: int, last_epoch: int) -> None:
+        """Fetch the partition from that offset on, in place of an earlier one."""
+        old = self._places.get(tp)
+        place = Place(tp, number, offset, last_epoch, self._max_bytes)
+        if old is not None:
+            # Where it was, it is most likely still; nothing else of it counts any more.
+            place.topic_id, place.leader, place.leader_epoch = old.topic_id, old.leader, old.leader_epoch
+            self._unask(old)
+        self._places[tp] = place
+        self._settle(place)
+
+    def remove(self, tp: TopicPartition, number: int) -> None:
+        """Fetch the partition no more, if it is still that placing."""
+        place = self._places.get(tp)
+        if place is not None and place.number == number:
+            self._unask(place)
+            place.ended = True
+            del self._places[tp]
+
+    def get(self, tp: TopicPartition) -> Place | None:
+        """The partition, if it is fetched."""
+        return self._places.get(tp)
+
+    @property
+    def topics(self) -> set[str]:
+        """Topics of all that is fetched."""
+        return {tp.topic for tp in self._places}
+
+    # -- leaders -------------------------------------------------------------------------------------------------------
+
+    def learn(self, topics: Mapping[str, Topic], now: float) -> list[News]:
+        """Take in an answer to Metadata; the partitions that end by it: their topic was created anew."""
+        self.wants_metadata = False
+        ended = []
+        for place in list(self._places.values()):
+            topic = topics.get(place.tp.topic)
+            if topic is None or place.ended:
+                self.wants_metadata |= place.leader == NOBODY
+                continue
+            if place.began and place.topic_id is not None and topic.topic_id != place.topic_id:
+                ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
+                continue
+            if topic.topic_id != place.topic_id:
+                self._unask(place)
+                place.topic_id, place.leader_epoch = topic.topic_id, NO_EPOCH
+            leader, epoch = topic.leaders.get(place.tp.partition, (NOBODY, NO_EPOCH))
+            self._led_by(place, leader, epoch)
+            self._settle(place, now)
+        return ended
+
+    def _led_by(self, place: Place, leader: int, epoch: int) -> None:
+        if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
+            place.leader, place.leader_epoch = leader, epoch
+        self.wants_metadata |= place.leader == NOBODY
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Iterable[int]:
+        """Brokers of which something is asked."""
+        return [node for node, session in self._sessions.items() if len(session)]
+
+    def asks_of(self, node: int) -> bool:
+        """Whether anything is asked of that broker."""
+        return node in self._sessions and len(self._sessions[node]) > 0
+
+    def sent(self, node: int) -> Request:
+        """The next request to that broker. Caller: sends it, and then says `meet`, `refused` or `unreached`."""
+        self._asked_since[node] = {}
+        return self._sessions[node].next()
+
+    def known(self, node: int) -> Known:
+        """What the decoder is to be told before it decodes that broker's answer."""
+        forgotten, self._forgotten = self._forgotten, []
+        placed = list(self._untold.pop(node, {}))
+        self._untold[node] = self._asked_since.pop(node, {})
+        return Known(forgotten, placed)
+
+    def meet(self, node: int, session_id: int, parts: Collection[Part], now: float) -> list[News]:
+        """Take in a decoded answer without an error of its own."""
+        self._sessions[node].answered(session_id)
+        return self.meet_more(node, parts, now)
+
+    def meet_more(self, node: int, parts: Collection[Part], now: float) -> list[News]:
+        """Take in more of the same answer."""
+        return [news for part in parts if (news := self._meet(node, part, now)) is not None]
+
+    def refused(self, node: int, error: int, now: float) -> None:
+        """Note that the broker has refused the request as a whole. Its partitions are asked for again after a wait."""
+        self._sessions[node].refused(error)
+        self.unreached(node, now)
+
+    def unreached(self, node: int, now: float) -> None:
+        """Note that the request was not answered, or not sent: the partitions may have another leader by now."""
+        session = self._sessions.get(node)
+        if session is None:
+            return
+        session.lost()
+        self._untold[node] |= self._asked_since.pop(node, {})
+        for place in [place for place in self._places.values() if place.asked_of == node]:
+            self._find_leader(place, now)
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _meet(self, node: int, part: Part, now: float) -> News | None:
+        place = self._places.get(TopicPartition(part.topic, part.partition))
+        if place is None or place.asked_of != node or place.ended:
+            return None
+        if part.leader_id != NOBODY and part.leader_epoch > place.leader_epoch:
+            place.leader, place.leader_epoch = part.leader_id, part.leader_epoch
+        if part.error != ErrorCode.NONE:
+            return self._meet_error(place, part, now)
+        if part.diverging_epoch != NO_EPOCH:
+            return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
+        place.failures = 0
+        news = None
+        if part.next_offset > place.offset:
+            place.offset, place.began = part.next_offset, True
+            place.last_epoch = max(part.last_epoch, place.last_epoch)
+            place.max_bytes = self._max_bytes
+            news = News(place.tp, place.number, part.first_row, part.rows, part.next_offset, place.last_epoch)
+        if part.damage:
+            return self._damaged(place, part)
+        if part.incomplete:
+            place.max_bytes = min(place.max_bytes * 2, _MOST_BYTES)
+        if part.preferred_replica != NOBODY:
+            place.replica, place.replica_until = part.preferred_replica, now + REPLICA_SECONDS
+            self._at(place.replica_until, place)
+        self._settle(place, now)
+        return news
+
+    def _meet_error(self, place: Place, part: Part, now: float) -> News | None:
+        from_leader = place.asked_of == place.leader or place.replica == NOBODY
+        reaction = reaction_to(part.error, from_leader=from_leader)
+        if reaction in KINDS:
+            return self._end(place, Fault(KINDS[reaction], _explained(place, part.error)))
+        place.replica = NOBODY
+        if reaction is Reaction.FIND_LEADER and part.leader_id == NOBODY:
+            self._find_leader(place, now)
+        elif reaction is Reaction.FIND_LEADER:
+            self._settle(place, now)  # The answer has named the leader (KIP-951).
+        else:
+            self._wait(place, now)
+        return None
+
+    def _damaged(self, place: Place, part: Part) -> News:
+        advice = fault(ErrorCode.CORRUPT_MESSAGE).remedy(topic=f"topic {place.tp.topic!r}", rights="READ")
+        text = (
+            f"{place.tp}: the batch at offset {part.damage_offset} cannot be read: {part.damage}; {advice}; none "
+            f"behind it is handled until kunicorn resume, or kunicorn seek"
+        )
+        end = self._end(place, Fault(FailureKind.PARTITION, text))
+        return end._replace(first=part.first_row, rows=part.rows)
+
+    def _end(self, place: Place, why: Fault) -> News:
+        """Fetch it no more, and say why. It stays known until it is removed."""
+        self._unask(place)
+        place.ended = True
+        return News(place.tp, place.number, 0, 0, place.offset, place.last_epoch, why)
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> None:
+        """Go on with partitions whose wait is over."""
+        while self._timers and self._timers[0][0] <= now:
+            *_, place = heapq.heappop(self._timers)
+            if not place.ended:
+                if place.replica != NOBODY and place.replica_until <= now:
+                    place.replica = NOBODY
+                self._settle(place, now)
+
+    def next_wake(self) -> float | None:
+        """When the next wait is over; None: nothing waits."""
+        return self._timers[0][0] if self._timers else None
+
+    def _find_leader(self, place: Place, now: float) -> None:
+        place.replica = NOBODY
+        self.wants_metadata = True
+        self._wait(place, now)
+
+    def _wait(self, place: Place, now: float) -> None:
+        place.failures += 1
+        place.quiet_until = now + BACKOFF.seconds(place.failures, self._chance())
+        self._at(place.quiet_until, place)
+        self._settle(place, now)
+
+    def _at(self, when: float, place: Place) -> None:
+        heapq.heappush(self._timers, (when, next(self._numbers), place))
+
+    # -- sessions ------------------------------------------------------------------------------------------------------
+
+    def _settle(self, place: Place, now: float | None = None) -> None:
+        """Ask for the partition whoever is to be asked now."""
+        node = place.replica if place.replica != NOBODY else place.leader
+        if place.topic_id is None or node == NOBODY:
+            self.wants_metadata = True
+            node = NOBODY
+        elif now is not None and now < place.quiet_until:
+            node = NOBODY
+        if node != place.asked_of:
+            self._unask(place)
+        if node == NOBODY or place.topic_id is None:
+            return
+        if place.asked_of == NOBODY:
+            place.asked_of = node
+            self._asked_since.get(node, self._untold[node])[place] = None
+        # Another replica than the leader knows no epoch of its own: it compares with the leader's.
+        ask = Ask(place.topic_id, place.offset, place.leader_epoch, place.last_epoch, place.max_bytes)
+        self._sessions.setdefault(node, Session()).put(place.tp, ask)
+
+    def _unask(self, place: Place) -> None:
+        if place.asked_of == NOBODY:
+            return
+        self._sessions[place.asked_of].remove(place.tp)
+        self._untold[place.asked_of].pop(place, None)
+        self._asked_since.get(place.asked_of, {}).pop(place, None)
+        self._forgotten.append((decoders_id(place), place.tp))
+        place.asked_of = NOBODY
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places.values())
+
+
+def _explained(place: Place, error: int) -> str:
+    text = f"{place.tp} from offset {place.offset} on: {describe(error)}"
+    if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return text
+    return f"{text}: {fault(error).remedy(topic=f'topic {place.tp.topic!r}', rights='READ')}"
+
+
+def _truncated(place: Place, part: Part) -> str:
+    return (
+        f"{place.tp}: log truncation: the record before offset {place.offset} was written in leader epoch "
+        f"{place.last_epoch}, and the log has epoch {part.diverging_epoch} up to offset {part.diverging_end}"
+    )
+
+
+def _anew(tp: TopicPartition) -> str:
+    return f"topic {tp.topic!r} was created anew: what {tp} has at its offset now is of another log"

@@ -1,0 +1,143 @@
+"""Values that are JSON, decoded to one Arrow column of structs by pyarrow's reader: no Python object for a record.
+
+1. The reader takes documents one behind the other, and says of none where it began. So each value stands within a
+   document of its own, `{"v":…}`, which it can neither close nor join to the next one without an error; and there are
+   as many rows as values, or something is wrong.
+2. Of several values the reader tells neither which of them do not fit, nor of all that they do not: the first is
+   searched by halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.decode import NullRefused
+
+_BYTES = pa.large_binary()
+_BEFORE, _BEHIND, _NOTHING = (pa.scalar(text, _BYTES) for text in (b'{"v":', b"}\n", b""))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMisfit:
+    """The first value that does not fit, and what does not."""
+
+    row: int
+    error: Exception
+
+
+class JsonReader:
+    """Reader of values of one type."""
+
+    def __init__(self, kind: pa.StructType) -> None:
+        """Raises `HandlerLoadError` for what cannot be read from JSON."""
+        self._kind = kind
+        self._wanted = pa.schema([("v", _nullable(kind))])
+        self._requires = _requires(kind)
+        try:
+            self._read(pa.array([b"{}"], _BYTES))
+        except pa.ArrowException as error:
+            raise HandlerLoadError(f"handler.value_schema has a type that JSON is not read to: {error}") from error
+
+    def read(self, values: pa.Array) -> tuple[pa.StructArray, FirstMisfit | None]:
+        """Structs of the values before the first one that does not fit; null for null."""
+        values = values.cast(_BYTES)
+        misfit = None
+        try:
+            found = self._read(values)
+        except pa.ArrowInvalid:
+            misfit = self._first_misfit(values)
+            found = self._read(values[: misfit.row]) if misfit.row else _none(self._wanted)
+        if self._requires and (missing := _first_missing(found, self._kind)) is not None:
+            return found[: missing.row], missing
+        return found, misfit
+
+    def _read(self, values: pa.Array) -> pa.StructArray:
+        """Raises `pa.ArrowInvalid`."""
+        documents = pc.binary_join_element_wise(
+            _BEFORE, values, _BEHIND, _NOTHING, null_handling="replace", null_replacement=b"null"
+        ).buffers()[2]
+        table = json.read_json(
+            pa.BufferReader(documents),
+            # One block: the reader has no row that begins in one and ends in another.
+            json.ReadOptions(use_threads=False, block_size=len(documents) + 1),
+            json.ParseOptions(
+                explicit_schema=self._wanted, newlines_in_values=True, unexpected_field_behavior="ignore"
+            ),
+        )
+        if table.num_rows != len(values):
+            raise pa.ArrowInvalid("more than one document")
+        found = table.column(0).combine_chunks()
+        found.validate(full=True)
+        return found
+
+    def _first_misfit(self, values: pa.Array) -> FirstMisfit:
+        """Of values of which at least one does not fit."""
+        first, end = 0, len(values)
+        while end - first > 1:
+            half = first + (end - first) // 2
+            if self._misfit(values[first:half]) is None:
+                first = half
+            else:
+                end = half
+        if (error := self._misfit(values[first:end])) is None:
+            raise pa.ArrowInvalid("values that are each read alone are not read together")
+        return FirstMisfit(first, error)
+
+    def _misfit(self, values: pa.Array) -> pa.ArrowInvalid | None:
+        try:
+            self._read(values)
+        except pa.ArrowInvalid as error:
+            return error
+        return None
+
+
+def _none(wanted: pa.Schema) -> pa.StructArray:
+    return pa.array([], wanted.field(0).type)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type without a word on what may be null: the reader refuses null where a value above it is null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _nullable(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _nullable(kind.value_type)))
+    return kind
+
+
+def _requires(kind: pa.DataType) -> bool:
+    """Whether something in it may not be null."""
+    if pa.types.is_struct(kind):
+        return any(not each.nullable or _requires(each.type) for each in kind)
+    return pa.types.is_list(kind) and (not kind.value_field.nullable or _requires(kind.value_type))
+
+
+def _first_missing(found: pa.StructArray, kind: pa.StructType) -> FirstMisfit | None:
+    rows = pa.array(range(len(found)), pa.int64()) if len(found) else pa.array([], pa.int64())
+    missing = min(_missing(found, kind, rows, ""), default=None)
+    if missing is None:
+        return None
+    row, path = missing
+    return FirstMisfit(row, NullRefused(f"{path}: it is null or missing, and has to be there"))
+
+
+def _missing(found: pa.Array, kind: pa.DataType, rows: pa.Array, path: str) -> Iterator[tuple[int, str]]:
+    """Rows with a null where there may be none, the first of each field. `rows`: of each element."""
+    present = found.is_valid()
+    found, rows = found.filter(present), rows.filter(present)
+    if pa.types.is_struct(kind):
+        below = [(each, found.field(at), rows, f"{path}.{each.name}".lstrip(".")) for at, each in enumerate(kind)]
+    elif pa.types.is_list(kind):
+        below = [(kind.value_field, found.flatten(), rows.take(pc.list_parent_indices(found)), f"{path}[]")]
+    else:
+        return
+    for field, column, of, name in below:
+        if not field.nullable and column.null_count:
+            yield of.filter(column.is_null())[0].as_py(), name
+        if _requires(field.type):
+            yield from _missing(column, field.type, of, name)

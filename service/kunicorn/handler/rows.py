@@ -1,0 +1,203 @@
+"""Rows of one partition as Arrow columns, and what the table of partitions asks of a run, whichever of the two kinds it
+is: `Rows`, or a list of the client's messages.
+
+`Rows` is a sequence of messages, too: one is made when somebody looks at it, as for a letter, a log line, or a handler
+of records. Arrow is an optional dependency: whoever has a `Rows` has it, so that this module loads nothing of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, overload
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+
+from kunicorn.handler.record import gapless_offsets, offset_of
+from kunicorn.positions import NO_EPOCH
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TOPIC, PARTITION, OFFSET, TIMESTAMP, KEY, VALUE, HEADERS = range(7)
+"""Places of the columns, in every batch of rows."""
+NAMES = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+class Rows(Sequence[Message]):
+    """Rows of one partition in offset order, written under one leader epoch."""
+
+    __slots__ = ("batch", "epoch")
+
+    def __init__(self, batch: pa.RecordBatch, epoch: int = NO_EPOCH) -> None:
+        """`batch`: with the columns `NAMES`, others may follow. `epoch`: `NO_EPOCH` where it is unknown."""
+        self.batch = batch
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(self._message, *(column.to_pylist() for column in _plain(self.batch)))
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+    def __getitem__(self, index: int | slice) -> Message | Rows:
+        if isinstance(index, slice):
+            first, end, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("rows are cut into consecutive ones")
+            return Rows(self.batch.slice(first, max(0, end - first)), self.epoch)
+        return self._message(*(column[index].as_py() for column in _plain(self.batch)))
+
+    def offsets(self) -> Sequence[int]:
+        """All offsets, ascending; a range where there are no gaps."""
+        column, rows = self.batch.column(OFFSET), len(self)
+        if not rows:
+            return range(0)
+        first, last = column[0].as_py(), column[rows - 1].as_py()
+        if last - first == rows - 1:
+            return range(first, last + 1)
+        offsets: list[int] = column.to_pylist()
+        return offsets
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows in the columns' buffers."""
+        return int(self.batch.nbytes)
+
+    def value_sizes(self) -> list[int]:
+        """Bytes of each value."""
+        import pyarrow.compute as pc
+
+        sizes: list[int] = pc.fill_null(pc.binary_length(self.batch.column(VALUE)), 0).to_pylist()
+        return sizes
+
+    def value_bytes(self) -> int:
+        """Bytes of all values."""
+        import pyarrow.compute as pc
+
+        return pc.sum(pc.binary_length(self.batch.column(VALUE))).as_py() or 0
+
+    def without(self, offsets: Collection[int]) -> Rows:
+        """The rows but those at these offsets."""
+        import pyarrow as pa
+
+        kept = pa.array([offset not in offsets for offset in self.offsets()], pa.bool_())
+        return Rows(self.batch.filter(kept), self.epoch)
+
+    def _message(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[dict[str, Any]] | None,
+    ) -> Message:
+        kind = TIMESTAMP_NOT_AVAILABLE if timestamp is None or timestamp < 0 else TIMESTAMP_CREATE_TIME
+        return Message(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            key=key,
+            value=value,
+            headers=[(each["name"], each["value"]) for each in headers] if headers else None,
+            timestamp=(kind, timestamp or 0),
+            leader_epoch=self.epoch,
+        )
+
+
+def _plain(batch: pa.RecordBatch) -> list[pa.Array]:
+    """The columns `NAMES`, times as numbers: Python's own times cost more than the rest, and have no year 10,000."""
+    columns = list(batch.columns[: len(NAMES)])
+    columns[TIMESTAMP] = columns[TIMESTAMP].view("int64")
+    return columns
+
+
+Run = Sequence[Message]
+"""Records of one partition in offset order: a list of messages, or `Rows`."""
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """These runs, all of one kind, as one."""
+    if len(runs) == 1:
+        return runs[0]
+    if isinstance(first := runs[0], Rows):
+        import pyarrow as pa
+
+        return Rows(pa.concat_batches([run.batch for run in runs if isinstance(run, Rows)]), first.epoch)
+    return [message for run in runs for message in run]
+
+
+def without(run: Run, offsets: Collection[int]) -> Run:
+    """The records of the run but those at these offsets."""
+    if isinstance(run, Rows):
+        return run.without(offsets)
+    return [message for message in run if message.offset() not in offsets]
+
+
+def beginning_at(run: Run, offset: int) -> Run:
+    """The records of the run from this offset on."""
+    if isinstance(run, Rows):
+        return run[bisect_left(run.offsets(), offset) :]
+    return run[bisect_left(run, offset, key=offset_of) :]
+
+
+def before(run: Run, offset: int) -> Run:
+    """The records of the run before this offset."""
+    if isinstance(run, Rows):
+        return run[: bisect_left(run.offsets(), offset)]
+    return run[: bisect_left(run, offset, key=offset_of)]
+
+
+def ends(run: Run) -> tuple[int, int]:
+    """Offsets of the first and of the last record."""
+    if isinstance(run, Rows):
+        column = run.batch.column(OFFSET)
+        return column[0].as_py(), column[len(run) - 1].as_py()
+    return offset_of(run[0]), offset_of(run[-1])
+
+
+def first_timestamp(run: Run) -> int:
+    """Timestamp of the first record in milliseconds since 1970; -1 or 0 where it has none."""
+    if isinstance(run, Rows):
+        scalar = run.batch.column(TIMESTAMP)[0]
+        return int(scalar.value) if scalar.is_valid else -1
+    return int(run[0].timestamp()[1])
+
+
+def following_offsets(run: Run) -> Sequence[int]:
+    """For each record, the offset to go on from once it is handled.
+
+    A range where offsets have no gaps, which is the usual case and costs nothing a record.
+    """
+    if isinstance(run, Rows):
+        offsets = run.offsets()
+        gapless = offsets if isinstance(offsets, range) else None
+    else:
+        gapless = gapless_offsets(run)
+        offsets = gapless if gapless is not None else [offset_of(message) for message in run]
+    if gapless is not None:
+        return range(gapless.start + 1, gapless.stop + 1)
+    return [offset + 1 for offset in offsets]
+
+
+def fitting(run: Run, most_bytes: int | None) -> int:
+    """Number of leading records whose values have at most `most_bytes` together; at least 1."""
+    if most_bytes is None:
+        return len(run)
+    return max(1, bisect_right(list(accumulate(_value_sizes(run))), most_bytes))
+
+
+def value_bytes(runs: Iterable[Run]) -> int:
+    """Bytes of the values of all these runs."""
+    return sum(run.value_bytes() if isinstance(run, Rows) else sum(map(len, run)) for run in runs)
+
+
+def _value_sizes(run: Run) -> Iterable[int]:
+    return run.value_sizes() if isinstance(run, Rows) else map(len, run)

@@ -1,0 +1,145 @@
+"""Resolver of stored positions: where a partition starts, or what is lost, or that a person has to decide. Pure, and
+asked by everything that starts to read a log: the service, `kunicorn offsets`, `lag`, `dlq`, and every job.
+
+The facts: what is stored for the partition, the edges of its log, where the log of the stored leader epoch ends,
+whether another topic had its name when the position was stored; and a policy (`auto_offset_reset`).
+
+1. A stored position that the log holds is where the partition starts.
+2. Nothing is stored: by the policy. Under `latest` a partition that was added after the group began to consume its
+   topic starts at its beginning, else the records between its creation and our noticing it would be lost
+   (`began_with`).
+3. The topic was created anew: the offset means another record now. The partition starts at its beginning, whatever the
+   policy.
+4. Below the log's start (retention, DeleteRecords): by the policy.
+5. Above the log's end, or above the end of its own leader epoch (truncation): where that epoch ends (KIP-320), else at
+   the log's end; never by `latest`, which would skip what came instead.
+6. The policy is `none`, and nothing is stored or the log does not reach the position: a person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from kunicorn.group.protocol import Committed
+from kunicorn.ipc import bitmap
+from kunicorn.positions import EARLIEST, LATEST, Edges, Offsets, Position, TopicPartition
+
+
+class Lost(Enum):
+    """Why a log does not hold a stored position."""
+
+    DELETED = "deleted"
+    TRUNCATED = "truncated"
+    CREATED_ANEW = "created anew"
+    TOPIC_DELETED = "topic deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A stored position that the log does not hold; as text for people."""
+
+    tp: TopicPartition
+    why: Lost
+    stored: int
+    edge: int
+    """The log's first offset where records are deleted; where the log, or its epoch, ends when it was truncated."""
+
+    def __str__(self) -> str:
+        match self.why:
+            case Lost.DELETED:
+                return f"{self.tp} from {self.stored} to {self.edge} is deleted already"
+            case Lost.TRUNCATED:
+                return (
+                    f"{self.tp} ends at {self.edge} now, before {self.stored}: it was truncated, or the topic created "
+                    f"anew, and what came instead is unknown"
+                )
+            case Lost.CREATED_ANEW:
+                return f"{self.tp} was created anew: what the former one had from offset {self.stored} on is gone"
+            case Lost.TOPIC_DELETED:
+                return f"{self.tp} does not exist any more: what its topic had from offset {self.stored} on is gone"
+
+
+class Start(NamedTuple):
+    """Where a partition starts; None: a person has to decide. And what is lost of the stored position, if anything."""
+
+    offset: int | None
+    loss: Loss | None = None
+
+
+def resolve(
+    tp: TopicPartition,
+    stored: Position,
+    log: Edges,
+    policy: str = "earliest",
+    *,
+    epoch_end: int | None = None,
+    anew: bool = False,
+) -> Start:
+    """Start of a partition with a stored position, by the rules above.
+
+    `epoch_end`: where the log of the stored leader epoch ends, as far as the brokers know. `anew`: another topic had
+    this name when the position was stored.
+    """
+    end = log.end if epoch_end is None else min(epoch_end, log.end)
+    if anew:
+        return Start(log.first, Loss(tp, Lost.CREATED_ANEW, stored.offset, log.first))
+    if stored.offset < log.first:
+        loss, start = Loss(tp, Lost.DELETED, stored.offset, log.first), log.end if policy == "latest" else log.first
+    elif stored.offset > end:
+        loss, start = Loss(tp, Lost.TRUNCATED, stored.offset, end), max(log.first, end)
+    else:
+        return Start(stored.offset)
+    return Start(None if policy == "none" else start, loss)
+
+
+def resolve_all(
+    stored: Offsets, logs: Mapping[TopicPartition, Edges], anew: Collection[str] = ()
+) -> tuple[dict[TopicPartition, int], list[Loss]]:
+    """Starts of all partitions with a stored offset, going on behind what is lost, and what that is. `anew`: topics.
+
+    A partition without a log was deleted: it has no start.
+    """
+    starts: dict[TopicPartition, int] = {}
+    lost: list[Loss] = []
+    for tp, at in stored.items():
+        if tp not in logs:
+            lost.append(Loss(tp, Lost.TOPIC_DELETED, at, at))
+            continue
+        start, loss = resolve(tp, Position(at), logs[tp], anew=tp.topic in anew)
+        assert start is not None
+        starts[tp] = start
+        if loss is not None:
+            lost.append(loss)
+    return starts, lost
+
+
+def edge_of_new(tp: TopicPartition, policy: str, began_with: int | None) -> int | None:
+    """Edge at which a partition starts that nothing is stored for: `EARLIEST` or `LATEST`; None: a person decides.
+
+    `began_with`: see the function; it matters under `latest` alone.
+    """
+    if policy == "none":
+        return None
+    return LATEST if policy == "latest" and began_with is not None and tp.partition < began_with else EARLIEST
+
+
+def began_with(
+    topic: str, known: Collection[TopicPartition], answers: Mapping[TopicPartition, Committed]
+) -> int | None:
+    """How many partitions the topic had when the group began to consume it: now, if the group has not begun.
+
+    Under `latest` every commit says so in its metadata. Offsets that other clients have committed do not say it: what
+    lies above all of them was added since. None where the answers leave it open: some offset may be committed that they
+    do not show.
+    """
+    committed = {tp.partition: each for tp, each in answers.items() if tp.topic == topic and each.offset >= 0}
+    told = [count for each in committed.values() if (count := bitmap.partitions(each.metadata)) is not None]
+    if told:
+        return min(told)
+    ours = [tp for tp in known if tp.topic == topic]
+    if any(tp not in answers or answers[tp].error for tp in ours):
+        return None
+    return max(committed) + 1 if committed else len(ours)

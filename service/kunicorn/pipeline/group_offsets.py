@@ -1,0 +1,68 @@
+"""A group's offsets, committed by a job that is not its member. Every function blocks.
+
+1. The broker is the fence: it refuses commits of strangers while the group has members (UNKNOWN_MEMBER_ID). So a live
+   member that comes back stops a job, never the other way round.
+2. Between two jobs the broker knows no difference. Each commits with its run's name as metadata, and before every
+   commit checks that it finds its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
+from kunicorn.errors import FatalGroupError
+from kunicorn.kafka_errors import ErrorCode
+from kunicorn.positions import Offsets, Position, TopicPartition
+from kunicorn.settings import Settings
+
+_PAUSE = 1.0
+_FENCED = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS,
+     ErrorCode.NON_EMPTY_GROUP, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH}
+)  # fmt: skip
+
+
+def commit(
+    session: ClusterSession, offsets: Offsets, metadata: str, own: Mapping[TopicPartition, str] | None = None
+) -> None:
+    """Commit for the session's group without being a member. `own`: metadata of single partitions in place of
+    `metadata`. Raises `FatalGroupError` where the broker refuses."""
+    if not offsets:
+        return
+    positions = {tp: Position(at, done=(own or {}).get(tp, "")) for tp, at in offsets.items()}
+    answers = session.ask(lambda: session.group.commit(positions, metadata))
+    for tp in offsets:
+        error = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if error in _FENCED:
+            raise FatalGroupError(
+                f"group {session.group_id!r} has members again and refuses our commit ({ErrorCode(error).name}): the "
+                f"live service goes on from the last round that was committed and handles this one's records, too. "
+                f"Stop it first to catch up; nothing is lost"
+            )
+        if error:
+            raise session.refused(error, f"the commit of {tp} is refused")
+
+
+def group_members(settings: Settings) -> list[str]:
+    """Names of the group's members, for people; none where it is empty or does not exist.
+
+    Raises `ConfigError`, `FatalGroupError`.
+    """
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        members = session.described().members
+    return [each.instance_id or f"{each.client_id} at {each.host.removeprefix('/')}" for each in members]
+
+
+def wait_until_empty(settings: Settings, seconds: float) -> None:
+    """Wait up to `seconds` for the members to leave. Raises `FatalGroupError` where they do not."""
+    deadline = time.monotonic() + seconds
+    while members := group_members(settings):
+        if time.monotonic() >= deadline:
+            raise FatalGroupError(
+                f"group {settings.group.id!r} has {len(members)} member(s): {', '.join(sorted(members)[:5])}. Stop the "
+                f"live service first (--wait waits for it). A static member stays until its session times out: "
+                f"kunicorn leave removes it"
+            )
+        time.sleep(min(_PAUSE, max(0.05, deadline - time.monotonic())))

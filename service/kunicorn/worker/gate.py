@@ -1,0 +1,250 @@
+"""What a handler's settings put before its calls in a worker: a circuit breaker, a rate limit. A handler without either
+has no gate, and nothing of this is on the way of its records.
+
+A gate that is shut starts nothing of its handler: records stay queued, or wait by `Failures` where they were tried
+already, and no try counts. A stop, a drain or a lost session finds them as it finds any that are not begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import Message
+
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.load import error_message
+from kunicorn.handler.retry import Expired, find
+from kunicorn.ipc.clock import NANOSECONDS, now_ns, wall_ms
+from kunicorn.observe import catalogue as c
+from kunicorn.text import utc
+from kunicorn.worker.circuit_breaker import CircuitBreaker, Limits, State
+from kunicorn.worker.progress import InFlight
+from kunicorn.worker.rate_limit import RateLimit, rate_limit_of
+from kunicorn.worker.scheduler import UNLIMITED
+from kunicorn.worker.stats import Counters
+
+log = logging.getLogger("kunicorn.worker")
+
+CIRCUIT_BREAKER = "circuit_breaker"
+RATE_LIMIT = "rate_limit"
+"""What `/status` and metrics call such waits."""
+_NS_PER_MS = 1_000_000
+_NO_CALL = (Undecodable, NotDecodableYet, Expired)
+"""The handler was not called: they say nothing of what it needs."""
+
+
+class Held(NamedTuple):
+    """Wait of records that were about to start, until so many nanoseconds of the clock."""
+
+    until: int
+    waits_for: str
+    why: str
+
+
+class Shut(NamedTuple):
+    """Why a gate is shut."""
+
+    waits_for: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Circuit:
+    """A circuit breaker, and the failures that count for it."""
+
+    breaker: CircuitBreaker
+    exceptions: tuple[type[BaseException], ...]
+
+
+def _never() -> Circuit:
+    """Of a handler that has only a rate limit: no failure counts, so it stays closed."""
+    return Circuit(CircuitBreaker(Limits(NANOSECONDS, 1, 1.0, 1, 1)), ())
+
+
+class Gate:
+    """The gate of one handler in one worker. Caller: any thread, also under the table's lock."""
+
+    def __init__(self, handler: str, circuit: Circuit | None, rate: RateLimit | None, counters: Counters) -> None:
+        """`handler`: its entry point."""
+        self._handler = handler
+        circuit = circuit or _never()
+        self._breaker, self._exceptions = circuit.breaker, circuit.exceptions
+        self._rate = rate
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._probe: InFlight | None = None
+        self._why = ""
+
+    # -- before a call -----------------------------------------------------------------------------------------------
+
+    def room(self, now: int) -> int:
+        """Number of records that may start now; 0: the gate is shut."""
+        with self._lock:
+            if not (room := self._room_of_circuit(now)) or self._rate is None:
+                return room
+            return min(room, self._rate.room(now))
+
+    def _room_of_circuit(self, now: int) -> int:
+        match self._breaker.look(now):
+            case State.CLOSED:
+                return UNLIMITED
+            case State.OPEN:
+                return 0
+            case State.HALF_OPEN:
+                return 1 if self._probe is None else 0
+
+    def admitted(self, flight: InFlight, now: int) -> int:
+        """Number of the flight's leading records that may start. Caller: before `took`."""
+        with self._lock:
+            return len(flight.messages) if self._rate is None else self._rate.admitted(flight, now)
+
+    def hold(self, flight: InFlight, now: int) -> Held:
+        """The wait of a flight of which no record may start."""
+        with self._lock:
+            assert self._rate is not None
+            wait_ns = self._rate.hold_ns(flight, now)
+            at = utc(wall_ms() + wait_ns // _NS_PER_MS, "milliseconds")
+            why = f"offset {flight.offset} waits until {at}: its key is limited to {self._rate.per_second:g} a second"
+            return Held(now + wait_ns, RATE_LIMIT, why)
+
+    def took(self, flight: InFlight, now: int) -> None:
+        """Note that these records start."""
+        with self._lock:
+            if self._rate is not None:
+                self._rate.took(len(flight.messages), now)
+            if self._breaker.state is State.HALF_OPEN and self._probe is None:
+                self._probe = flight
+
+    def took_beside(self, flight: InFlight, now: int) -> None:
+        """Note that these records are in a call that has begun with others."""
+        with self._lock:
+            if self._rate is not None:
+                self._rate.took_beside(len(flight.messages), now)
+
+    def unused(self, messages: Sequence[Message], now: int) -> None:
+        """Note records that started and did not come to the handler."""
+        if self._rate is not None:
+            with self._lock:
+                self._rate.unused(messages, now)
+
+    def patience(self, now: int, longest: float) -> float:
+        """Seconds until the gate may open, at most `longest`."""
+        with self._lock:
+            wait_ns = self._rate.wait_ns(now) if self._rate is not None else 0
+            if self._breaker.look(now) is State.OPEN:
+                wait_ns = max(wait_ns, self._breaker.until - now)
+            return min(longest, wait_ns / NANOSECONDS) if wait_ns else longest
+
+    def change_rate(self, per_second: float, burst: float, now: int) -> None:
+        """Go on at another rate: the supervisor has dealt it out anew."""
+        with self._lock:
+            if self._rate is not None:
+                self._rate.change(per_second, burst, now)
+
+    def rate_use(self) -> tuple[float, int] | None:
+        """What was used of the rate since the start, and how often something waited; None: there is no limit."""
+        with self._lock:
+            return self._rate.use() if self._rate is not None else None
+
+    # -- behind a call -----------------------------------------------------------------------------------------------
+
+    def succeeded(self, flight: InFlight, calls: int, now: int) -> None:
+        """Note calls that did not fail."""
+        with self._lock:
+            self._ended(flight, calls, None, now)
+
+    def failed(self, flight: InFlight, error: BaseException, now: int) -> int | None:
+        """Note a failed call. Returns until when (nanoseconds) its records are to wait, as the call counts as no try;
+        None: what becomes of them is for others to say."""
+        if isinstance(error, _NO_CALL):
+            self.withdrawn(flight)
+            return None
+        counts = isinstance(error, self._exceptions)
+        with self._lock:
+            self._ended(flight, 1, error if counts else None, now)
+            if not counts or self._breaker.state is State.CLOSED:
+                return None
+            return max(now, self._breaker.until)
+
+    def withdrawn(self, flight: InFlight) -> None:
+        """Note that these records have left the handler's hands, and nothing was learnt by that."""
+        with self._lock:
+            if self._probe is flight:
+                self._probe = None
+
+    def _ended(self, flight: InFlight, calls: int, error: BaseException | None, now: int) -> None:
+        breaker, before = self._breaker, self._breaker.state
+        if self._probe is flight:
+            self._probe = None
+            breaker.probed(now, failed=error is not None)
+        else:
+            breaker.called(calls, 0 if error is None else 1, now)
+        if breaker.state is not before:
+            self._tell(before, error, now)
+
+    # -- for people ----------------------------------------------------------------------------------------------------
+
+    @property
+    def broken(self) -> bool:
+        """Whether the circuit is not closed."""
+        return self._breaker.state is not State.CLOSED
+
+    def shut(self, now: int) -> Shut | None:
+        """Why nothing starts; None: the gate is open."""
+        with self._lock:
+            if self._breaker.state is State.CLOSED:
+                return self._shut_by_rate(now)
+            if self._breaker.state is State.OPEN:
+                at = utc(wall_ms() + max(0, self._breaker.until - now) // _NS_PER_MS, "milliseconds")
+                return Shut(CIRCUIT_BREAKER, f"the circuit breaker is open until {at}: {self._why}")
+            return Shut(CIRCUIT_BREAKER, f"the circuit breaker probes with single records: {self._why}")
+
+    def _shut_by_rate(self, now: int) -> Shut | None:
+        if self._rate is None or not (wait_ns := self._rate.wait_ns(now)):
+            return None
+        return Shut(
+            RATE_LIMIT, f"limited to {self._rate.per_second:g} a second here: the next in {wait_ns / NANOSECONDS:.3f} s"
+        )
+
+    def handling_time(self, now: int) -> int:
+        """See `CircuitBreaker`."""
+        with self._lock:
+            return self._breaker.handling_time(now)
+
+    def _tell(self, before: State, error: BaseException | None, now: int) -> None:
+        if error is None:
+            log.info(f"the circuit breaker of {self._handler} is closed again: a probe succeeded")
+            return
+        said = f"{type(error).__name__}: {error_message(error)}".removesuffix(": ")
+        seconds = (self._breaker.until - now) / NANOSECONDS
+        if before is State.CLOSED:
+            calls, failures = self._breaker.counted(now)
+            self._why = f"{failures} of {calls} calls failed, the last with {said}"
+            self._counters.count(c.CIRCUIT_OPENED, 1, self._handler)
+            log.warning(f"the circuit breaker of {self._handler} is open for {seconds:.3f} s: {self._why}")
+        else:
+            self._why = f"a probe failed with {said}"
+            log.warning(f"the circuit breaker of {self._handler} stays open for {seconds:.3f} s more: {self._why}")
+
+
+def gate_of(config: HandlerConfig, counters: Counters) -> Gate | None:
+    """The handler's gate; None where its settings ask for none. Raises `ConfigError` for an exception class that does
+    not exist. Caller: after the handler's import.
+    """
+    circuit = _circuit_of(config)
+    rate = rate_limit_of(config, now_ns())
+    return None if circuit is None and rate is None else Gate(config.entrypoint, circuit, rate, counters)
+
+
+def _circuit_of(config: HandlerConfig) -> Circuit | None:
+    if (told := config.circuit_breaker) is None:
+        return None
+    limits = Limits(
+        told.window_ms * _NS_PER_MS, told.min_calls, told.failure_share, told.open_ms * _NS_PER_MS, told.probes
+    )
+    return Circuit(CircuitBreaker(limits), tuple(find(name, "handler.circuit_breaker") for name in told.exceptions))

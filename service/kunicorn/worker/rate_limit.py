@@ -1,0 +1,165 @@
+"""Rate limit of one handler in one worker: a token bucket for all its records, or one for each key. Not locked: `Gate`
+has the lock.
+
+With one bucket nothing of the handler starts while it is empty. With one for each key only the records of a key wait
+that is ahead of its rate, and with them their partition, or lane. Such a record has taken its token in advance, so that
+of many that wait each has a time of its own, and none is looked at in vain.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from confluent_kafka import Message
+
+from kunicorn.handler.config import HandlerConfig, RateLimiting
+from kunicorn.worker.progress import InFlight
+from kunicorn.worker.scheduler import UNLIMITED
+from kunicorn.worker.token_bucket import TokenBucket
+
+_MOST_KEYS = 10_000
+"""Buckets beyond so many are looked through for full ones, which are as good as new."""
+
+
+class RateLimit:
+    """One bucket for all records of the handler."""
+
+    def __init__(self, told: RateLimiting, config: HandlerConfig, now: int) -> None:
+        self.per_second = told.per_second
+        self._batches = config.batches
+        self._by_call = told.counts == "calls" and config.batches
+        self._bucket = TokenBucket(told.per_second, told.burst, now)
+        self._used = 0.0
+        self._waits = 0
+
+    def room(self, now: int) -> int:
+        """Number of records that may start; a batch is not cut for it."""
+        tokens = self._bucket.tokens(now)
+        if tokens < 1:
+            self._waits += 1
+            return 0
+        return UNLIMITED if self._batches else int(tokens)
+
+    def took(self, records: int, now: int) -> None:
+        """Note that so many records start together."""
+        cost = 1 if self._by_call else records
+        self._bucket.take(cost, now)
+        self._used += cost
+
+    def took_beside(self, records: int, now: int) -> None:
+        """Note that so many records are in a call that was counted with others."""
+        if not self._by_call:
+            self.took(records, now)
+
+    def unused(self, messages: Sequence[Message], now: int) -> None:
+        """Note records that started and were not handled: they start again."""
+        if not self._by_call:
+            self._bucket.take(-len(messages), now)
+            self._used -= len(messages)
+
+    def admitted(self, flight: InFlight, now: int) -> int:
+        """Number of the flight's leading records that may start, which have their tokens from now on."""
+        return len(flight.messages)
+
+    def wait_ns(self, now: int) -> int:
+        """Time until something may start."""
+        return self._bucket.wait_ns(now)
+
+    def hold_ns(self, flight: InFlight, now: int) -> int:
+        """Never asked: whatever starts may start as a whole."""
+        raise AssertionError(flight)
+
+    def change(self, per_second: float, burst: float, now: int) -> None:
+        """Go on at another rate."""
+        self.per_second = per_second
+        self._bucket.change(per_second, burst, now)
+
+    def use(self) -> tuple[float, int]:
+        """Tokens used since the start, and how often something waited for one."""
+        return self._used, self._waits
+
+
+class KeyedRateLimit(RateLimit):
+    """A bucket for each key, or each value of a header; records without one have one together."""
+
+    def __init__(self, told: RateLimiting, config: HandlerConfig, now: int) -> None:
+        super().__init__(told, config, now)
+        self._burst = told.burst
+        self._key = _key_of(told.header)
+        self._buckets: OrderedDict[object, TokenBucket] = OrderedDict()
+
+    def room(self, now: int) -> int:
+        return UNLIMITED
+
+    def took(self, records: int, now: int) -> None:
+        self._used += records
+
+    def unused(self, messages: Sequence[Message], now: int) -> None:
+        for message in messages:
+            self._bucket_of(message, now).take(-1, now)
+
+    def admitted(self, flight: InFlight, now: int) -> int:
+        # The first may have waited for the token that it has.
+        count = flight.paid
+        flight.paid = 0
+        for message in flight.messages[count:]:
+            bucket = self._bucket_of(message, now)
+            if bucket.tokens(now) < 1:
+                break
+            bucket.take(1, now)
+            count += 1
+        return count
+
+    def hold_ns(self, flight: InFlight, now: int) -> int:
+        """How long the flight's first record is to wait; it has its token from then on."""
+        bucket = self._bucket_of(flight.messages[0], now)
+        wait = bucket.wait_ns(now)
+        bucket.take(1, now)
+        flight.paid = 1
+        self._waits += 1
+        return wait
+
+    def wait_ns(self, now: int) -> int:
+        return 0
+
+    def change(self, per_second: float, burst: float, now: int) -> None:
+        self.per_second, self._burst = per_second, burst
+        for bucket in self._buckets.values():
+            bucket.change(per_second, burst, now)
+
+    def _bucket_of(self, message: Message, now: int) -> TokenBucket:
+        key = self._key(message)
+        if (bucket := self._buckets.get(key)) is None:
+            if len(self._buckets) >= _MOST_KEYS:
+                self._forget_full(now)
+            bucket = self._buckets[key] = TokenBucket(self.per_second, self._burst, now)
+        self._buckets.move_to_end(key)
+        return bucket
+
+    def _forget_full(self, now: int) -> None:
+        """Forget the buckets that are full, beginning with those used longest ago, until half are left."""
+        for key, bucket in list(self._buckets.items()):
+            if len(self._buckets) <= _MOST_KEYS // 2:
+                return
+            if bucket.is_full(now):
+                del self._buckets[key]
+
+
+def _key_of(header: str | None) -> Callable[[Message], object]:
+    if header is None:
+        return lambda message: message.key()
+
+    def value(message: Message) -> object:
+        headers: Any = message.headers() or ()
+        return next((value for name, value in headers if name == header), None)
+
+    return value
+
+
+def rate_limit_of(config: HandlerConfig, now: int) -> RateLimit | None:
+    """The handler's rate limit; None where its settings ask for none."""
+    if (told := config.rate_limit) is None:
+        return None
+    return KeyedRateLimit(told, config, now) if told.per == "key" else RateLimit(told, config, now)

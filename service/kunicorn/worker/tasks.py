@@ -1,0 +1,169 @@
+"""The executor of an `async def` handler with several calls at a time: one event loop in a thread of its own, which
+turns as long as the worker lives, so that the handler's background tasks do, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from kunicorn.handler.call import awaited, interrupted, uncancel
+from kunicorn.handler.decode.forms import Form, argument_of
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.worker.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.progress import InFlight, Slots
+from kunicorn.worker.threads import die, raise_in
+
+_CLOSING_SECONDS = 1.0
+_IN_A_ROW = 50
+"""So many records may a handler that never waits keep the loop from everything else."""
+
+
+class AsyncioExecutor:
+    def __init__(self, handle: Callable[[Any], Any], form: Form, on_return: Returned) -> None:
+        self._handle = handle
+        self._form = form
+        self._on_return = on_return
+        self._work: Work
+        self._loop = uvloop.new_event_loop()
+        self._tasks: dict[InFlight, asyncio.Task[None]] = {}
+        self._interruptions: dict[InFlight, BaseException] = {}
+        self._raised_for: InFlight | None = None
+        """For whose sake an interruption was raised in the loop's thread last, where it has not come out of a call."""
+        self._filling = False
+        self._hook: concurrent.futures.Future[Any] | None = None
+        """The one that runs."""
+        self._thread = threading.Thread(target=self._turn, name="handlers", daemon=True)
+        self._thread.start()
+
+    def begin(self, table: Supply, slots: Slots, loop: Told) -> None:
+        self._work = work_of(table, slots, loop)
+
+    def wake(self) -> None:
+        if not self._filling and self._work.startable():
+            self._filling = True
+            self._loop.call_soon_threadsafe(self._fill)
+
+    def interrupt(self, flight: InFlight, error: BaseException, offset: int) -> None:
+        """See `Executor`. A handler that waits is cancelled; one that computes holds up the loop, and meets the error
+        where it is."""
+        task = self._tasks.get(flight)
+        if task is None:
+            return
+        self._interruptions[flight] = error
+        if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
+            self._raised_for = flight
+            raise_in(self._thread.ident, type(error))
+        else:
+            self._loop.call_soon_threadsafe(self._cancel, flight)
+
+    def interrupt_hook(self, error: BaseException) -> None:
+        if self._hook is not None:
+            self._hook.cancel()
+        raise error
+
+    def calling(self) -> tuple[InFlight, int] | None:
+        if threading.current_thread() is not self._thread or (me := asyncio.current_task(self._loop)) is None:
+            return None
+        return next(((flight, flight.offset) for flight, task in self._tasks.items() if task is me), None)
+
+    def run(self, returned: Any) -> Any:
+        if not inspect.isawaitable(returned):
+            return returned
+        self._hook = asyncio.run_coroutine_threadsafe(awaited(returned), self._loop)
+        try:
+            return self._hook.result()
+        finally:
+            self._hook = None
+
+    def close(self) -> None:
+        """See `Executor`. The handler's remaining tasks see their cancellation."""
+        done: concurrent.futures.Future[None] = asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop)
+        done.result(2 * _CLOSING_SECONDS)
+
+    async def _cancel_rest(self) -> None:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
+
+    def _turn(self) -> None:
+        """Body of the loop's thread. What a background task raises that is no `Exception` (SystemExit) stops the
+        loop.
+        """
+        asyncio.set_event_loop(self._loop)
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue
+
+    def _fill(self) -> None:
+        """Start records while there are free slots. Caller: the loop."""
+        self._filling = False
+        try:
+            while (flight := self._work.start_next()) is not None:
+                self._loop.create_task(self._serve(flight))
+        except BaseException:
+            die()
+
+    def _cancel(self, flight: InFlight) -> None:
+        """Caller: the loop, so that the task has this record and not the next one."""
+        if (task := self._tasks.get(flight)) is not None:
+            task.cancel("the handler is interrupted by kunicorn")
+
+    async def _serve(self, flight: InFlight | None) -> None:
+        """Body of one task: a record after the other, until there is none. A new task for each costs a third more."""
+        task = asyncio.current_task()
+        assert task is not None
+        served = 0
+        while flight is not None:
+            served += 1
+            if served % _IN_A_ROW == 0:
+                await asyncio.sleep(0)
+            self._tasks[flight] = task
+            error = await self._call(flight, task)
+            try:
+                del self._tasks[flight]
+                if error is None:
+                    flight = self._work.finish(flight)
+                else:
+                    self._work.fail(flight, error)
+                    flight = self._work.start_next()
+                if self._work.startable():
+                    self._fill()
+            except BaseException:
+                die()
+
+    async def _call(self, flight: InFlight, task: asyncio.Task[None]) -> BaseException | None:
+        """Failure of one call: the exception of the handler, or the one said in its place; None without."""
+        if flight.poison:
+            return Poisoned()
+        try:
+            self._on_return(flight, await self._handle(argument_of(self._form, flight.messages[0])))
+        except BaseException as error:
+            return self._met(flight, error)
+        finally:
+            self._interruptions.pop(flight, None)
+            uncancel(task)
+        return None
+
+    def _met(self, flight: InFlight, error: BaseException) -> BaseException:
+        """Failure of a call that raised this. Caller: the loop.
+
+        Between the look at whose turn it is and the interruption the loop may have gone on to another record, which is
+        hit then: that is no failed try, it is handled again, as at a drain deadline.
+        """
+        meant = self._interruptions.get(flight)
+        if isinstance(error, DrainDeadline | HandlerTimeout):
+            raised_for, self._raised_for = self._raised_for, None
+            if meant is None and raised_for is not None:
+                return DrainDeadline()
+        return interrupted(error, meant)

@@ -1,0 +1,85 @@
+"""Scenarios of Secrets that change under a running release; the brokers ask for what is new."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+from tests.kafka.secured import PASSWORDS
+from tests.kubernetes.brokers import SecuredBrokers
+from tests.kubernetes.lifecycle import wait_on_disk
+from tests.kubernetes.release import WITHIN, Release
+from tests.kubernetes.scene import Scene
+
+USER, NEXT_PASSWORD = "alice", "distinctive-tw1ce"
+LOGIN, TLS = "orders-kafka", "orders-kafka-tls"
+
+
+def password_changed(scene: Scene) -> None:
+    """The password is changed at the brokers and in the Secret; then the broker restarts, and every client logs in
+    anew. No pod is restarted."""
+    brokers = scene.given.brokers
+    assert isinstance(brokers, SecuredBrokers)
+    brokers.allow_group(USER, scene.topic)
+    secret(scene, LOGIN, {"password": PASSWORDS[USER].encode()})
+    secret(scene, TLS, {"ca.crt": brokers.certificates.ca.read_bytes()})
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER}
+    auth = {"sasl": {"existingSecret": LOGIN}, "tls": {"existingSecret": TLS}}
+    release = scene.installed({"config": {"kafka": login}, "auth": auth})
+    pods = release.names()
+    brokers.set_password(USER, NEXT_PASSWORD)
+    secret(scene, LOGIN, {"password": NEXT_PASSWORD.encode()})
+    _in_pods(scene, release, "/etc/kunicorn/sasl/password", NEXT_PASSWORD)
+    scene.hurts(*pods)
+    brokers.broker(1).stop()
+    brokers.broker(1).start()
+    brokers.wait_until_ready(WITHIN)
+    scene.wait_whole(2)
+    scene.wait_handled_on()
+    assert release.names() == pods, "a pod was replaced"
+    assert release.restarts() == 0, "a container was restarted"
+
+
+def certificate_changed(scene: Scene) -> None:
+    """The Secret gets the certificate of another client, the pods are replaced, and the first client's rights end."""
+    brokers = scene.given.brokers
+    assert isinstance(brokers, SecuredBrokers)
+    files = brokers.certificates
+    files.sign_client("client-2")
+    for client in ("client", "client-2"):
+        brokers.allow_group(f"CN={client}", scene.topic)
+
+    def pair(client: str) -> dict[str, bytes]:
+        return {
+            "ca.crt": files.ca.read_bytes(),
+            "tls.crt": files.certificate(client).read_bytes(),
+            "tls.key": files.key(client).read_bytes(),
+        }
+
+    secret(scene, TLS, pair("client"))
+    kafka = {"security_protocol": "SSL", "bootstrap_servers": [brokers.server("MTLS", brokers.host)]}
+    auth = {"tls": {"existingSecret": TLS, "certKey": "tls.crt", "keyKey": "tls.key"}}
+    release = scene.installed({"config": {"kafka": kafka}, "auth": auth})
+    secret(scene, TLS, pair("client-2"))
+    certificate = files.certificate("client-2").read_text().split()[-4]
+    _in_pods(scene, release, "/etc/kunicorn/tls/tls.crt", certificate)
+    release.restart()
+    scene.wait_whole(2)
+    brokers.forbid("CN=client")
+    scene.wait_handled_on(300)
+    scene.wait_whole(2)
+
+
+def secret(scene: Scene, name: str, data: dict[str, bytes]) -> None:
+    """Make it, or change it."""
+    packed = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    metadata: dict[str, Any] = {"name": name, "namespace": scene.namespace}
+    scene.cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": packed})
+
+
+def _in_pods(scene: Scene, release: Release, path: str, words: str) -> None:
+    began = time.monotonic()
+    for pod in release.names():
+        wait_on_disk(release, pod, path, words)
+    scene.notes.append(f"in the pods after {time.monotonic() - began:.0f} s")

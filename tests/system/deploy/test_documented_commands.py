@@ -1,0 +1,62 @@
+"""The commands and values that README.md and docs/operations.md show for deploying, run as they stand there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.charts import HELMS, ROOT, Rendered, judged
+from tests.deploy.tools import Tools
+
+OPERATIONS = ROOT / "docs" / "operations.md"
+_INSTALL = re.compile(r"^helm install .*(?:\\\n.*)*", flags=re.MULTILINE)
+
+
+def installs(page: Path) -> list[list[str]]:
+    """Arguments of every `helm install` of a page, without its comments."""
+    return [shlex.split(command, comments=True)[2:] for command in _INSTALL.findall(page.read_text())]
+
+
+def values_of(page: Path, directory: Path) -> Path:
+    """The values.yaml that a page shows, as a file in `directory`."""
+    (shown,) = re.findall(r"^```yaml\n(# values\.yaml\n.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    file = directory / "values.yaml"
+    file.write_text(shown)
+    return file
+
+
+def rendered(tools: Tools, helm: str, arguments: list[str], scratch: Path) -> Rendered:
+    """What `helm install` with these arguments would send to the cluster, from the repository's directory."""
+    given = [str(ROOT / each) if (ROOT / each).exists() else each for each in arguments]
+    done = tools.run(helm, "template", *given)
+    assert done.returncode == 0, done.stderr
+    (release,) = judged(tools, done.stdout, scratch=scratch)
+    return release
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_the_command_of_the_readme_installs_the_example_in_a_group_of_its_own(
+    tools: Tools, helm: str, tmp_path: Path
+) -> None:
+    (arguments,) = installs(ROOT / "README.md")
+    release = rendered(tools, helm, arguments, tmp_path)
+    assert release.problems == []
+    assert f"docker push {release.container()['image']}\n" in (ROOT / "README.md").read_text(), (
+        "it runs what was pushed"
+    )
+    assert 'id = "kunicorn-example"' in release.config()
+    assert 'topics = ["kunicorn-example"]' in release.config(), "nobody's records are handled by an example"
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_the_command_and_the_values_of_the_guide_make_a_release(tools: Tools, helm: str, tmp_path: Path) -> None:
+    (arguments,) = installs(OPERATIONS)
+    values = values_of(OPERATIONS, tmp_path)
+    release = rendered(tools, helm, [str(values) if each == "values.yaml" else each for each in arguments], tmp_path)
+    assert release.problems == []
+    assert release.container()["image"] == "registry.example.com/shop/orders:2026.11.1"
+    memory = release.container()["resources"]["requests"]["memory"]
+    assert f"= {memory.removesuffix('Mi')} MiB" in OPERATIONS.read_text()

@@ -1,0 +1,63 @@
+"""Filters before each way of calling a handler, in a real service: what comes through is handled once, all of it is
+committed, and what does not come through is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from kunicorn.commands.demo.judge import Audit
+from kunicorn.positions import TopicPartition
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess, Members
+from tests.system.producing import committed_offsets, end_offsets
+
+PARTITIONS, RECORDS = 2, 1000
+WAYS: Mapping[str, dict[str, Any]] = {
+    "records": {"entrypoint": "tests.system.handlers.audited:handle"},
+    "batches": {"entrypoint": "tests.system.handlers.audited:handle_batch", "mode": "batch"},
+    "threads": {"entrypoint": "tests.system.handlers.audited:handle", "concurrency": 8},
+    "tasks": {"entrypoint": "tests.system.handlers.audited:handle_async"},
+}
+FILTERS = """
+[[handler.filters]]
+name = "wanted"
+on = "header:type"
+one_of = ["order"]
+"""
+
+
+def counted(member: MemberProcess) -> float:
+    """Records that the filter has dropped, as /metrics says."""
+    lines = [line for line in member.get("/metrics")[1].splitlines() if line.startswith("kunicorn_filtered_records_")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines if 'filter="wanted"' in line)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_comes_through_is_handled_once_and_the_rest_is_counted_and_committed(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], way: str
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    wanted: dict[TopicPartition, Collection[int]] = {}
+    for partition in range(PARTITIONS):
+        for number in range(RECORDS):
+            kind = "order" if number % 3 == 0 else "refund"
+            producer.produce(topic, str(number), headers={"type": kind}, partition=partition)
+        # The last record of each partition does not come through: its offset is committed nevertheless.
+        wanted[TopicPartition(topic, partition)] = set(range(0, RECORDS, 3))
+        producer.produce(topic, "last", partition=partition)
+    assert producer.flush(20) == 0
+    members = members_of(kafka.bootstrap, topic, workers=2, settings={"handler": WAYS[way]})
+    member = members.start(more=FILTERS)
+    passed_by = PARTITIONS * (RECORDS + 1) - sum(map(len, wanted.values()))
+    member.wait(lambda: counted(member) == passed_by, "all filtered records counted", 60)
+    ends = end_offsets(kafka.bootstrap, topic, PARTITIONS)
+    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS) == ends, "the commits", 60)
+    assert member.stop(within=30) == 0
+    report = Audit(members.audit).check(wanted, ())
+    assert report.holds, report
+    assert report.repeated == ()

@@ -1,0 +1,76 @@
+"""Middlewares around each way of calling a handler, in a real service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.system.members import Members
+from tests.system.producing import produce
+
+MODULE = """
+import asyncio
+import os
+
+NOTED = os.open("noted", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def note(text):
+    os.write(NOTED, (text + "\\n").encode())
+
+
+class Noting:
+    def setup(self, worker, options):
+        note("set up")
+
+    def __call__(self, call):
+        yield
+        for record in call.records:
+            note(f"around {call.partition} {record.offset} {type(call.outcome).__name__}")
+
+    def teardown(self):
+        note("torn down")
+
+
+def handle(record):
+    note(f"handle {record.partition} {record.offset}")
+
+
+def handle_batch(batch):
+    for record in batch:
+        handle(record)
+
+
+async def handle_async(record):
+    await asyncio.sleep(0)
+    handle(record)
+"""
+WAYS: dict[str, dict[str, Any]] = {
+    "records": {"entrypoint": "noting:handle"},
+    "batches": {"entrypoint": "noting:handle_batch", "mode": "batch"},
+    "threads": {"entrypoint": "noting:handle", "concurrency": 8, "ordering": "none"},
+    "tasks": {"entrypoint": "noting:handle_async"},
+}
+RECORDS = 200
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_record_is_handled_within_its_middleware_and_workers_set_it_up_and_tear_it_down(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path, way: str
+) -> None:
+    kafka.create_topic(topic, 2)
+    produce(kafka.bootstrap, topic, RECORDS)
+    (tmp_path / "noting.py").write_text(MODULE)
+    handler = {"handler": {**WAYS[way], "middlewares": ["noting:Noting"]}}
+    job = members_of(kafka.bootstrap, topic, workers=2, settings=handler).start(options=["--until-end"])
+    assert job.exit_code(within=60) == 0
+    noted = (tmp_path / "noted").read_text().splitlines()
+    handled = sorted(line.removeprefix("handle ") for line in noted if line.startswith("handle"))
+    around = sorted(line.removeprefix("around ").removesuffix(" Done") for line in noted if line.startswith("around"))
+    assert len(handled) == RECORDS
+    assert around == handled
+    assert noted.count("set up") == noted.count("torn down") == 2

@@ -1,0 +1,95 @@
+"""Our own fetcher in real workers: with kills, a rebalance and a broker that is away, every record is handled in order
+and committed, by handlers of columns and of batches alike.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.system.group.journal import handled_up_to, judgement
+from tests.system.members import _IMPORTABLE, MemberProcess, Members
+from tests.system.producing import produce
+
+PARTITIONS = 8
+RECORDS = 10_000
+ENV = {"KUNICORN_HANDLER_MS": "20"}
+OWN = {"kafka": {"fetcher": "own"}}
+MODES = {
+    "arrow": {"entrypoint": "kunicorn.commands.demo.columnar:handle", "mode": "arrow", "batch_max_records": 100},
+    "across": {
+        "entrypoint": "kunicorn.commands.demo.columnar:handle",
+        "mode": "arrow",
+        "batch_max_records": 100,
+        "batch_max_ms": 50,
+        "batch_across_partitions": True,
+    },
+    "batch": {"entrypoint": "kunicorn.commands.demo.audit:handle_batch", "mode": "batch", "batch_max_records": 100},
+}
+
+
+def handled(*members: MemberProcess) -> int:
+    return sum(map(handled_up_to, members))
+
+
+@pytest.mark.parametrize(
+    ("mode", "fetcher"), [("arrow", "own"), ("across", "own"), ("across", "librdkafka"), ("batch", "own")]
+)
+def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], mode: str, fetcher: str
+) -> None:
+    """Invariants 1, 4, 6 and 8."""
+    kafka.create_topic(topic, PARTITIONS)
+    produce(kafka.bootstrap, topic, RECORDS)
+    members = members_of(
+        kafka.bootstrap, topic, settings={"kafka": {"fetcher": fetcher}, "handler": MODES[mode]}, env=ENV
+    )
+    first = members.start()
+    first.wait(lambda: handled(first) > 1_000, "a part of the backlog", 60)
+    killed = [first.workers()[0]["pid"]]
+    os.kill(killed[0], signal.SIGKILL)
+    first.wait(lambda: handled(first) > 3_000, "more of it, after a kill", 60)
+    second = members.start()
+    second.wait(lambda: second.partitions("running"), "partitions of the second member", 60)
+    killed.append(second.workers()[0]["pid"])
+    os.kill(killed[1], signal.SIGKILL)
+    first.wait(lambda: handled(first, second) == RECORDS, "the rest", 120)
+    assert [first.stop(), second.stop()] == [0, 0]
+    report = judgement(kafka, members, topic, PARTITIONS, killed=killed)
+    assert report.handled == RECORDS
+    assert all(report.handled_by.values())
+
+
+def test_a_broker_that_restarts_is_fetched_from_again(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
+) -> None:
+    kafka = kafka_factory()
+    kafka.create_topic(topic, PARTITIONS)
+    produce(kafka.bootstrap, topic, RECORDS)
+    members = members_of(kafka.bootstrap, topic, settings={**OWN, "handler": MODES["arrow"]}, env=ENV)
+    member = members.start()
+    member.wait(lambda: handled(member) > 1_000, "a part of the backlog", 60)
+    broker = kafka.broker(1)
+    broker.kill()
+    broker.start()
+    kafka.wait_until_ready()
+    produce(kafka.bootstrap, topic, RECORDS)
+    member.wait(lambda: member.lag() == 0 and handled(member) == 2 * RECORDS, "the rest", 120)
+    assert member.stop() == 0
+    assert judgement(kafka, members, topic, PARTITIONS).handled == 2 * RECORDS
+
+
+def test_without_the_decoder_the_service_says_what_to_install(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path
+) -> None:
+    kafka.create_topic(topic, 1)
+    (tmp_path / "kunicorn_columns.py").write_text("raise ModuleNotFoundError('no', name='kunicorn_columns')\n")
+    hidden = {"PYTHONPATH": os.pathsep.join([_IMPORTABLE, str(tmp_path)])}
+    member = members_of(kafka.bootstrap, topic, settings={**OWN, "handler": MODES["arrow"]}, env=hidden).start()
+    assert member.exit_code(60) == 2
+    assert "kunicorn_columns-*.whl" in member.output()

@@ -1,0 +1,76 @@
+"""Records that wait as their handler says: no try counts, all else goes on, whatever happens to the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kunicorn.ipc import clock
+from tests.system.members import MemberProcess
+from tests.system.scene import Scene
+from tests.waiting import wait_until
+
+SceneMaker = Callable[..., Scene]
+THREADS = {"concurrency": 4}
+ONE_TRY: dict[str, Any] = {"max_attempts": 1, "on_failure": "halt"}
+
+
+def waits(stage: Scene, member: MemberProcess) -> bool:
+    line = f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="wait"}} 1.0'
+    return line in member.get("/metrics")[1]
+
+
+@pytest.mark.parametrize("handling", [{}, THREADS, {"mode": "batch"}], ids=["one in hand", "threads", "batches"])
+def test_a_record_waits_with_its_partition_and_counts_no_try_and_a_stop_does_not_wait(
+    scene: SceneMaker, handling: dict[str, Any]
+) -> None:
+    handler = "marked:handle_batch" if handling.get("mode") == "batch" else "marked:handle"
+    stage: Scene = scene(2, workers=1, handler=handler, settings={"handler": {**ONE_TRY, **handling}})
+    member = stage.members.start()
+    member.wait_running(2)
+    stage.send(0, "fine")
+    stage.wait_handled(0, 0, member)
+    stage.send(0, "wait 0.1")
+    member.wait(lambda: waits(stage, member), "the record to wait", 60)
+    stage.send(1, *["flows"] * 200)
+    stage.wait_handled(1, 199, member, within=60)
+    told = next(p for p in member.partitions("running") if p["partition"] == 0)
+    assert told["reason"].startswith("offset 1 waits until 20")
+    assert told["reason"].endswith(": the shop is closed")
+    member.wait(lambda: len(stage.begun(0, 1)) > 5, "it to come to the handler again and again", 60)
+    assert (
+        f'kunicorn_handler_failures_total{{group="{stage.topic}",topic="{stage.topic}"}} 0.0'
+        in member.get("/metrics")[1]
+    )
+    began = clock.now()
+    assert member.stop() == 0
+    assert clock.now() - began < 60
+    assert stage.committed() == {0: 1, 1: 200}
+    report = stage.judge(except_from=[(0, 1)])
+    assert report.holds, report
+
+
+def test_what_waits_for_an_hour_begins_anew_with_the_partitions_next_owner(scene: SceneMaker) -> None:
+    stage: Scene = scene(2, workers=1, settings={"handler": ONE_TRY})
+    first = stage.members.start()
+    first.wait_running(2)
+    for partition in (0, 1):
+        stage.send(partition, "fine", "wait 3600", "behind it")
+    first.wait(lambda: stage.begun(0, 1) and stage.begun(1, 1), "both partitions to wait", 60)
+    second = stage.members.start()
+    second.wait(lambda: second.partitions("running"), "the second member to have a partition", 60)
+    (moved,) = second.partitions("running")
+    at = int(moved["partition"])
+    second.wait(lambda: len(stage.begun(at, 1)) == 2, "the record to come to its new owner", 60)
+    (stage.marks / "open").touch()
+    assert first.stop() == 0
+    assert second.stop() == 0
+    last = stage.members.start()
+    wait_until(lambda: stage.committed() == {0: 3, 1: 3}, "everything to be handled", 60, every=0.2)
+    assert last.stop() == 0
+    for partition in (0, 1):
+        assert stage.handled(partition) == [0, 1, 2], "in order, each once"
+    report = stage.judge()
+    assert report.holds, report

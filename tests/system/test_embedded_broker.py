@@ -1,0 +1,120 @@
+"""`kunicorn broker` as a newcomer's Kafka: the service, the tools and other clients beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.system.embedded import Desk
+from tests.system.members import free_port
+from tests.waiting import wait_until
+
+CONFIG = """\
+[kafka]
+bootstrap_servers = ["127.0.0.1:{port}"]
+[group]
+id = "shop"
+topics = ["orders"]
+[handler]
+entrypoint = "handlers:handle"
+[workers]
+count = 2
+"""
+HANDLERS = """\
+import json
+
+def handle(record):
+    print("handled", json.loads(record.value)["id"])
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text(CONFIG.format(port=free_port()))
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    return tmp_path
+
+
+@contextmanager
+def broker(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The running command, and its first line; with --json that is all that it says."""
+    command = [sys.executable, "-m", "kunicorn", "broker", *arguments]
+    environ = Desk(directory).everything
+    with subprocess.Popen(
+        command, cwd=directory, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def test_a_service_handles_what_was_seeded_and_the_tools_see_it(shop: Path) -> None:
+    desk = Desk(shop)
+    with desk.broker("kunicorn broker --seed 500"):
+        checked = desk.type("kunicorn check --try 5")
+        assert checked.returncode == 0, checked.stdout
+        ran = desk.type("kunicorn run --until-end")
+        assert ran.returncode == 0, ran.stdout[-2000:]
+        handled = [int(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith("handled ")]
+        assert sorted(handled) == list(range(500))
+        assert json.loads(desk.type("kunicorn lag --json").stdout)["lag"] == 0
+        assert "500 offsets would be handled again" in desk.type("kunicorn offsets reset --to-earliest").stdout
+
+
+def test_a_service_goes_on_with_a_broker_that_was_started_again_at_its_port(shop: Path) -> None:
+    desk = Desk(shop)
+    with ExitStack() as later, ExitStack() as first:
+        first.enter_context(desk.broker("kunicorn broker --seed 10"))
+        with desk.running("kunicorn run") as log:
+            wait_until(lambda: log.read_text().count("\nhandled ") >= 9, "ten orders", 60)
+            first.close()
+            before = log.read_text().count("\nhandled ")
+            later.enter_context(desk.broker("kunicorn broker --seed 10"))
+            wait_until(lambda: log.read_text().count("\nhandled ") >= before + 10, "ten orders more", 90)
+
+
+def test_topics_can_be_named_without_settings_and_any_client_consumes_them(tmp_path: Path) -> None:
+    arguments = ["--topic", "orders:3", "--port", "0", "--seed", "30", "--json"]
+    with broker(tmp_path, *arguments) as (process, line):
+        told = json.loads(line)
+        assert told["topics"] == {"orders": 3}
+        group = {"group.id": "g", "auto.offset.reset": "earliest", "log_level": 0}
+        consumer = Consumer({"bootstrap.servers": told["bootstrap_servers"][0], **group})
+        consumer.subscribe(["orders"])
+        orders: list[dict[str, object]] = []
+
+        def consumed() -> bool:
+            orders.extend(json.loads(message.value() or b"") for message in consumer.consume(30, 0.2))
+            return len(orders) == 30
+
+        wait_until(consumed, "thirty orders", 30)
+        consumer.close()
+        assert {order["id"] for order in orders} == set(range(30))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_the_end_of_the_mock_itself_is_told(tmp_path: Path) -> None:
+    with broker(tmp_path, "--topic", "orders:1", "--port", "0", "--json") as (process, line):
+        children = Path(f"/proc/{process.pid}/task")
+        for child in " ".join((task / "children").read_text() for task in children.iterdir()).split():
+            os.kill(int(child), signal.SIGKILL)
+        client = Consumer(
+            {"bootstrap.servers": json.loads(line)["bootstrap_servers"][0], "group.id": "g", "log_level": 0}
+        )
+        wait_until(lambda: client.poll(0.1) is None and process.poll() is not None, "the command's end", 30)
+        client.close()
+        assert process.returncode == 1
+        assert process.stderr is not None
+        assert "has ended by itself" in process.stderr.read()

@@ -1,0 +1,149 @@
+"""The tutorial's six steps, in their own words: the files that each tells to write, the commands it tells to type."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.charts import HELMS, template
+from tests.deploy.tools import Tools
+from tests.deploy.tools import tools as fetched
+from tests.kafka import KafkaCluster
+from tests.markdown import ROOT, blocks, commands, files, write_files
+from tests.system.embedded import Desk
+from tests.system.members import free_port
+from tests.waiting import wait_until
+
+TUTORIAL = ROOT / "docs" / "tutorial"
+STEPS = sorted(TUTORIAL.glob("[0-9]-*.md"))
+
+
+@pytest.fixture(scope="module")
+def tools() -> Tools:
+    return fetched()
+
+
+def desk_for(step: int, directory: Path) -> tuple[Desk, Path]:
+    page = STEPS[step - 1]
+    write_files(page, directory, free_port())
+    return Desk(directory, {"KUNICORN_HTTP__PORT": str(free_port())}), page
+
+
+def orders_in(database: Path, what: str = "count(*)") -> int:
+    with sqlite3.connect(database) as db:
+        return int(db.execute(f"SELECT {what} FROM orders").fetchone()[0])
+
+
+def test_there_are_six_steps_and_each_leads_to_the_next() -> None:
+    assert [page.name[0] for page in STEPS] == list("123456")
+    for page, following in itertools.pairwise(STEPS):
+        assert f"]({following.name})" in page.read_text().splitlines()[-1]
+    index = (TUTORIAL / "README.md").read_text()
+    assert all(f"]({page.name})" in index for page in STEPS)
+
+
+def test_step_1_a_first_handler_prints_every_order(tmp_path: Path) -> None:
+    desk, page = desk_for(1, tmp_path)
+    broker, check, run, status, lag = commands(page)
+    tried = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, check=False)
+    assert tried.returncode == 0, tried.stdout
+    with desk.broker(broker):
+        assert desk.type(check).returncode == 0
+        with desk.running(run) as log:
+            wait_until(lambda: len(re.findall(r"^order \d+ of ", log.read_text(), re.M)) == 1000, "1,000 orders", 60)
+            wait_until(lambda: "stable" in desk.type(status).stdout, "the status page", 30)
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", 30)
+
+
+def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_path: Path) -> None:
+    page = STEPS[1]
+    desk, _ = desk_for(1, tmp_path)
+    failing, _, repaired = (block.text for block in blocks(page) if block.file)
+    (tmp_path / "shop" / "handlers.py").write_text(failing)
+    broker, run, status, broker_again, run_again, letters, replay = commands(page)
+    with desk.broker(broker), desk.running(run):
+        wait_until(lambda: "ValueError: the bank refuses 204" in desk.type(status).stdout, "halted partitions", 60)
+    port = re.search(r"127.0.0.1:(\d+)", (tmp_path / "config.toml").read_text())
+    assert port
+    write_files(page, tmp_path, int(port[1]))
+    (tmp_path / "shop" / "handlers.py").write_text(failing)
+    refused = sum(5 + number * 7 % 200 > 200 for number in range(1000))
+    with desk.broker(broker_again), desk.running(run_again) as log:
+        wait_until(lambda: log.read_text().count("is paid") == 1000 - refused, "the other orders", 60)
+        wait_until(lambda: desk.type(letters).stdout.count("ValueError: the bank refuses"), "dead letters", 30)
+        (tmp_path / "shop" / "handlers.py").write_text(repaired)
+        wait_until(lambda: "reload completed" in log.read_text(), "the reload", 60)
+        sent = desk.type(replay)
+        assert f"sent back and acknowledged: {refused}" in sent.stdout
+        wait_until(lambda: log.read_text().count("is paid") == 1000, "the repaired orders", 60)
+
+
+def test_step_3_a_service_that_is_killed_enters_each_order_once(tmp_path: Path) -> None:
+    desk, page = desk_for(3, tmp_path)
+    broker, run, count = commands(page)
+    database = tmp_path / "orders.db"
+    # How long the group waits for the member that was killed is not what this is about.
+    short = {"KUNICORN_GROUP__SESSION_TIMEOUT_MS": "6000", "KUNICORN_GROUP__ALLOW_SHORT_SESSION_TIMEOUT": "true"}
+    desk = Desk(tmp_path, {**desk.environ, **short, "KUNICORN_LOG__FORMAT": "json"})
+    with desk.broker(broker):
+        with desk.running(run, exit_code=-signal.SIGKILL) as log:
+            wait_until(lambda: database.exists() and "is ready" in log.read_text(), "the workers", 60)
+            wait_until(lambda: orders_in(database) > 0, "a first order", 60, every=0.001)
+            supervisor = re.search(r'"process":"supervisor","pid":(\d+)', log.read_text())
+            assert supervisor
+            os.kill(int(supervisor[1]), signal.SIGKILL)
+        with desk.running(run):
+            wait_until(lambda: orders_in(database) >= 1000, "all orders", 90)
+    assert desk.type(count).stdout == "1000 orders, 1000 different ones\n"
+
+
+def test_step_4_batches_are_entered_in_one_statement(tmp_path: Path) -> None:
+    desk, page = desk_for(4, tmp_path)
+    broker, run, count = commands(page)
+    with desk.broker(broker), desk.running(run) as log:
+        wait_until(lambda: (tmp_path / "batches.db").exists() and "batch of" in log.read_text(), "a batch", 60)
+        wait_until(lambda: orders_in(tmp_path / "batches.db") == 1000, "all orders", 60)
+        assert log.read_text().count("batch of") < 200
+    assert desk.type(count).stdout == "1000 orders\n"
+
+
+def test_step_5_the_settings_are_shown_and_the_chart_takes_the_values(tmp_path: Path, tools: Tools) -> None:
+    desk, _ = desk_for(1, tmp_path)
+    page = STEPS[4]
+    (tmp_path / "values.yaml").write_text(files(page)["values.yaml"])
+    check, show = commands(page)
+    with desk.broker():
+        assert desk.type(check).returncode == 0
+    assert "entrypoint" in desk.type(show).stdout
+    for helm in HELMS:
+        rendered = template(tools, helm, files=[tmp_path / "values.yaml"])
+        assert "registry.example.com/shop/orders:1" in rendered
+        assert "shop.handlers:handle_order" in rendered
+
+
+@pytest.mark.long
+def test_step_6_the_same_handler_runs_over_history_on_spark(tmp_path: Path, kafka: KafkaCluster) -> None:
+    page = STEPS[5]
+    write_files(page, tmp_path, 9092)
+    for path in (tmp_path / "config.toml", tmp_path / "produce.py"):
+        path.write_text(path.read_text().replace("127.0.0.1:9092", kafka.bootstrap))
+    desk = Desk(tmp_path)
+    produce, dry_run, backfill = commands(page)
+    assert desk.type(produce).returncode == 0
+    planned = desk.type(dry_run)
+    assert "1,000 offsets" in planned.stdout, planned
+    done = desk.type(backfill, "--json")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["records"] == 1000
+    corrected = sorted((tmp_path / "corrected").iterdir(), key=lambda path: int(path.stem))
+    assert json.loads(corrected[200].read_text()) == {"id": 200, "total": 200, "tax": 38}
+    assert len(corrected) == 1000

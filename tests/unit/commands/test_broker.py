@@ -1,0 +1,76 @@
+"""What `kunicorn broker` makes of settings and of its command line, before anything is served."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kunicorn.commands.broker import Topics, named, port_of, serve, topics_of
+from kunicorn.errors import ConfigError
+from kunicorn.settings import Settings, load
+
+HANDLER = '[handler]\nentrypoint = "shop:handle"\n'
+GROUP = '[group]\nid = "shop"\ntopics = ["orders"]\n'
+
+
+def settings(
+    directory: Path, tables: str = GROUP + HANDLER, server: str = "127.0.0.1:9092", kafka: str = ""
+) -> Settings:
+    path = directory / "config.toml"
+    path.write_text(f'[kafka]\nbootstrap_servers = ["{server}"]\n{kafka}\n{tables}')
+    return load(path, {})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_the_port_is_the_one_at_which_the_settings_look_for_a_broker(tmp_path: Path, host: str) -> None:
+    assert port_of(settings(tmp_path, server=f"{host}:19092")) == 19092
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"server": "kafka:9092"}, r'names kafka:9092: .* write bootstrap_servers = \["127.0.0.1:9092"\]'),
+        ({"kafka": 'security_protocol = "SSL"'}, 'kafka.security_protocol = "SSL": .* PLAINTEXT alone'),
+        ({"tables": GROUP + 'group_protocol = "consumer"\n' + HANDLER}, "the classic protocol alone"),
+        ({"tables": GROUP + HANDLER + '[producing]\ndelivery = "transactions"\n'}, "none of their promises"),
+    ],
+)
+def test_what_the_embedded_broker_cannot_serve_is_refused(
+    tmp_path: Path, changed: dict[str, str], refusal: str
+) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        port_of(settings(tmp_path, **changed))
+
+
+def test_every_topic_that_the_service_needs_is_made_and_those_that_it_consumes_are_seeded(tmp_path: Path) -> None:
+    failing = 'on_failure = "dead_letter"\nretry_topic_delays_ms = [5000]\n'
+    topics = topics_of(settings(tmp_path, GROUP + HANDLER + failing), 8)
+    assert dict(topics.made) == {"orders": 8, "shop.dead-letters": 8, "shop.retry.5s": 8}
+    assert topics.seeded == ("orders",)
+
+
+def test_a_partition_that_is_assigned_by_number_is_there(tmp_path: Path) -> None:
+    topics = topics_of(settings(tmp_path, '[assign]\npartitions = ["orders:0-11", "refunds"]\n' + HANDLER), 8)
+    assert dict(topics.made) == {"orders": 12, "refunds": 8}
+
+
+def test_settings_that_name_patterns_alone_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no broker can make a topic of a pattern"):
+        topics_of(settings(tmp_path, GROUP.replace("orders", "^orders-.*") + HANDLER), 8)
+
+
+def test_topics_of_the_command_line_have_the_partitions_they_name() -> None:
+    assert named(["orders:3", "refunds"], 8) == Topics((("orders", 3), ("refunds", 8)), ("orders", "refunds"))
+
+
+@pytest.mark.parametrize("wrong", ["", ":3", "orders:", "orders:0", "orders:many"])
+def test_a_topic_that_cannot_be_read_is_refused(wrong: str) -> None:
+    with pytest.raises(ConfigError, match="write it such as orders, or orders:8"):
+        named([wrong], 8)
+
+
+def test_a_port_that_is_taken_is_named_with_the_way_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ConfigError, match="choose another port"):
+        serve(named(["orders"], 1), taken.getsockname()[1], 0, print)

@@ -1,0 +1,132 @@
+"""What `kunicorn topics` would do, before it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from kunicorn.commands.topics.plan import Change, Found, Plan, Role, Topic, needs, plan
+from kunicorn.errors import ConfigError
+from kunicorn.settings import Settings
+from tests.unit.settings.files import LEAST, loaded
+
+DAY = 86_400_000
+USUAL = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * DAY),
+    "max.message.bytes": "1048588",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+}
+ORDERS = Topic(12, 3, USUAL)
+LETTERS = 'on_failure = "dead_letter"\n'
+
+
+def made(tmp_path: Path, more: str = "") -> Settings:
+    return loaded(tmp_path, LEAST + more)
+
+
+def planned(settings: Settings, topics: Mapping[str, Topic], brokers: int = 3) -> Plan:
+    found = Found(brokers, topics, ["orders"])
+    return plan(found, needs(settings, found))
+
+
+def then(change: Change) -> dict[str, str]:
+    return {name: value for name, (_, value) in change.configs.items()}
+
+
+def test_a_dead_letter_topic_outlives_its_letters_and_takes_the_largest_with_their_headers(tmp_path: Path) -> None:
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": ORDERS}).changes
+    assert (change.name, change.role, change.create) == ("orders.dead-letters", Role.LETTERS, True)
+    assert (change.partitions, change.replicas) == (12, 3)
+    assert then(change) == {
+        "cleanup.policy": "delete",
+        "min.insync.replicas": "2",
+        "max.message.bytes": str(1_048_588 + 65_536),
+        "retention.ms": str((14 + 7) * DAY),
+    }
+
+
+@pytest.mark.parametrize("configs", [{"retention.ms": "-1"}, {"cleanup.policy": "compact"}])
+def test_letters_of_records_that_are_kept_for_ever_are_kept_for_ever(
+    tmp_path: Path, configs: Mapping[str, str]
+) -> None:
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": Topic(12, 3, {**USUAL, **configs})}).changes
+    assert then(change)["retention.ms"] == "-1"
+
+
+def test_a_retry_topic_outlives_its_delay_and_the_longest_outage(tmp_path: Path) -> None:
+    retries = "retry_topic_delays_ms = [3600000]\n"
+    changes = planned(made(tmp_path, retries), {"orders": ORDERS}).changes
+    (change,) = [each for each in changes if each.role is Role.RETRIES]
+    assert then(change)["retention.ms"] == str(14 * DAY + 3_600_000)
+
+
+def test_an_output_topic_is_durable_and_otherwise_its_owners_to_set(tmp_path: Path) -> None:
+    output = '[producing]\ndelivery = "at_least_once"\ntopic = "totals"\n'
+    (change,) = planned(made(tmp_path, output), {"orders": ORDERS}).changes
+    assert (change.name, then(change)) == ("totals", {"min.insync.replicas": "2"})
+
+
+def test_the_settings_say_partitions_replicas_and_retention(tmp_path: Path) -> None:
+    own = "[topics]\npartitions = 4\nreplication_factor = 2\nmin_insync_replicas = 2\nretention_ms = 86400000\n"
+    (change,) = planned(made(tmp_path, LETTERS + own), {"orders": ORDERS}).changes
+    assert (change.partitions, change.replicas) == (4, 2)
+    assert then(change)["min.insync.replicas"] == "2"
+    assert then(change)["retention.ms"] == str(8 * DAY)
+
+
+def test_what_is_too_low_is_raised_and_nothing_is_lowered(tmp_path: Path) -> None:
+    small = Topic(1, 3, {**USUAL, "cleanup.policy": "compact", "retention.ms": str(DAY), "min.insync.replicas": "1"})
+    large = Topic(1, 3, {**USUAL, "retention.ms": "-1", "max.message.bytes": "9000000", "min.insync.replicas": "3"})
+    settings = made(tmp_path, LETTERS)
+    (change,) = planned(settings, {"orders": ORDERS, "orders.dead-letters": small}).changes
+    assert not change.create
+    assert change.configs == {
+        "cleanup.policy": ("compact", "delete"),
+        "min.insync.replicas": ("1", "2"),
+        "max.message.bytes": ("1048588", str(1_048_588 + 65_536)),
+        "retention.ms": (str(DAY), str(21 * DAY)),
+    }
+    assert planned(settings, {"orders": ORDERS, "orders.dead-letters": large}).changes == []
+
+
+def test_a_topic_with_too_few_replicas_is_not_told_to_keep_more_in_sync_than_it_has(tmp_path: Path) -> None:
+    alone = Topic(1, 1, {**USUAL, "min.insync.replicas": "1", "retention.ms": "-1", "max.message.bytes": "9000000"})
+    found = planned(made(tmp_path, LETTERS), {"orders": ORDERS, "orders.dead-letters": alone})
+    assert found.changes == []
+    assert len(found.by_hand) == 1
+    assert "orders.dead-letters: dead letters with 1 of 3 replicas" in found.by_hand[0]
+    assert found.fine == 1
+
+
+def test_an_input_that_may_lose_records_is_told_of_and_left_alone(tmp_path: Path) -> None:
+    unsafe = Topic(12, 3, {**USUAL, "unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
+    found = planned(made(tmp_path), {"orders": unsafe})
+    assert (found.changes, found.fine) == ([], 0)
+    assert "orders: input with unclean.leader.election.enable = true" in found.by_hand[0]
+
+
+def test_a_single_broker_is_enough_for_a_desk(tmp_path: Path) -> None:
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": Topic(2, 1, USUAL)}, brokers=1).changes
+    assert (change.replicas, then(change)["min.insync.replicas"]) == (1, "1")
+
+
+def test_a_missing_input_is_created_only_where_its_partitions_are_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"topic orders \(input\): it does not exist; set topics.partitions"):
+        planned(made(tmp_path), {})
+    (change,) = planned(made(tmp_path, "[topics]\npartitions = 6\n"), {}).changes
+    assert (change.name, change.partitions, change.configs) == ("orders", 6, {})
+
+
+def test_more_in_sync_than_there_are_replicas_is_refused(tmp_path: Path) -> None:
+    own = "[topics]\nreplication_factor = 2\nmin_insync_replicas = 3\n"
+    with pytest.raises(ConfigError, match=r"topics\.min_insync_replicas = 3: more than the 2 replicas"):
+        planned(made(tmp_path, own), {"orders": ORDERS})
+
+
+def test_settings_that_brokers_do_not_tell_are_left_alone(tmp_path: Path) -> None:
+    found = planned(made(tmp_path, LETTERS), {"orders": ORDERS, "orders.dead-letters": Topic(1, 3, {})})
+    assert (found.changes, found.by_hand, found.fine) == ([], [], 2)

@@ -1,0 +1,268 @@
+"""Partitions that are fetched: whom they are asked of, what an answer means, what an error does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from kunicorn.fetch.reactions import REACTIONS, Reaction, reaction_to
+from kunicorn.fetch.table import BACKOFF, REPLICA_SECONDS, Fetching, News, Topic
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.kafka_errors import ErrorCode
+from kunicorn.positions import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+ID, OTHER = b"i" * 16, b"o" * 16
+SOON = BACKOFF.longest_seconds * 2
+
+
+@dataclass
+class Said:
+    """What an answer says of one partition; the decoder's `Part`."""
+
+    partition: int = 0
+    error: int = 0
+    next_offset: int = -1
+    rows: int = 0
+    first_row: int = 0
+    last_epoch: int = -1
+    leader_id: int = -1
+    leader_epoch: int = -1
+    diverging_epoch: int = -1
+    diverging_end: int = -1
+    preferred_replica: int = -1
+    damage: str = ""
+    damage_offset: int = -1
+    incomplete: bool = False
+    topic: str = "t"
+    topic_id: bytes = ID
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start: int = -1
+    bytes: int = 0
+
+
+def led(*leaders: int, epoch: int = 3, topic_id: bytes = ID) -> dict[str, Topic]:
+    """Metadata of the topic: each partition's leader."""
+    return {"t": Topic(topic_id, {number: (leader, epoch) for number, leader in enumerate(leaders)})}
+
+
+def fetching(*partitions: TopicPartition, offset: int = 10) -> Fetching:
+    """A table of these partitions, all led by broker 1; each is its number's placing."""
+    table = Fetching(1000, lambda: 0.5)
+    for tp in partitions:
+        table.place(tp, 100 + tp.partition, offset, 2)
+    table.learn(led(1, 1), 0.0)
+    return table
+
+
+def asked(table: Fetching, node: int) -> dict[TopicPartition, int]:
+    """Offsets that the next request to that broker names; it is on its way then."""
+    return {tp: ask.offset for tp, ask in table.sent(node).asks.items()}
+
+
+def answer(table: Fetching, node: int, *said: Said, now: float = 0.0) -> list[News]:
+    """Send a request, and take in its answer."""
+    table.sent(node)
+    table.known(node)
+    return table.meet(node, 7, said, now)
+
+
+def test_nobody_is_asked_before_the_leader_is_known() -> None:
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 1, 10, 2)
+    assert (table.wants_metadata, list(table.nodes)) == (True, [])
+    table.learn(led(1), 0.0)
+    assert (table.wants_metadata, list(table.nodes)) == (False, [1])
+    assert table.sent(1).asks[A] == (ID, 10, 3, 2, 1000)
+
+
+def test_rows_move_the_position_that_is_asked_for_next() -> None:
+    table = fetching(A, B)
+    (news,) = answer(table, 1, Said(next_offset=15, rows=5, last_epoch=3))
+    assert news == News(A, 100, 0, 5, 15, 3)
+    assert asked(table, 1) == {A: 15}
+    place = table.get(A)
+    assert place is not None
+    assert place.last_epoch == 3
+
+
+def test_markers_move_the_position_without_a_row() -> None:
+    (news,) = answer(fetching(A), 1, Said(next_offset=12))
+    assert (news.rows, news.next_offset) == (0, 12)
+
+
+def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None:
+    table = fetching(A, B)
+    table.sent(1)
+    assert {place.tp for place in table.known(1).placed} == {A, B}
+    table.meet(1, 7, [], 0.0)
+    table.sent(1)
+    table.place(A, 200, 3, -1)
+    known = table.known(1)
+    assert (list(known.forgotten), known.placed) == ([(ID, A)], [])
+    table.meet(1, 7, [], 0.0)
+    assert asked(table, 1) == {A: 3}
+    assert [place.number for place in table.known(1).placed] == [200]
+
+
+def test_a_partition_that_was_removed_is_forgotten_and_nothing_of_it_counts() -> None:
+    table = fetching(A)
+    table.sent(1)
+    table.known(1)
+    table.remove(A, 100)
+    assert table.meet(1, 7, [Said(next_offset=15, rows=5)], 0.0) == []
+    assert not table.asks_of(1)
+
+
+def test_a_removal_of_an_earlier_placing_does_nothing() -> None:
+    table = fetching(A)
+    table.remove(A, 99)
+    assert table.get(A) is not None
+
+
+def test_a_new_leader_in_the_answer_is_asked_at_once() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=4))
+    assert not table.asks_of(1)
+    assert table.sent(2).asks[A].leader_epoch == 4
+    assert not table.wants_metadata
+
+
+def test_a_leader_of_an_older_epoch_is_not_believed() -> None:
+    table = fetching(A)
+    table.learn(led(2, epoch=2), 0.0)
+    assert table.asks_of(1)
+    table.learn(led(2, epoch=4), 0.0)
+    assert table.asks_of(2)
+
+
+def test_without_a_new_leader_the_metadata_is_asked_for_and_the_partition_waits() -> None:
+    table = fetching(A, B)
+    answer(table, 1, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert table.wants_metadata
+    assert asked(table, 1) == {}
+    assert table.next_wake() == pytest.approx(BACKOFF.seconds(1))
+    table.wake(SOON)
+    table.known(1)
+    assert asked(table, 1) == {A: 10}
+
+
+def test_waits_grow_until_an_answer_without_an_error() -> None:
+    table, now, waits = fetching(A), 0.0, []
+    for _ in range(6):
+        answer(table, 1, Said(error=ErrorCode.UNKNOWN_LEADER_EPOCH), now=now)
+        waits.append(round((table.next_wake() or 0) - now, 3))
+        now += SOON
+        table.wake(now)
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    answer(table, 1, Said(next_offset=11, rows=1), now=now)
+    answer(table, 1, Said(error=ErrorCode.UNKNOWN_LEADER_EPOCH), now=now)
+    assert (table.next_wake() or 0) - now == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ErrorCode.OFFSET_OUT_OF_RANGE, FailureKind.OUT_OF_RANGE),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FailureKind.DENIED),
+        (ErrorCode.CORRUPT_MESSAGE, FailureKind.PARTITION),
+        (9999, FailureKind.PARTITION),
+    ],
+)
+def test_an_error_that_waiting_does_not_cure_ends_the_partition_once(error: int, kind: FailureKind) -> None:
+    table = fetching(A)
+    (news,) = answer(table, 1, Said(error=error))
+    assert news.fault is not None
+    assert news.fault.kind is kind
+    assert "t-0" in news.fault.error
+    assert not table.asks_of(1)
+    table.wake(SOON)
+    table.learn(led(1, 1), SOON)
+    assert not table.asks_of(1)
+
+
+def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
+    (news,) = answer(fetching(A), 1, Said(diverging_epoch=1, diverging_end=5))
+    assert news.fault is not None
+    assert news.fault.kind is FailureKind.TRUNCATED
+    assert "epoch 1 up to offset 5" in news.fault.error
+
+
+def test_rows_before_a_damaged_batch_are_handed_out_with_the_fault_behind_them() -> None:
+    (news,) = answer(fetching(A), 1, Said(next_offset=12, rows=2, damage="wrong checksum", damage_offset=12))
+    assert (news.rows, news.next_offset) == (2, 12)
+    assert news.fault is not None
+    assert "offset 12 cannot be read: wrong checksum" in news.fault.error
+
+
+def test_the_closest_replica_is_asked_for_a_while_and_the_leader_then() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    assert not table.asks_of(1)
+    assert table.asks_of(4)
+    table.wake(REPLICA_SECONDS)
+    assert table.asks_of(1)
+    assert not table.asks_of(4)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE])
+def test_a_replica_that_lags_ends_nothing_the_leader_is_asked(error: int) -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    assert answer(table, 4, Said(error=error)) == []
+    table.wake(SOON)
+    assert table.asks_of(1)
+
+
+def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(incomplete=True))
+    answer(table, 1, Said(incomplete=True))
+    assert table.sent(1).asks[A].max_bytes == 4000
+    table.known(1)
+    table.meet(1, 7, [Said(next_offset=11, rows=1)], 0.0)
+    assert table.sent(1).asks[A].max_bytes == 1000
+
+
+def test_a_broker_out_of_reach_has_its_partitions_wait_and_look_for_leaders() -> None:
+    table = fetching(A, B)
+    table.sent(1)
+    table.unreached(1, 0.0)
+    assert table.wants_metadata
+    assert not table.asks_of(1)
+    table.learn(led(2, 1, epoch=4), 0.1)
+    table.wake(SOON)
+    assert asked(table, 2) == {A: 10}
+    request = table.sent(1)
+    assert (request.epoch, set(request.asks)) == (0, {B})
+
+
+def test_what_is_asked_while_a_request_is_lost_is_not_lost_with_it() -> None:
+    table = fetching(A)
+    table.sent(1)
+    table.place(B, 300, 4, -1)
+    table.unreached(1, 0.0)
+    table.learn(led(1, 1), 0.0)
+    table.wake(SOON)
+    assert asked(table, 1) == {A: 10, B: 4}
+    assert {place.tp for place in table.known(1).placed} == {A, B}
+
+
+def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else() -> None:
+    table = fetching(A, B)
+    answer(table, 1, Said(next_offset=11, rows=1))
+    (news,) = table.learn(led(1, 1, topic_id=OTHER), 1.0)
+    assert news.tp == A
+    assert news.fault is not None
+    assert "created anew" in news.fault.error
+    request = table.sent(1)
+    assert request.asks[B].topic_id == OTHER
+
+
+def test_every_error_that_the_leaders_move_cures_asks_for_the_leader() -> None:
+    moved = {code for code, reaction in REACTIONS.items() if reaction is Reaction.FIND_LEADER}
+    assert ErrorCode.FENCED_LEADER_EPOCH in moved
+    assert reaction_to(ErrorCode.KAFKA_STORAGE_ERROR, from_leader=True) is Reaction.FIND_LEADER
+    assert reaction_to(12345, from_leader=False) is Reaction.END

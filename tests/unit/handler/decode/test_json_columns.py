@@ -1,0 +1,173 @@
+"""Values that are JSON, decoded to a column of structs: what fits, which row does not, and what schemas there are."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.decode.arrow_types import struct_named
+from kunicorn.handler.decode.json_columns import JsonReader
+
+UTC = datetime.UTC
+
+
+class Colour(enum.Enum):
+    """Of a line."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Line:
+    """A dataclass within a model."""
+
+    sku: str
+    count: int = 1
+
+
+class Customer(pydantic.BaseModel):
+    """One of pydantic's, with another name in JSON."""
+
+    number: int = pydantic.Field(gt=0, alias="customerNumber")
+
+
+class Order(msgspec.Struct, rename="camel"):
+    """A model of models."""
+
+    order_id: int
+    total: float
+    placed_at: datetime.datetime
+    lines: list[Line]
+    customer: Customer | None = None
+    day: datetime.date | None = None
+    colour: Colour | None = None
+
+
+class Itself(msgspec.Struct):
+    """It has no end."""
+
+    again: list[Itself]
+
+
+@pytest.fixture(autouse=True)
+def shop(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("json_columns_shop")
+    module.__dict__.update(
+        Order=Order,
+        Itself=Itself,
+        Choice=dataclass(type("Choice", (), {"__annotations__": {"either": int | str}})),
+        SCHEMA=pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())]),
+        DATES=pa.schema([("of", pa.dictionary(pa.int32(), pa.string()))]),
+        number=5,
+    )
+    monkeypatch.setitem(sys.modules, "json_columns_shop", module)
+
+
+def named(name: str) -> pa.StructType:
+    return struct_named(f"json_columns_shop:{name}")
+
+
+def read(*values: bytes | None, kind: pa.StructType | None = None) -> tuple[list[Any], Any]:
+    reader = JsonReader(kind or named("SCHEMA"))
+    found, misfit = reader.read(pa.array(values, pa.binary()))
+    return found.to_pylist(), misfit
+
+
+def test_a_models_fields_are_columns_by_their_names_in_json() -> None:
+    line = pa.struct([pa.field("sku", pa.string(), nullable=False), pa.field("count", pa.int64())])
+    customer = pa.struct([pa.field("customerNumber", pa.int64(), nullable=False)])
+    assert named("Order") == pa.struct(
+        [
+            pa.field("orderId", pa.int64(), nullable=False),
+            pa.field("total", pa.float64(), nullable=False),
+            pa.field("placedAt", pa.timestamp("us", "UTC"), nullable=False),
+            pa.field("lines", pa.list_(pa.field("item", line, nullable=False)), nullable=False),
+            pa.field("customer", customer),
+            pa.field("day", pa.timestamp("s")),
+            pa.field("colour", pa.string()),
+        ]
+    )
+
+
+def test_values_are_structs_and_null_stays_null() -> None:
+    order = b'{"orderId": 7, "total": 2, "placedAt": "2024-01-01T02:00:00+02:00", "lines": [{"sku": "a"}], "more": [1]}'
+    (first, second), misfit = read(order, None, kind=named("Order"))
+    assert misfit is None
+    assert second is None
+    assert first["placedAt"] == datetime.datetime(2024, 1, 1, tzinfo=UTC)
+    assert (first["orderId"], first["total"], first["lines"]) == (7, 2.0, [{"sku": "a", "count": None}])
+
+
+GOOD = b'{"id": 1, "note": "x"}'
+MISFITS = {
+    b"": "Invalid value",
+    b"nonsense": "Invalid value",
+    b"5": "it is of the kind number, and object is wanted",
+    b'{"id": "1"}': "/id",
+    b'{"id": 1.5}': "a value in it is no int64",
+    b'{"id": 1, "note": "\xff"}': "",
+    b'{"id": 1} {"id": 2}': "",
+    b'{"id": 1},{"id": 2}': "",
+    b'{"id": 1': "",
+    b'1}\n{"v": {"id": 1}': "",
+    b'{"note": "secret"}': "id: it is null or missing",
+    b'{"id": null}': "id: it is null or missing",
+}
+
+
+@pytest.mark.parametrize("value", MISFITS)
+@pytest.mark.parametrize("at", [0, 1, 4, 7])
+def test_the_first_value_that_does_not_fit_is_known_by_its_row(value: bytes, at: int) -> None:
+    values = [GOOD] * 8
+    values[at] = value
+    found, misfit = read(*values, b"later nonsense")
+    assert (misfit.row, len(found)) == (at, at)
+    assert found == [{"id": 1, "note": "x"}] * at
+
+
+def test_a_row_that_two_values_could_make_together_is_none() -> None:
+    _, misfit = read(GOOD, b'{"id": 1}{"id": 2}', b"")
+    assert misfit.row == 1
+
+
+@given(st.lists(st.one_of(st.none(), st.just(b"bad"), st.builds(lambda n: b'{"id": %d}' % n, st.integers(0, 9)))))
+def test_what_is_read_is_what_stands_before_the_first_misfit(values: list[bytes | None]) -> None:
+    if not values:
+        return
+    found, misfit = read(*values, kind=pa.struct([pa.field("id", pa.int64(), nullable=False)]))
+    first = values.index(b"bad") if b"bad" in values else None
+    assert found == [None if each is None else json.loads(each) for each in values[:first]]
+    assert (misfit and misfit.row) == first
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("number", "name a pyarrow.Schema, or a model"),
+        ("Nothing", "has no 'Nothing'"),
+        ("Itself", "has itself among its fields"),
+        ("Choice", "either: a choice between types"),
+    ],
+)
+def test_what_gives_no_columns_is_refused_with_what_would(name: str, why: str) -> None:
+    with pytest.raises(HandlerLoadError, match=why):
+        named(name)
+
+
+def test_a_type_that_json_is_not_read_to_is_refused_at_the_start() -> None:
+    with pytest.raises(HandlerLoadError, match="dictionary"):
+        JsonReader(named("DATES"))

@@ -1,0 +1,70 @@
+"""Filters, and handlers behind them; `GOT` is what the latter got."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kunicorn import Batch, BatchError, Record, Skip
+
+GOT: list[Any] = []
+
+
+def handle(record: Record) -> None:
+    GOT.append(record.value)
+    if record.value == b"bad":
+        raise ValueError("bad")
+
+
+def handle_batch(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+
+
+async def handle_async(record: Record) -> None:
+    handle(record)
+
+
+async def handle_batch_async(batch: Batch) -> None:
+    handle_batch(batch)
+
+
+def first_done(batch: Batch) -> None:
+    """All up to the first bad one is done."""
+    values = [record.value for record in batch]
+    GOT.append(values)
+    if b"bad" in values:
+        raise BatchError(done=values.index(b"bad"))
+
+
+def others_done(batch: Batch) -> None:
+    """All but the bad one is done."""
+    values = [record.value for record in batch]
+    GOT.append(values)
+    if b"bad" in values:
+        raise BatchError(done=[record for record in batch if record.value != b"bad"])
+
+
+def bad_skipped(batch: Batch) -> None:
+    """The bad one is skipped, all others are done."""
+    values = [record.value for record in batch]
+    GOT.append(values)
+    if b"bad" in values:
+        raise BatchError(outcomes=[(Skip("bad"), [value == b"bad" for value in values])])
+
+
+def wanted(record: Record) -> Any:
+    """Raises over "raise", says nothing of "none"."""
+    if record.value == b"raise":
+        raise KeyError("a secret of the payload")
+    return None if record.value == b"none" else record.value != b"no"
+
+
+def handle_columns(batch: Any) -> None:
+    GOT.append(batch.column("value").to_pylist())
+
+
+async def asynchronous(record: Record) -> bool:
+    return True
+
+
+def of_two(record: Record, more: int) -> bool:
+    return True

@@ -1,0 +1,74 @@
+"""What a task that cannot go on says, and where a person reads it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kunicorn.clients.range_reader import RangeUnreadable
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline import stream
+from kunicorn.pipeline.executors import RangeFailed, named_by_place
+from kunicorn.pipeline.in_hand_file import NEXT
+from kunicorn.pipeline.report import Bar, Tasks, said_by_task
+from kunicorn.pipeline.rounds import Stop
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import Summary
+from kunicorn.positions import OffsetRange
+
+WHOLE = OffsetRange("orders", 3, 100, 200)
+
+
+def failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the driver finds of it in Spark's account."""
+    monkeypatch.setenv("SPARK_EXECUTOR_ID", "7")
+    monkeypatch.setattr("socket.gethostname", lambda: "node-4")
+    cells = memoryview(bytearray(64)).cast("q")
+    cells[NEXT] = 142
+    with pytest.raises(RangeFailed) as raised, named_by_place(WHOLE, cells):
+        raise error
+    return said_by_task("An exception was thrown: " + "".join(traceback.format_exception(raised.value)))
+
+
+def test_an_error_names_partition_offset_executor_and_the_tracebacks_last_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = failed(ValueError("year 55840\nis out of range"), monkeypatch)
+    place = "orders-3 at offset 142, in 100 to 200, on executor 7 on node-4"
+    assert said.startswith(f"{place}: ValueError: year 55840 is out of range (test_failing_tasks.py:")
+    said = failed(RangeUnreadable("offsets 142 to 150 are gone"), monkeypatch)
+    assert said == f"{place}: offsets 142 to 150 are gone"
+
+
+def test_each_failed_try_is_told_once_while_the_round_goes_on() -> None:
+    said: list[str] = []
+    bar = Bar(RunState((WHOLE,)), said.append)
+    for _ in range(2):
+        bar.underway(Tasks(2, 0, 1, 1, tries=((5, "try 1 of a task failed, executor 7: no"),)))
+    bar.underway(Tasks(2, 0, 1, 2, tries=((5, "try 1 of a task failed, executor 7: no"), (8, "another"))))
+    assert said == ["warning: try 1 of a task failed, executor 7: no", "warning: another"]
+
+
+def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ConfigError("group 'orders.stream': COORDINATOR_NOT_AVAILABLE")
+
+    monkeypatch.setattr(stream, "cluster_session", refused)
+    monkeypatch.setattr(stream, "send_letters", lambda *_: 0)
+    settings: Any = SimpleNamespace(stream_group="orders.stream")
+    exposed: Any = SimpleNamespace(moved=lambda *_: None)
+    said: list[str] = []
+    batches = stream.Batches(settings, Directory("x"), Stop(), exposed, said.append)
+    row = SimpleNamespace(asDict=lambda: asdict(Summary(*WHOLE, 200, 100, 0, 0, None, "f", 1.0)))
+    frame: Any = SimpleNamespace(collect=lambda: [row])
+    batches(frame, 4)
+    assert (batches.latest, batches.counts.records) == (4, 100)
+    assert "the offsets of micro-batch 4 are not committed for group orders.stream" in said[0]
+    assert said[1] == "micro-batch 4: 100 records"

@@ -1,0 +1,328 @@
+"""Drivers that are killed at any step, beside others that were started too early: nothing is lost, nothing doubled.
+
+Spark and the cluster are left out. Drivers are threads that take turns, by a seed: each stops before every step that
+another process could see (a file that is read, written, listed, deleted), and there another one goes on, or it is
+killed. What a killed one's executors have in hand they may write later.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.pipeline import backfill, export, rounds
+from kunicorn.pipeline.export import ExportRanges, Form, form_asked
+from kunicorn.pipeline.outcomes import Tiling, table
+from kunicorn.pipeline.report import Tasks
+from kunicorn.pipeline.rounds import Stop
+from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.pipeline.storage import Directory, Overtaken
+from kunicorn.pipeline.task import Summary, rows_file
+from kunicorn.positions import Edges, OffsetRange, TopicPartition
+from kunicorn.settings import (
+    GroupSettings,
+    HandlerSettings,
+    HttpSettings,
+    KafkaSettings,
+    PipelineSettings,
+    Settings,
+)
+
+TOPIC = "orders"
+PARTITIONS = [TopicPartition(TOPIC, number) for number in range(2)]
+PATIENCE = 120.0
+"""Seconds for one step, on a machine that has other things to do."""
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing in the driver may heed it."""
+
+
+class Driver:
+    """One driver, in a thread that runs only while it has its turn."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self.killed = False
+        self.over = False
+        self.error: BaseException | None = None
+        self._turn, self._given_back = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, args=(run,), daemon=True)
+        self._thread.start()
+
+    def _run(self, run: Callable[[], Any]) -> None:
+        _of_thread.driver = self
+        try:
+            self.stop()
+            run()
+        except BaseException as error:
+            self.error = error
+        self.over = True
+        self._given_back.release()
+
+    def stop(self) -> None:
+        """Caller: the driver itself, before a step."""
+        self._given_back.release()
+        assert self._turn.acquire(timeout=PATIENCE)
+        if self.killed:
+            raise Killed
+
+    def go_on(self) -> None:
+        """Caller: the test."""
+        assert self._given_back.acquire(timeout=PATIENCE)
+        if not self.over:
+            self._turn.release()
+        else:
+            self._given_back.release()
+
+    def wait(self) -> None:
+        """Until it stands still. Caller: the test."""
+        assert self._given_back.acquire(timeout=PATIENCE)
+        self._given_back.release()
+
+
+_of_thread = threading.local()
+
+
+def step() -> None:
+    """Somebody else may go on here."""
+    driver: Driver | None = getattr(_of_thread, "driver", None)
+    if driver is not None:
+        driver.stop()
+
+
+class World:
+    """The topic, which grows, and all drivers."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.rng = random.Random(seed)
+        self.directory = directory
+        self.ends = {tp: self.rng.randrange(1, 40) for tp in PARTITIONS}
+        self.orphans: list[Callable[[], object]] = []
+        """What executors of killed drivers have in hand."""
+
+    def play(self, run: Callable[[Settings], Any], drivers: int) -> list[Driver]:
+        """Drivers beside one another, some of them killed; the last one alone, to its end."""
+        started: list[Driver] = []
+        while len(started) < drivers or any(not each.over for each in started):
+            self._something_else()
+            alive = [each for each in started if not each.over]
+            if len(started) < drivers and (not alive or self.rng.random() < 0.05):
+                started.append(self._begun(run))
+            elif alive:
+                chosen = self.rng.choice(alive)
+                chosen.killed = self.rng.random() < 0.02
+                # Another one often has many turns while this one stands still.
+                for _ in range(self.rng.choice((1, 1, 5, 60))):
+                    chosen.go_on()
+                    chosen.wait()
+        last = self._begun(run)
+        while not last.over:
+            last.go_on()
+            last.wait()
+        return [*started, last]
+
+    def _begun(self, run: Callable[[Settings], Any]) -> Driver:
+        pieces = self.rng.choice((None, 2, 3))
+        driver = Driver(lambda: run(self._settings(pieces)))
+        driver.wait()
+        return driver
+
+    def _something_else(self) -> None:
+        if self.rng.random() < 0.05:
+            self.ends[self.rng.choice(PARTITIONS)] += self.rng.randrange(5)
+        if self.orphans and self.rng.random() < 0.1:
+            self.orphans.pop(self.rng.randrange(len(self.orphans)))()
+
+    def _settings(self, pieces: int | None) -> Settings:
+        return Settings(
+            kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
+            group=GroupSettings(id="shop", topics=(TOPIC,)),
+            handler=HandlerSettings(entrypoint="x:y"),
+            http=HttpSettings(enabled=False),
+            pipeline=PipelineSettings(
+                directory=str(self.directory / "runs"),
+                ordering="none",
+                min_partitions=pieces,
+                max_offsets_per_trigger=10,
+            ),
+        )
+
+    # As the cluster's session -----------------------------------------------------------------------------------
+
+    def topic_ids(self, topics: Any) -> dict[str, str]:
+        return {TOPIC: "id"}
+
+    def partitions(self, topics: Any, setting: str = "") -> list[TopicPartition]:
+        return PARTITIONS
+
+    def existing(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
+        return partitions
+
+    def edges(self, partitions: Any) -> Mapping[TopicPartition, Edges]:
+        step()
+        return {tp: Edges(0, self.ends[tp]) for tp in partitions}
+
+    # As Spark's job ---------------------------------------------------------------------------------------------
+
+    def check_executors(self, directory: Directory, *, handler: bool) -> None:
+        step()
+
+    def stop(self) -> None:
+        pass
+
+    def tasks(self) -> Tasks:
+        return Tasks()
+
+    def run(self, ranges: Sequence[OffsetRange], task: ExportRanges, hands: Directory) -> list[Summary]:
+        """The ranges of an export."""
+
+        def written(whole: OffsetRange) -> Summary:
+            messages = [
+                Message(topic=whole.topic, partition=whole.partition, offset=at, value=b"v", timestamp=(1, at * 10**8))
+                for at in range(whole.start, whole.stop)
+            ]
+            columns = Form().columns(SimpleNamespace())  # type: ignore[arg-type]
+            files = task._write(whole, iter([messages]), columns)
+            return Summary(*whole, whole.stop, whole.size, 0, 0, None, str(files), 1.0)
+
+        return self._each(ranges, written)
+
+    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: object) -> list[Summary]:
+        """The ranges of a backfill."""
+
+        def handled(whole: OffsetRange) -> Summary:
+            tiling = Tiling(whole)
+            tiling.handled(whole.size)
+            with outcomes.writing(rows_file(whole)) as file:
+                pq.write_table(pa.Table.from_batches([table(list(tiling.rest()))]), file)
+            return Summary(*whole, whole.stop, whole.size, 0, 0, None, rows_file(whole), 1.0)
+
+        return self._each(ranges, handled)
+
+    def _each(self, ranges: Sequence[OffsetRange], do: Callable[[OffsetRange], Summary]) -> list[Summary]:
+        left = self.rng.sample(list(ranges), len(ranges))
+        found: list[Summary] = []
+        try:
+            while left:
+                found.append(do(left[0]))
+                del left[0]
+        except Killed:
+            self.orphans += [lambda whole=whole: do(whole) for whole in left]  # type: ignore[misc]
+            raise
+        return found
+
+
+@pytest.fixture
+def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], World]:
+    """`world_of(seed)`."""
+
+    def made(seed: int) -> World:
+        world = World(seed, tmp_path / str(seed))
+
+        @contextmanager
+        def session(*_: object, **__: object) -> Iterator[World]:
+            yield world
+
+        @contextmanager
+        def never_stopping() -> Iterator[Stop]:
+            yield Stop()
+
+        for module in (export, backfill, rounds):
+            monkeypatch.setattr(module, "cluster_session", session)
+        monkeypatch.setattr(rounds, "stopping", never_stopping)
+        monkeypatch.setattr(rounds, "open_session", lambda *_: world)
+        monkeypatch.setattr(rounds, "Job", lambda *_: world)
+        monkeypatch.setattr(backfill, "check_installed", lambda: None)
+        monkeypatch.setattr(backfill, "check_handlers", lambda settings: None)
+        return world
+
+    for name in ("read", "create", "delete", "names"):
+        monkeypatch.setattr(Directory, name, stepping(getattr(Directory, name)))
+    written = Directory.writing
+
+    @contextmanager
+    def writing(self: Directory, name: str) -> Iterator[Any]:
+        step()
+        with written(self, name) as file:
+            yield file
+            step()
+
+    monkeypatch.setattr(Directory, "writing", writing)
+    return made
+
+
+def stepping(method: Callable[..., Any]) -> Callable[..., Any]:
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        step()
+        return method(*arguments, **named)
+
+    return stepped
+
+
+def few_and_many(few: int, many: int) -> Any:
+    """Seeds: some always, all of them where there is time."""
+    return [*range(few), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(few, many))]
+
+
+def said(line: str) -> None:
+    """Nobody listens."""
+
+
+def check_ends(drivers: Sequence[Driver]) -> None:
+    """Killed, overtaken, or at the end: no other way out."""
+    for each in drivers:
+        assert each.error is None or isinstance(each.error, Killed | Overtaken), each.error
+    assert drivers[-1].error is None
+
+
+@pytest.mark.parametrize("seed", few_and_many(10, 60))
+def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
+    world_of: Callable[[int], World], seed: int
+) -> None:
+    world = world_of(seed)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), "parquet", None, None)
+    check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
+    for orphan in world.orphans:
+        orphan()
+    offsets = Counter(
+        (row["partition"], row["offset"])
+        for path in (world.directory / "lake").glob("date=*/[!_]*.parquet")
+        for row in pq.ParquetFile(path).read(["partition", "offset"]).to_pylist()
+    )
+    assert offsets == Counter((tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp]))
+
+
+@pytest.mark.parametrize("seed", few_and_many(10, 60))
+def test_a_backfills_outcomes_tile_its_ranges_whichever_drivers_are_killed(
+    world_of: Callable[[int], World], seed: int
+) -> None:
+    world = world_of(seed)
+    runs = Runs(world._settings(None).pipeline.directory)
+    ranges = [OffsetRange(*tp, 0, end) for tp, end in world.ends.items()]
+    runs.start("backfill", "x:y", backfill.Request().text, RunState(ranges, topics={TOPIC: "id"}), "shared")
+    file: Any = SimpleNamespace(path="config.toml")
+    check_ends(world.play(lambda settings: backfill.resume(settings, file, "shared", "local", said), 6))
+    for orphan in world.orphans:
+        orphan()
+    rows = Counter(
+        (row["partition"], at)
+        for path in (world.directory / "runs" / "shared" / "outcomes").glob("*/*/[!_]*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+        for at in range(row["offset"], row["until"])
+    )
+    assert rows == Counter((each.partition, at) for each in ranges for at in range(each.stop))
+    run = Runs(str(world.directory / "runs")).read("shared")
+    assert (run.finished, run.state.counts.records) == (True, sum(each.size for each in ranges))

@@ -1,0 +1,141 @@
+"""Our own fetcher as the consumer: assigned, moved back, paused, and what was queued before that is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from kunicorn.columns.reference import Decoder
+from kunicorn.errors import ConfigError
+from kunicorn.fetch.queue import Fetched, FetchQueue
+from kunicorn.fetch.table import Fault, Fetching, News
+from kunicorn.handler.arrow import rows_of
+from kunicorn.handler.rows import Rows
+from kunicorn.ipc.messages import FailureKind, Password
+from kunicorn.kafka.errors import AuthenticationFailed
+from kunicorn.positions import TopicPartition
+from kunicorn.worker.client import Login
+from kunicorn.worker.columns import ColumnConsumer, _security, column_client
+
+TP = TopicPartition("t", 0)
+
+
+class Played:
+    """The fetcher without its thread: the table changes at once, and a test says what was fetched."""
+
+    def __init__(self, *, as_columns: bool = True) -> None:
+        self.table = Fetching(1000, lambda: 0.5)
+        self.queue = FetchQueue(1_000_000)
+        fetcher: Any = self
+        self.consumer = ColumnConsumer(fetcher, self.queue, lambda topic: as_columns)
+
+    def call(self, change: Callable[[Fetching], object]) -> None:
+        change(self.table)
+
+    def placed(self) -> tuple[int, int] | None:
+        """Number and offset of what is fetched now."""
+        place = self.table.get(TP)
+        return None if place is None else (place.number, place.offset)
+
+    def fetched(self, number: int, first: int, end: int, fault: Fault | None = None) -> None:
+        """Rows of that placing, from one offset up to another."""
+        rows = Rows(rows_of([Message(topic="t", partition=0, offset=at) for at in range(first, end)])) if end else None
+        self.queue.put(Fetched(News(TP, number, 0, end - first, end, 3, fault), rows, 1))
+
+    def taken(self) -> list[int]:
+        """Offsets that are given out."""
+        taken = self.consumer.take(100, 0)
+        return [] if taken is None else [m.offset() or 0 for run in taken.runs for m in run.messages]
+
+    def position(self) -> int:
+        return int(self.consumer.position([ClientPartition(*TP)])[0].offset)
+
+
+def assigned(offset: int = 5, *, as_columns: bool = True) -> Played:
+    played = Played(as_columns=as_columns)
+    played.consumer.incremental_assign([ClientPartition(*TP, offset, leader_epoch=2)])
+    return played
+
+
+def test_the_position_is_unknown_until_something_was_given_out() -> None:
+    played = assigned()
+    assert played.placed() == (1, 5)
+    assert played.position() == OFFSET_INVALID
+    played.fetched(1, 5, 8)
+    assert played.position() == OFFSET_INVALID
+    assert played.taken() == [5, 6, 7]
+    assert played.position() == 8
+
+
+def test_what_was_queued_before_it_was_assigned_anew_is_dropped() -> None:
+    played = assigned()
+    played.fetched(1, 5, 8)
+    played.consumer.incremental_unassign([ClientPartition(*TP)])
+    assert played.placed() is None
+    played.consumer.incremental_assign([ClientPartition(*TP, 2)])
+    assert played.placed() == (2, 2)
+    assert played.taken() == []
+    assert played.position() == OFFSET_INVALID
+    played.fetched(2, 2, 3)
+    assert played.taken() == [2]
+
+
+def test_a_paused_partition_goes_on_behind_what_was_given_out() -> None:
+    played = assigned()
+    played.fetched(1, 5, 8)
+    assert played.taken() == [5, 6, 7]
+    played.fetched(1, 8, 10)
+    played.consumer.pause([ClientPartition(*TP)])
+    assert played.placed() is None
+    assert played.taken() == []
+    assert played.position() == 8
+    played.consumer.resume([ClientPartition(*TP)])
+    assert played.placed() == (3, 8)
+
+
+def test_a_partition_that_was_paused_before_anything_came_begins_where_it_was_assigned() -> None:
+    played = assigned()
+    played.consumer.pause([ClientPartition(*TP)])
+    played.consumer.resume([ClientPartition(*TP)])
+    assert played.placed() == (3, 5)
+
+
+def test_a_fault_comes_with_its_kind_and_text() -> None:
+    played = assigned()
+    played.fetched(1, 5, 0, Fault(FailureKind.TRUNCATED, "why"))
+    taken = played.consumer.take(100, 0)
+    assert taken is not None
+    assert (list(taken.runs), list(taken.faults)) == ([], [(TP, FailureKind.TRUNCATED, "why")])
+
+
+@pytest.mark.parametrize(("as_columns", "kind"), [(True, Rows), (False, list)])
+def test_handlers_of_columns_get_rows_and_others_messages(as_columns: bool, kind: type) -> None:
+    played = assigned(as_columns=as_columns)
+    played.fetched(1, 5, 8)
+    taken = played.consumer.take(100, 0)
+    assert taken is not None
+    assert [type(run.messages) for run in taken.runs] == [kind]
+
+
+def test_each_log_in_asks_for_the_password_of_then() -> None:
+    login = Login(None)
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.password": "first"}
+    sasl = _security(properties, login).sasl
+    assert sasl is not None
+    assert sasl.password() == "first"
+    login.renew(Password("me", "second"))
+    assert sasl.password() == "second"
+    with pytest.raises(AuthenticationFailed, match="no OAUTHBEARER token"):
+        sasl.token()
+
+
+def test_without_a_decoder_no_thread_is_begun() -> None:
+    def missing() -> type[Decoder]:
+        raise ConfigError("install it")
+
+    with pytest.raises(ConfigError, match="install it"):
+        column_client({}, Login(None), missing, lambda topic: True)

@@ -1,0 +1,228 @@
+"""Records whose outputs are sent, step by step; handlers and the sender are the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from kunicorn.ipc.messages import FetcherStopped, Parked, Stopped
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
+from tests.unit.worker.produce.output_batches import taken
+from tests.unit.worker.tables import OUTPUT, P0, Table, offsets_of
+
+REFUSED = ValueError("too large")
+
+
+def by_key(outbox_records: int = 1000) -> Table:
+    """Records 0 to 3 have the keys a, b, a, c."""
+    table = Table(Slots("key", 10), ON_ACKNOWLEDGEMENT, outbox_records=outbox_records)
+    table.begin(P0)
+    table.fetch(P0, 0, 1, 2, 3, keys="abac")
+    return table
+
+
+def in_runs(bounds: Bounds | None = None, outbox_records: int = 1000) -> Table:
+    """Records 0 to 4, in one run if that may be."""
+    table = Table(Slots("partition", 1, runs=True, bounds=bounds), ON_ACKNOWLEDGEMENT, outbox_records=outbox_records)
+    table.slots.pace.size = 5
+    table.begin(P0, *range(5))
+    return table
+
+
+def refuse(table: Table, *offsets: int) -> None:
+    """Of all that is in the outbox; what comes before is delivered."""
+    batch = taken(table.outbox)
+    refusals = {}
+    for offset in offsets:
+        entry = next(each for each in batch.entries if each.offset == offset)
+        if number := table.outbox.refuse(entry, REFUSED):
+            refusals[entry.origin.number] = number
+    live = table.outbox.live(batch)
+    table.table.delivered({entry.origin.number: entry.following for entry in live})
+    table.table.rewind(refusals)
+    table.outbox.done(batch)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def undelivered(table: Table) -> range:
+    """By the ledger, as it is read when the worker is dead."""
+    reading = table.ledger.read(1, 1)
+    assert table.ledger.delivers(1)
+    return range(reading.consumed.offset, reading.hand_offset)
+
+
+def test_the_ledger_says_exactly_what_is_handled_and_not_delivered() -> None:
+    table = in_runs()
+    table.handle(table.take(), sends=True)
+    assert (undelivered(table), table.consumed()) == (range(5), 0)
+    table.deliver()
+    assert not undelivered(table)
+    assert table.consumed() == 5
+    table.fetch(P0, 7)
+    flight = table.take()
+    assert not undelivered(table), "a gap before a record is nothing that is not delivered"
+    table.handle(flight, sends=True)
+    assert undelivered(table) == range(7, 8)
+
+
+def test_a_refused_record_of_a_run_fails_and_only_what_was_behind_it_is_handled_again() -> None:
+    table = in_runs()
+    table.handle(table.take(), sends=True)
+    refuse(table, 2)
+    ((failed,), consumed) = table.refused, table.consumed()
+    assert (offsets_of(failed), failed.refusal, consumed) == ([2], REFUSED, 2)
+    assert table.table.start_next(table.slots) is None, "what is behind it waits for it"
+    table.table.put_back(failed)
+    handled = []
+    while (flight := table.table.start_next(table.slots)) is not None:
+        handled += offsets_of(flight)
+        table.handle(flight, sends=True)
+    assert handled == [2, 3, 4]
+    table.deliver()
+    assert (table.consumed(), table.ledger.read(1, 1).handled) == (5, 5)
+
+
+def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly() -> None:
+    table = in_runs(Bounds(3, None, 0, 1 << 20))
+    flight = table.take()
+    flight.leave(0, 3, [OUTPUT])
+    table.handle(flight)
+    refuse(table, 0)
+    assert (table.refused, table.consumed()) == ([], 0)
+    calls = []
+    while (following := table.table.start_next(table.slots)) is not None:
+        calls.append(offsets_of(following))
+        table.handle(following)
+    assert calls == [[0], [1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_refusals_of_one_record_are_counted_each_time(slots: str) -> None:
+    table = in_runs() if slots == "runs" else by_key()
+    for number in (1, 2, 3):
+        flight = table.take()
+        assert flight.offset == 0
+        table.handle(flight, 1 if slots == "runs" else None, sends=True)
+        refuse(table, 0)
+        assert len(table.refused) == number
+        failed = table.refused[-1]
+        assert failed.lane.refusals == number
+        table.table.put_back(failed)
+
+
+def test_a_lower_refusal_of_another_sender_takes_the_higher_one_with_it() -> None:
+    table = in_runs()
+    table.handle(table.take(), sends=True)
+    batch = taken(table.outbox)
+    number = batch.entries[0].origin.number
+    higher, lower = (table.outbox.refuse(batch.entries[offset], REFUSED) for offset in (3, 1))
+    table.table.rewind({number: higher})
+    assert table.refused == [], "whoever met the lower one deals with both"
+    table.table.delivered({number: 1})
+    table.table.rewind({number: lower})
+    assert [offsets_of(flight) for flight in table.refused] == [[1]]
+    table.table.rewind({number: higher})
+    assert len(table.refused) == 1
+
+
+def test_a_stop_waits_until_what_was_handled_is_delivered_and_a_loss_does_not() -> None:
+    for lost in (False, True):
+        table = in_runs()
+        table.handle(table.take(), sends=True)
+        table.table.stop([1])
+        assert table.reports == []
+        if lost:
+            table.table.stop([1], lost=True)
+            assert table.outbox.live(taken(table.outbox)) == []
+        else:
+            table.deliver()
+        assert table.reports == [FetcherStopped([Stopped(1, 0 if lost else 5, 0)])]
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_is_done_when_its_outputs_are_delivered_and_may_be_what_a_worker_died_of_until_then() -> None:
+    table = by_key()
+    a, b, c = table.started()
+    for flight in (b, a):
+        table.handle(flight, sends=True)
+    assert (table.consumed(), table.ledger.read(1, 1).hand_count) == (0, 1), "the handler has returned from two"
+    assert table.ledger.in_hand(1).from_offset(0) == {0, 1, 3}
+    table.deliver()
+    assert table.ledger.in_hand(1).from_offset(0) == {3}
+    assert table.consumed() == 2
+    table.handle(c, sends=True)
+    table.deliver()
+    assert table.ledger.done(1).from_offset(2) == {3}
+
+
+def test_the_next_of_a_key_starts_when_the_one_before_is_delivered() -> None:
+    table = by_key()
+    a, _, _ = table.started()
+    table.handle(a, sends=True)
+    assert table.started() == []
+    table.deliver()
+    assert [flight.offset for flight in table.started()] == [2]
+
+
+def test_a_record_without_outputs_waits_for_nothing() -> None:
+    table = by_key()
+    a, *_ = table.started()
+    table.handle(a)
+    assert (table.consumed(), table.outbox.waits) == (1, False)
+    assert [flight.offset for flight in table.started()] == [2]
+
+
+def test_what_a_lost_partition_has_on_its_way_holds_up_no_suspect() -> None:
+    table = by_key()
+    a, b, c = table.started()
+    table.handle(a, sends=True)
+    for flight in (b, c):
+        table.table.put_back(flight)
+    table.table.stop([1], lost=True)
+    assert table.table._scheduler.on_their_way == 0
+
+
+def test_a_refused_output_is_its_records_failure_and_touches_no_other() -> None:
+    table = by_key()
+    a, b, _ = table.started()
+    for flight in (a, b):
+        table.handle(flight, sends=True)
+    refuse(table, 0)
+    assert (table.refused, table.consumed()) == ([a], 0)
+    assert table.ledger.done(1).from_offset(0) == {1}
+    table.table.park(Attempt(a, calls=0), "retry", "why")
+    table.table.try_again(a)
+    assert table.started() == [a], "before the next of its key"
+
+
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_no_record_starts_without_room(slots: str) -> None:
+    table = in_runs(outbox_records=2) if slots == "runs" else by_key(outbox_records=2)
+    handled: list[InFlight] = []
+    while (flight := table.table.start_next(table.slots)) is not None:
+        assert len(offsets_of(flight)) <= 2
+        table.handle(flight, sends=True)
+        handled.append(flight)
+    assert sum(len(flight.messages) for flight in handled) == 2
+    assert not table.table.startable(table.slots)
+    table.deliver()
+    assert table.table.startable(table.slots)
+
+
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_a_partition_whose_outputs_do_not_arrive_says_so(slots: str) -> None:
+    table = in_runs() if slots == "runs" else by_key()
+    table.handle(table.take(), sends=True)
+    batch = taken(table.outbox)
+    assert table.table.parked() == ([], {})
+    table.now = 11.0
+    table.outbox.note_trouble("no leader")
+    why = "its outputs have waited 11 s for delivery: no leader"
+    assert table.table.parked() == ([Parked(1, "delivery", why)], {"delivery": 1})
+    table.table.delivered({batch.entries[-1].origin.number: batch.entries[-1].following})
+    table.outbox.done(batch)
+    assert table.table.parked() == ([], {})

@@ -1,0 +1,92 @@
+"""The gate of a handler, at the table: what it lets through, and what it takes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
+from kunicorn.ipc.clock import now_ns
+from kunicorn.worker.gate import Gate, gate_of
+from kunicorn.worker.progress import Bounds, Slots
+from kunicorn.worker.stats import Counters
+from tests.unit.worker.tables import P0, P1, Table
+
+OPENS_AT_ONCE = CircuitBreaking(
+    ["builtins.OSError"], failure_share=0.1, window_ms=10_000, min_calls=1, open_ms=1, probes=1
+)
+
+
+def gate(circuit_breaker: CircuitBreaking | None = None, rate_limit: RateLimiting | None = None) -> Gate:
+    config = HandlerConfig(
+        "shop:handle", "record", {}, 1, 1, 0, 0, circuit_breaker=circuit_breaker, rate_limit=rate_limit
+    )
+    made = gate_of(config, Counters())
+    assert made is not None
+    return made
+
+
+def ten(gate: Gate, *, runs: bool) -> Table:
+    slots = Slots("none", 4, gate=gate) if not runs else Slots("partition", 1, runs=True, gate=gate)
+    if runs:
+        slots.pace.size = 10
+    table = Table(slots)
+    table.begin(P0, *range(10))
+    return table
+
+
+def test_a_handler_without_limits_has_no_gate() -> None:
+    assert gate_of(HandlerConfig("shop:handle", "record", {}, 1, 1, 0, 0), Counters()) is None
+
+
+def test_of_several_calls_at_a_time_one_probes() -> None:
+    breaking = gate(OPENS_AT_ONCE)
+    table = ten(breaking, runs=False)
+    first = table.take()
+    assert breaking.failed(first, OSError("away"), now_ns() - 10_000_000) is not None
+    (probe,) = table.started()
+    assert table.started() == [], "one at a time"
+    table.handle(probe)
+    assert not breaking.broken
+    assert len(table.started()) == 3, "all but the slot that the first still has"
+
+
+def test_a_probe_that_is_put_back_leaves_its_place_to_another_one() -> None:
+    breaking = gate(OPENS_AT_ONCE)
+    table = ten(breaking, runs=False)
+    breaking.failed(table.take(), OSError("away"), now_ns() - 10_000_000)
+    (probe,) = table.started()
+    table.table.put_back(probe)
+    assert len(table.started()) == 1
+    assert breaking.broken
+
+
+@pytest.mark.parametrize("per", ["service", "key"])
+def test_records_of_a_run_that_the_handler_did_not_get_to_cost_nothing(per: str) -> None:
+    table = ten(gate(rate_limit=RateLimiting(0.000_001, 10, per, "records")), runs=True)
+    flight = table.take()
+    assert len(flight.messages) == 10
+    table.handle(flight, 4)
+    flight = table.take()
+    assert len(flight.messages) == 6
+    table.handle(flight)
+    table.fetch(P0, 10)
+    assert table.started() == [], "ten tokens, and ten records"
+
+
+@pytest.mark.parametrize(("counts", "left"), [("records", 2), ("calls", 11)])
+def test_records_of_another_partition_in_the_same_call_cost_what_they_are(counts: str, left: int) -> None:
+    config = HandlerConfig(
+        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 12, "service", counts)
+    )
+    limited = gate_of(config, Counters())
+    assert limited is not None
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(10, None, 0, 0), gate=limited))
+    for partition in (P0, P1):
+        table.begin(partition, *range(5))
+    assert len(table.take().messages) == 5
+    beside = table.table.start_beside(table.slots, 5, 1000)
+    assert beside is not None
+    assert len(beside.messages) == 5
+    used = limited.rate_use()
+    assert used is not None
+    assert 12 - used[0] == left

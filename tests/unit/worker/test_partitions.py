@@ -1,0 +1,300 @@
+"""The table of partitions between the control thread, the loop and the client, step by step."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
+
+from kunicorn.handler.call import OfSome
+from kunicorn.ipc.bitmap import Marks
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
+from kunicorn.worker.progress import Attempt, Slots
+from tests.fakes.counts import counts_of
+from tests.unit.worker.tables import LATER, P0, P1, Table, messages, offsets_of
+
+
+def several(ordering: str = "none", most: int = 8) -> Slots:
+    return Slots(ordering, most)
+
+
+# -- the client's assignment -----------------------------------------------------------------------------------------
+
+
+def test_a_started_partitions_slot_is_open_at_once_and_the_next_turn_fetches_it() -> None:
+    table = Table()
+    table.start(P0, 1, 7)
+    assert table.consumed() == 7
+    assert table.client.assigned == {}
+    table.table.begin_turn(0)
+    assert table.client.assigned == {P0: (7, None)}
+
+
+def test_a_start_without_an_offset_is_refused() -> None:
+    table = Table()
+    table.start(P0, 1, -1)
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert report.kind is FailureKind.PARTITION
+    table.table.begin_turn(0)
+    assert table.client.assigned == {}
+
+
+def test_a_partition_is_assigned_once_the_client_has_forgotten_its_position_under_an_older_assignment() -> None:
+    table = Table()
+    table.client.told = 500
+    table.start(P0, 1, 100)
+    table.table.begin_turn(0)
+    assert table.client.assigned == {}
+    table.client.told = OFFSET_INVALID
+    table.table.begin_turn(0)
+    assert table.client.assigned == {P0: (100, None)}
+    # Whatever is told from here on is of this assignment, also where it is the same as before.
+    table.client.told = 500
+    table.table.begin_turn(LATER)
+    assert table.consumed() == 500
+
+
+def test_an_assignment_that_the_client_refuses_ends_its_partition() -> None:
+    table = Table()
+    table.client.refusal = KafkaException(KafkaError(KafkaError._STATE, "not now"))
+    table.begin(P0)
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert (report.grant, report.offset) == (1, 0)
+    table.client.refusal = None
+    table.table.begin_turn(0)
+    assert table.client.assigned == {}
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_what_lies_behind_a_stop_is_never_consumed(slots: Slots | None) -> None:
+    table = Table(slots)
+    table.start(P0, 1, 3, stop=3)
+    table.table.begin_turn(0)
+    table.client.told = 5
+    table.table.begin_turn(LATER)
+    assert table.consumed() == 3, "the client is at 5, but 3 and 4 were dropped"
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_after_a_delay_a_partition_is_fetched_from_behind_what_has_arrived_with_its_leader_epoch(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 40)
+    table.fetch(P0, 41, epoch=3)
+    grant = table.table.delay(P0, "why")
+    assert grant is not None
+    table.table.begin_turn(0)
+    assert table.client.assigned == {}
+    table.table.end_delay(grant)
+    table.table.begin_turn(0)
+    assert table.client.assigned == {P0: (42, 3)}, "what is kept is not fetched twice"
+
+
+@pytest.mark.parametrize("slots", [None, several("partition", 2)], ids=["runs", "records"])
+def test_a_partition_set_aside_is_fetched_from_the_first_record_that_was_let_go_of(slots: Slots | None) -> None:
+    table = Table(slots, ahead_bytes=2400)
+    table.begin(P0, 0)
+    for offset in range(1, 6):
+        table.fetch(P0, offset, epoch=offset)
+    failed = table.take()
+    table.table.park(Attempt(failed), "retry", "why")
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    assert table.client.assigned == {}, "nothing may start, and no room is left"
+    table.table.try_again(failed)
+    handled = []
+    while not table.client.assigned:
+        flight = table.take()
+        handled += offsets_of(flight)
+        table.handle(flight)
+        table.table.balance(0)
+        table.table.begin_turn(0)
+    ((offset, epoch),) = table.client.assigned.values()
+    assert 1 < offset == epoch < 6
+    table.fetch(P0, *range(offset, 6))
+    while (last := table.table.start_next(table.slots)) is not None:
+        handled += offsets_of(last)
+        table.handle(last)
+    assert handled == list(range(6))
+    assert table.consumed() == 6
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(slots: Slots | None) -> None:
+    table = Table(slots)
+    table.begin(P0, 0, 1)
+    table.table.stop([1])
+    table.start(P0, 2, 3)
+    table.fetch(P0, 2)
+    assert table.started() == [], "what the client holds is from before"
+    table.table.begin_turn(0)
+    table.fetch(P0, 3)
+    assert [(flight.offset, flight.tracker.grant) for flight in table.started()] == [(3, 2)]
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_in_hand_is_told_with_its_age() -> None:
+    table = Table()
+    table.begin(P0, 0, 1, 2)
+    assert table.table.in_hand(0) is None
+    flight = table.take()
+    flight.since_ns = 1_000_000_000
+    hand = table.table.in_hand(3_500_000_000)
+    assert hand is not None
+    assert (hand.offset, hand.count, hand.age) == (0, len(flight.messages), 2.5)
+
+
+def test_where_a_run_in_hand_ends_is_told_also_where_it_has_gaps() -> None:
+    table = Table()
+    table.begin(P0, 7, 17, 57)
+    table.slots.pace.size = 3
+    flight = table.take()
+    reading = table.ledger.read(1, 1)
+    assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (7, 3, 58)
+    rest = table.table.failed(flight, 1, 10, OfSome(ValueError("two of them"), count=2))
+    assert rest is not None
+    reading = table.ledger.read(1, 1)
+    assert (reading.hand_offset, reading.hand_count, reading.hand_end) == (17, 2, 58)
+
+
+def test_what_records_take_is_told_under_their_grant_and_a_new_one_begins_at_nothing() -> None:
+    table = Table()
+    table.begin(P0, 0, 1)
+    table.slots.pace.size = 1
+    table.table.returned(table.take(), 1, 700, 1)
+    table.table.park(Attempt(table.take(), nanoseconds=300), "retry", "")
+    assert table.ledger.busy_ns(1) == 1000, "a failed call took its time, too"
+    table.table.stop([1])
+    table.start(P0, 1)
+    assert table.ledger.busy_ns(1) == 0
+
+
+def test_a_record_among_several_counts_for_its_part_of_what_the_worker_does_at_a_time() -> None:
+    table = Table(several(most=4))
+    table.begin(P0, 0)
+    flight = table.take()
+    flight.since_ns -= 4_000_000_000
+    table.handle(flight)
+    assert 1_000_000_000 <= table.ledger.busy_ns(1) < 1_500_000_000
+
+
+def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -> None:
+    table = Table(several())
+    table.begin(P0, *range(4))
+    for since, flight in zip((100, 200, 300, 400), table.started(), strict=True):
+        flight.since_ns = since
+    assert [flight.offset for flight in table.table.overdue(1, 0, 300)] == [0, 1, 2]
+    assert [flight.offset for flight in table.table.overdue(1, 3, 0)] == [3], "the one that is named"
+    assert table.table.overdue(2, 0, 300) == [], "another grant's"
+    (told,) = counts_of(*table.counters.take())
+    assert told.timed_out == 2, "the supervisor counts those that it names"
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_headers_count_as_memory_of_records_that_are_queued(slots: Slots | None) -> None:
+    table = Table(slots, ahead_bytes=20_000)
+    table.begin(P0)
+    large = Message(topic="t", partition=0, offset=0, value=b"", headers=[("large", bytes(20_000))])
+    table.table.feed(P0, 0, [large], 0)
+    assert table.table.full
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_behind_a_gap_that_killed_workers_is_kept_from_the_handler(slots: Slots | None) -> None:
+    """The partition starts in the gap: at a transaction's marker, or where records were compacted away."""
+    table = Table(slots)
+    table.start(P0, 1, 50, poison="2 workers died", poison_deaths=2, poison_offset=51)
+    table.table.begin_turn(0)
+    table.fetch(P0, 51, 52)
+    flight = table.take()
+    assert (flight.poison, offsets_of(flight), flight.poison_deaths) == ("2 workers died", [51], 2)
+    table.handle(flight)
+    assert table.take().poison == ""
+
+
+# -- errors in place of records --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [None, several("partition", 1)], ids=["runs", "records"])
+def test_what_was_fetched_before_an_error_is_handled_first_and_of_several_errors_the_first_counts(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0, 1)
+    table.begin(P1)
+    table.slots.pace.size = 1
+    for error in ("damaged", "gone"):
+        table.table.broken(P0, FailureKind.PARTITION, error)
+    table.table.balance(0)
+    table.handle(table.take())
+    table.table.balance(0)
+    second = table.take()
+    table.table.balance(0)
+    assert table.reports == [], "it is in hand"
+    table.handle(second)
+    table.table.balance(0)
+    assert table.reports == [Failed(1, FailureKind.PARTITION, 2, 0, "damaged", "")]
+    table.table.begin_turn(0)
+    assert set(table.client.assigned) == {P1}
+
+
+def test_an_error_is_of_no_interest_once_the_partition_is_given_up() -> None:
+    table = Table()
+    table.begin(P0, 0, 1)
+    table.table.broken(P0, FailureKind.PARTITION, "damaged")
+    table.table.stop([1])
+    table.table.balance(0)
+    assert table.reports == [FetcherStopped([Stopped(1, 0, -1)])]
+
+
+# -- bits in the ledger ----------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """No more of this worker's stores."""
+
+
+def done(table: Table) -> tuple[int, set[int]]:
+    """What the supervisor would take from the ledger."""
+    return table.consumed(), set(table.ledger.done(1).from_offset(table.consumed()))
+
+
+def test_a_worker_that_is_killed_while_it_moves_over_a_gap_says_of_no_later_record_that_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = Table(several())
+    table.begin(P0, 1695, 1700, 1701, 100_000, 100_004, 100_005)
+    first, *others = (table.take() for _ in range(3))
+    for flight in others:
+        table.handle(flight)
+    assert done(table) == (1695, {1700, 1701})
+
+    def killed(marks: Marks, offset: int) -> None:
+        raise Killed
+
+    with monkeypatch.context() as until_then:
+        until_then.setattr(Marks, "unmark", killed)
+        with pytest.raises(Killed):
+            table.handle(first)
+    assert done(table) == (100_000, set()), "100004 is what 1700 would be, 12 rings further on"
+
+
+def test_a_record_that_was_compacted_away_leaves_no_mark_of_what_was_done_behind_it() -> None:
+    table = Table(several())
+    table.begin(P0, 0, 1, 2, 3)
+    first, second, third, fourth = table.started()
+    table.handle(fourth)
+    for flight in (second, third):
+        table.table.put_back(flight)
+    table.table._scheduler.shed(second.tracker, 0)
+    table.handle(first)
+    table.handle(table.take())
+    assert done(table) == (2, {3}), "record 2 was dropped, and is to be fetched again; 1, the lowest, stayed"
+    for offset in range(4, 4200):
+        table.table.feed(P0, 0, messages(P0, offset), 0)
+        table.handle(table.take())
+    assert done(table) == (4200, set()), "8194 and 8195 have not come yet"
