@@ -429,6 +429,12 @@ OFFSET_RESETS = Declared(
     "Records were deleted before they were handled (raise retention, or catch up), or the log was truncated.",
     ("reason",),
 )  # fmt: skip
+FETCHED_ANEW = Declared(
+    "kunicorn_partitions_fetched_anew", C, "Partitions taken from a worker's client and given back to it, as nothing "
+    "of them came for a minute although the brokers had records.",
+    "Now and then: the client had lost them, nothing need be done. Going on: their leaders do not answer workers (see "
+    "the log, and the network between), or a client is stuck: kunicorn recycle its worker.",
+)  # fmt: skip
 DRAIN_SECONDS = Declared(
     "kunicorn_drain_seconds", H, "From a revoke until the last record in hand was finished.",
     "Near drain_timeout_ms: make handler calls shorter, or allow more.",

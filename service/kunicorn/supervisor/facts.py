@@ -61,6 +61,8 @@ class TopicHandling:
     poison_halts: bool = True
     batches: bool = False
     timeout_ms: int | None = None
+    batch_ms: int = 0
+    """How long a record may wait for a fuller batch."""
 
 
 class SettingsInForce:
@@ -82,7 +84,9 @@ class SettingsInForce:
     def handling(self, topic: str) -> TopicHandling:
         """The handling of a topic's records, by its handler's settings."""
         handler = self.settings.handler_of(topic)
-        return TopicHandling(handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms)
+        return TopicHandling(
+            handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms, handler.batch_max_ms
+        )
 
     def keeps_offsets(self, topic: str) -> bool:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""

@@ -34,7 +34,7 @@ from kunicorn.supervisor.membership.driver import GroupAssignment
 from kunicorn.supervisor.membership.manual import ManualAssignment
 from kunicorn.supervisor.membership.source import AssignmentSource, StartLookup
 from kunicorn.supervisor.offsets.seek import Seeker
-from kunicorn.supervisor.partitions import lag
+from kunicorn.supervisor.partitions import lag, silence
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.balancer import Balancer
 from kunicorn.supervisor.partitions.table import PartitionTable
@@ -217,6 +217,7 @@ class Service:
             lag.watch_ends(brokers, assignment),
             self._end_by_itself(),
             lag.watch_ages(brokers, assignment),
+            silence.watch(assignment, self._in_force, self._metrics, self._is_steady),
             *self._start_lookups(),
             *self._source.works(),
             *([rolling.watch(self._watched, self._workforce.reloader.request)] if self._watched else []),
