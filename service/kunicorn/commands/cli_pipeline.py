@@ -5,7 +5,6 @@ needs no Spark.
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ import typer
 from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.extras import install_extra
+from kunicorn.ipc.clock import wall_ms
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.executors import SettingsFile
@@ -240,7 +240,7 @@ def _tell(answer: Answer, *, as_json: bool) -> None:
 def _time(option: str, text: str | None) -> int | None:
     from kunicorn.text import moment
 
-    return None if text is None else moment(option, text, time.time_ns() // 1_000_000)
+    return None if text is None else moment(option, text, wall_ms())
 
 
 @app.command("catch-up", short_help="Take over a group that is far behind, bring it to its end, hand it back.")

@@ -52,10 +52,11 @@ from kunicorn.worker.executor import Executor, Returned
 from kunicorn.worker.executors import Executors
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.gate import Gate, gate_of
+from kunicorn.worker.grants import Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.inline import InlineExecutor
 from kunicorn.worker.loop import Loop
-from kunicorn.worker.partitions import Partitions, Parts, TableSettings
+from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
 from kunicorn.worker.produce.sender import Acknowledging, Outputs, Sender, SenderThreads, Startable
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions

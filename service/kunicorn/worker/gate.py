@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ from kunicorn.ipc.clock import NANOSECONDS, now_ns, wall_ms
 from kunicorn.observe import catalogue as c
 from kunicorn.text import utc
 from kunicorn.worker.circuit_breaker import CircuitBreaker, Limits, State
-from kunicorn.worker.progress import InFlight
+from kunicorn.worker.progress import InFlight, Slots
 from kunicorn.worker.rate_limit import RateLimit, rate_limit_of
-from kunicorn.worker.scheduler import UNLIMITED
+from kunicorn.worker.scheduler import UNLIMITED, Scheduler
 from kunicorn.worker.stats import Counters
 
 log = logging.getLogger("kunicorn.worker")
@@ -230,6 +231,48 @@ class Gate:
         else:
             self._why = f"a probe failed with {said}"
             log.warning(f"the circuit breaker of {self._handler} stays open for {seconds:.3f} s more: {self._why}")
+
+
+class Gates:
+    """Gates of the handlers that this worker has partitions of, and the records that they have wait. Caller: the table
+    (`worker.partitions`), under its lock, but for `held` and `patience`: the loop."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._of: dict[Slots, Gate] = {}
+        self._held: deque[tuple[InFlight, int]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def add(self, slots: Slots) -> None:
+        """Note a handler's gate, if it has one."""
+        if slots.gate is not None:
+            self._of[slots] = slots.gate
+
+    def admitted(self, gate: Gate, flight: InFlight, now: int) -> bool:
+        """Whether records that were about to start may: as many as the gate says, or else all of them wait."""
+        if not (count := gate.admitted(flight, now)):
+            held = gate.hold(flight, now)
+            self._scheduler.wait(flight, held.waits_for, held.why)
+            self._held.append((flight, held.until))
+            return False
+        if count < len(flight.messages):
+            self._scheduler.split(flight, count)
+        return True
+
+    def held(self) -> Iterable[tuple[InFlight, int]]:
+        """Records that wait before their first try since the last time, and until when (nanoseconds)."""
+        while self._held:
+            yield self._held.popleft()
+
+    def patience(self, now: int, longest: float) -> float:
+        """Seconds until one of them may open, at most `longest`."""
+        return min((gate.patience(now, longest) for gate in self._of.values()), default=longest)
+
+    def shut(self, now: int) -> Mapping[Slots, Shut]:
+        """Handlers whose gate is shut, and why."""
+        return {slots: shut for slots, gate in self._of.items() if (shut := gate.shut(now)) is not None}
 
 
 def gate_of(config: HandlerConfig, counters: Counters) -> Gate | None:
