@@ -28,7 +28,11 @@ _STATISTICS = (
 
 def eventful() -> Metrics:
     """Everything that can be counted has happened."""
-    metrics = Metrics()
+    return _supervised(_worked())
+
+
+def _worked() -> Metrics:
+    """A worker has told of everything that it counts."""
     clients = ClientStatistics()
     clients.take(_STATISTICS)
     counters = Counters()
@@ -44,14 +48,23 @@ def eventful() -> Metrics:
     counters.count(c.HANDLER_TIMEOUTS, 7, "orders")
     counters.count(c.HOOK_FAILURES, 1, "on_assigned")
     counters.count(c.HOOK_FAILURES, 2, "load_offsets")
-    counters.count(c.SENT, 8, "totals")
+    counters.count(c.SENT, 8, "totals", "")
+    counters.count(c.SENT, 1, "totals", "NOT_ENOUGH_REPLICAS")
+    counters.observe(c.OPERATION_SECONDS, 0.06, "send", "NOT_ENOUGH_REPLICAS")
+    counters.called_in_vain("orders", "ValueError", 30_000_000, 1)
     for seconds in (0.004, 0.25, 20.0):
         counters.count(c.TRANSACTIONS, 1, "committed")
         counters.observe(c.TRANSACTION_SECONDS, seconds)
     counters.count(c.TRANSACTIONS, 9, "aborted")
     counted, observed = counters.take()
     families = clients.families()
+    metrics = Metrics()
     metrics.hear(1, Pong(1, 1, 10, None, 1, False, 0, counted, observed, client_families=families))
+    return metrics
+
+
+def _supervised(metrics: Metrics) -> Metrics:
+    """The supervisor has counted everything that it counts."""
     metrics.count(c.HANDLER_TIMEOUTS, topic="orders")
     metrics.count(c.HEARTBEATS, result="ok")
     metrics.observe(c.HEARTBEAT_SECONDS, 0.02)
@@ -60,6 +73,8 @@ def eventful() -> Metrics:
     metrics.count(c.PARTITIONS_LOST, 2)
     metrics.count(c.COMMITS, result="ok")
     metrics.observe(c.COMMIT_SECONDS, 0.003)
+    metrics.observe(c.OPERATION_SECONDS, 0.003, operation="commit", error_type="")
+    metrics.count(c.OTLP_EXPORTS, result="ok")
     metrics.count(c.OFFSET_RESETS, reason="truncated")
     metrics.observe(c.DRAIN_SECONDS, 0.3)
     metrics.count(c.WORKER_RESTARTS, reason="SIGKILL")
