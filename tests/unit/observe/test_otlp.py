@@ -22,8 +22,8 @@ from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings.otlp import OtlpSettings
 from tests.fakes.collector import Collector, attributes_of, collector, total
+from tests.unit.observe.eventful import eventful
 from tests.unit.observe.snapshots import partition, status
-from tests.unit.observe.test_exposed import eventful
 from tests.waiting import wait_until
 
 GROUP, TOPIC = names.MESSAGING_CONSUMER_GROUP_NAME, names.MESSAGING_DESTINATION_NAME
