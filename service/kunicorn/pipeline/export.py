@@ -25,6 +25,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -35,13 +36,13 @@ from confluent_kafka import Message
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.handler.columns import SCHEMA, records_batch
+from kunicorn.handler.columns import SCHEMA, in_batches, records_batch
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.extras import install_extra
-from kunicorn.handler.rows import following_offsets
+from kunicorn.handler.rows import Rows, Run, ends
 from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.executors import SettingsFile, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
@@ -140,11 +141,17 @@ class LakeColumns:
     patience: float = 60.0
     """Seconds to wait for a schema registry that does not answer."""
 
-    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """Messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
-        plain = records_batch(messages)
+    def batch(self, run: Run) -> pa.RecordBatch:
+        """Records as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
+        plain = records_batch(run)
         if not self.decoded:
             return plain
+        if isinstance(run, Rows) and set(self.decoded.values()) == {"text"}:
+            try:
+                return plain.cast(self.schema)
+            except pa.ArrowInvalid:
+                pass  # Not UTF-8: below, the record is named.
+        messages = list(run)
         (values, keys), failure = self._decoded(messages)
         if failure is not None:
             raise NotExportable(f"{failure}; {_REMEDY}")
@@ -268,8 +275,29 @@ class DeltaLake:
             partition_values={"date": None if day == NO_DATE else day},
             modification_time=time.time_ns() // 1_000_000,
             data_change=True,
-            stats=json.dumps({"numRecords": file.records}),
+            stats=json.dumps(_delta_stats(file)),
         )
+
+
+def _delta_stats(file: LakeFile) -> dict[str, Any]:
+    """What an engine chooses files by, in the words of Delta's protocol."""
+    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for name, (first, last, missing) in file.bounds.items():
+        nulls[name] = missing
+        if name != "timestamp":
+            least[name], most[name] = first, last
+        elif last <= _LAST_MICROSECOND:
+            # In milliseconds, as other writers have them: down and up, so that no record is behind them.
+            least[name], most[name] = _iso(first // 1000), _iso(-(-last // 1000))
+    return {"numRecords": file.records, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+_LAST_MICROSECOND = 253_402_300_799_000_000
+"""The last second of the year 9999: no calendar of an engine's goes on behind that."""
+
+
+def _iso(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"
 
 
 JOB = "export"
@@ -295,26 +323,27 @@ class ExportRanges:
             hand = take_up(whole, self.target / OWN)
             with named_by_place(whole, hand.cells):
                 columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-                files = self._write(whole, _noted(self.file.reader().read(whole), hand.cells), columns)
+                fetched = self.file.records(timestamp_types=True).read(whole)
+                files = self._write(whole, _noted(fetched, hand.cells), columns)
             hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))
 
-    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]], columns: LakeColumns) -> list[LakeFile]:
+    def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
         name = file_name(whole, self.topics.get(whole.topic), attempt)
         with DayFiles(self.target, lambda day: f"date={day}/{name}", columns) as files:
-            for messages in fetched:
-                files.add(messages)
+            for run in fetched:
+                files.add(run)
             return files.close()
 
 
-def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list[Message]]:
-    """The fetched messages, with their progress noted for the driver."""
-    for messages in fetched:
-        yield messages
-        cells[NEXT] = following_offsets(messages[-1:])[0]
+def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
+    """The fetched records, with their progress noted for the driver."""
+    for run in in_batches(fetched):
+        yield run
+        cells[NEXT] = ends(run)[1] + 1
 
 
 def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:

@@ -10,23 +10,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from confluent_kafka import Message
 
-from kunicorn.handler.record import milliseconds_of
+from kunicorn.handler.rows import Run
 from kunicorn.pipeline.storage import Directory
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-_DAY_MS = 86_400_000
+_DAY_US = 86_400_000_000
 
 
 class LakeFile(NamedTuple):
@@ -35,6 +35,13 @@ class LakeFile(NamedTuple):
     path: str
     size: int
     records: int
+    bounds: Mapping[str, tuple[Any, Any, int]] = {}
+    """Least and largest value, and number of nulls, of the columns that queries choose files by. Times are in
+    microseconds since 1970."""
+
+
+BOUNDED = ("topic", "partition", "offset", "timestamp")
+"""Columns whose least and largest values are told: an engine passes over files that cannot have what is asked for."""
 
 
 class Columns(Protocol):
@@ -43,7 +50,7 @@ class Columns(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
-    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch: ...
+    def batch(self, run: Run) -> pa.RecordBatch: ...
 
 
 class Bounds(NamedTuple):
@@ -68,6 +75,7 @@ class DayFiles:
     ) -> None:
         """`path_of`: a day's file, below the target."""
         self._target, self._path_of, self._columns, self._bounds = target, path_of, columns, bounds
+        self._split = by_day
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
         self._disk: Path | None = None
@@ -82,11 +90,10 @@ class DayFiles:
     ) -> None:
         self._files.__exit__(kind, error, trace)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Append messages, in order."""
-        for name, some in groupby(messages, day_of):
+    def add(self, run: Run) -> None:
+        """Append records, in order."""
+        for name, batch in self._split(self._columns.batch(run)):
             day = self._days.setdefault(name, _Day())
-            batch = self._columns.batch(list(some))
             day.hold(batch)
             self.held_bytes += batch.nbytes
             if day.rows >= self._bounds.row_group:
@@ -98,13 +105,15 @@ class DayFiles:
         """Finish all files."""
         return [self._finish(name, day) for name, day in self._days.items()]
 
+    def _writer(self, stream: Any, day: _Day) -> pq.ParquetWriter:
+        return pq.ParquetWriter(stream, self._columns.schema, compression="zstd", metadata_collector=day.metadata)
+
     def _let_go(self, name: str, day: _Day) -> None:
         """Write what is held of the day: to its file, or where too many are open to this machine's disk."""
         if day.writer is None and self._open < self._bounds.open_files and day.spilled is None:
             self._open += 1
             day.stream = self._files.enter_context(self._target.writing(self._path_of(name)))
-            writer = pq.ParquetWriter(day.stream, self._columns.schema, compression="zstd")
-            day.writer = self._files.enter_context(writer)
+            day.writer = self._files.enter_context(self._writer(day.stream, day))
         self.held_bytes -= day.bytes
         if day.writer is not None:
             day.writer.write_table(day.taken(self._columns.schema))
@@ -126,12 +135,12 @@ class DayFiles:
             if rest.num_rows:
                 day.writer.write_table(rest)
             day.writer.close()
-            return LakeFile(path, day.stream.tell(), records)
+            return LakeFile(path, day.stream.tell(), records, day.bounds())
         with self._target.writing(path) as stream:
-            with pq.ParquetWriter(stream, self._columns.schema, compression="zstd") as writer:
+            with self._writer(stream, day) as writer:
                 for table in self._grouped(day, rest):
                     writer.write_table(table)
-            return LakeFile(path, stream.tell(), records)
+            return LakeFile(path, stream.tell(), records, day.bounds())
 
     def _grouped(self, day: _Day, rest: pa.Table) -> Iterator[pa.Table]:
         """What lies on the disk and the rest, in row groups of the bounds."""
@@ -154,7 +163,12 @@ class _Day:
         self.stream: Any = None
         self.writer: pq.ParquetWriter | None = None
         self.spilled: Path | None = None
+        self.metadata: list[pq.FileMetaData] = []
         self._held: list[pa.RecordBatch] = []
+
+    def bounds(self) -> dict[str, tuple[Any, Any, int]]:
+        """As `LakeFile.bounds`, of the file that was closed."""
+        return bounds_of(self.metadata[0])
 
     def hold(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
@@ -178,10 +192,47 @@ def _read(path: Path) -> Iterator[pa.Table]:
                 yield stream.read_all()
 
 
-def day_of(message: Message) -> str:
-    """Day of the record in UTC, as directories of a lake are named."""
-    milliseconds = milliseconds_of(message)
-    return NO_DATE if milliseconds is None else _day(milliseconds // _DAY_MS)
+def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any, int]]:
+    """As `LakeFile.bounds`: of the columns of `BOUNDED`, without those of which the file does not tell."""
+    found = {}
+    # By their paths: within a column of structs there may be fields of these names, too.
+    places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    for name in BOUNDED:
+        at = places[name]
+        told = [metadata.row_group(each).column(at).statistics for each in range(metadata.num_row_groups)]
+        if told and all(each is not None and each.has_min_max for each in told):
+            least, most = min(each.min_raw for each in told), max(each.max_raw for each in told)
+            found[name] = (_text(least), _text(most), sum(each.null_count for each in told))
+    return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each day in UTC, with the day's name as directories of a lake have it; each day's in their order."""
+    times = batch.column("timestamp").view(pa.int64())
+    # Whole days back from 1970 would be rounded up: times before it are none that a record has.
+    return _by_number(batch, pc.divide(times, _DAY_US), _day)
+
+
+def _by_number(
+    batch: pa.RecordBatch, numbers: pa.Array, name_of: Callable[[int], str]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    bounds = pc.min_max(numbers)
+    if not numbers.null_count and bounds["min"] == bounds["max"]:
+        yield name_of(bounds["min"].as_py()), batch
+        return
+    # Stable: the rows of each number stay in their order.
+    order = pc.sort_indices(numbers)
+    batch, counted = batch.take(order), pc.value_counts(numbers.take(order))
+    at = 0
+    for number, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True):
+        yield NO_DATE if number is None else name_of(number), batch.slice(at, count)
+        at += count
 
 
 _days: dict[int, str] = {}

@@ -14,9 +14,10 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.handler.columns import records_batch
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import Form, NotExportable, form_asked
-from kunicorn.pipeline.lake_files import NO_DATE, day_of
+from kunicorn.pipeline.lake_files import NO_DATE, by_day
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 
@@ -164,4 +165,5 @@ def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> N
 )
 def test_a_time_that_no_calendar_has_is_no_day_and_no_error(timestamp: int, day: str) -> None:
     record = Message(topic="orders", partition=0, offset=0, value=b"", timestamp=(1, timestamp), headers=[])
-    assert day_of(record) == day
+    ((found, batch),) = by_day(records_batch([record]))
+    assert (found, batch.num_rows) == (day, 1)
