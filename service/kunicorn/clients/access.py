@@ -67,6 +67,8 @@ class Access:
 
     def _edges(self, tp: TopicPartition) -> Edges:
         with cluster_session(self.settings, patience=JOB_PATIENCE) as session:
+            if tp.partition >= session.count(tp.topic):
+                raise ConfigError(f"there is no partition {tp}: was its topic deleted?")
             return session.edges([tp])[tp]
 
     def _bearer(self) -> BearerToken:

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +124,12 @@ def without_columns() -> str | None:
     except ConfigError as error:
         return f"records are fetched one by one, and made columns then, as {error}"
     return None
+
+
+def told_of_columns(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say where handlers of columns get records that were fetched one by one. Caller: a driver, once."""
+    if any(handler.mode == "arrow" for handler in settings.every_handler) and (why := without_columns()) is not None:
+        say(why)
 
 
 _read: dict[SettingsFile, Settings] = {}

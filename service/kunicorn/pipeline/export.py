@@ -44,7 +44,7 @@ from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.extras import install_extra
 from kunicorn.handler.rows import Rows, Run, ends
 from kunicorn.kafka.stored_positions import Loss, Lost
-from kunicorn.pipeline.executors import SettingsFile, named_by_place
+from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.lake_files import NO_DATE, DayFiles, LakeFile
 from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_nothing_lost, created_anew, plan, resumed
@@ -380,6 +380,8 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         known.save(state)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
+    if (why := without_columns()) is not None:
+        say(why)
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
         known.check()
