@@ -37,7 +37,7 @@ from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader
 from kunicorn.pipeline.executors import SettingsFile, settings_file
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.export import Form as LakeForm
+from kunicorn.pipeline.lake_columns import Form as LakeForm
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import HandleRanges, Summary

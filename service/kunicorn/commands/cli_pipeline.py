@@ -127,7 +127,7 @@ def stream(
 
 
 @app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
-def export(
+def export(  # noqa: PLR0913 - each is an option
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = DEFAULT_CONFIG,
@@ -137,6 +137,13 @@ def export(
         str | None, typer.Option(metavar="TYPE", help="bytes, text or json; else as handler.value decodes it.")
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="TYPE", help="As --value; else as handler.key decodes it.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A schema or a model: values become a column of its fields."),
+    ] = None,
+    partition_by: Annotated[
+        str, typer.Option(metavar="WHAT", help="Directories: day, hour, or a field of --columns: value.region.")
+    ] = "day",
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
@@ -147,11 +154,11 @@ def export(
     """
     _check_extra()
     from kunicorn.pipeline import export as job
-    from kunicorn.pipeline.export import form_asked
+    from kunicorn.pipeline.lake_columns import Asked, form_asked
     from kunicorn.pipeline.state import place
 
     settings, file = _read(config)
-    form = form_asked(settings, to, value, key)
+    form = form_asked(settings, Asked(to, value, key, columns, partition_by))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))

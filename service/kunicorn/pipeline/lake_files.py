@@ -1,4 +1,5 @@
-"""Files that one range writes into a lake: one for each day of its records, in the range's order.
+"""Files that one range writes into a lake: one for each day of its records (or hour, or value of a field), in the
+range's order. "Day" stands for all of these below.
 
 1. What is held back is bounded by bytes, over all days together: the memory of a task follows neither from the size of
    records nor from how many days a range spans.
@@ -10,23 +11,28 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.rows import Run
 from kunicorn.pipeline.storage import Directory
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-_DAY_US = 86_400_000_000
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
 
 
 class LakeFile(NamedTuple):
@@ -67,15 +73,20 @@ class Bounds(NamedTuple):
 _BOUNDS = Bounds()
 
 
-class DayFiles:
+class PartitionedFiles:
     """Files of a range. As a context it leaves no unfinished file, and nothing on this machine's disk."""
 
     def __init__(
-        self, target: Directory, path_of: Callable[[str], str], columns: Columns, bounds: Bounds = _BOUNDS
+        self,
+        target: Directory,
+        path_of: Callable[[str], str],
+        columns: Columns,
+        split: Split | None = None,
+        bounds: Bounds = _BOUNDS,
     ) -> None:
-        """`path_of`: a day's file, below the target."""
+        """`path_of`: the file of a directory that `split` names, below the target. By default that is a day's."""
         self._target, self._path_of, self._columns, self._bounds = target, path_of, columns, bounds
-        self._split = by_day
+        self._split = split or by_day
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
         self._disk: Path | None = None
@@ -118,12 +129,12 @@ class DayFiles:
         if day.writer is not None:
             day.writer.write_table(day.taken(self._columns.schema))
         else:
-            self._spill(name, day)
+            self._spill(day)
 
-    def _spill(self, name: str, day: _Day) -> None:
+    def _spill(self, day: _Day) -> None:
         if self._disk is None:
             self._disk = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="kunicorn-export-")))
-        day.spilled = self._disk / name
+        day.spilled = day.spilled or self._disk / str(len([*self._disk.iterdir()]))
         with day.spilled.open("ab") as file, pa.ipc.new_stream(file, self._columns.schema) as stream:
             stream.write_table(day.taken(self._columns.schema))
 
@@ -210,15 +221,85 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
+Split = Callable[[pa.RecordBatch], Iterator[tuple[str, pa.RecordBatch]]]
+"""Rows by their directory; those of each in their order."""
+DAY, HOUR, _FIELD = "day", "hour", "value."
+
+
+class Partitioning(NamedTuple):
+    """How a lake's directories are cut."""
+
+    columns: Sequence[str]
+    """Which the directories add to the files' own."""
+    split: Split
+
+
+def partitioning(by: str, *, typed: bool = True) -> Partitioning:
+    """Partitioning by "day", "hour", or a field of values that are `typed`, as "value.region". Raises `ConfigError`."""
+    if by == DAY:
+        return Partitioning(("date",), by_day)
+    if by == HOUR:
+        return Partitioning(("date", "hour"), _by_hour)
+    path = by.removeprefix(_FIELD).split(".")
+    if not by.startswith(_FIELD) or not all(path):
+        raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
+    if not typed:
+        raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
+    if path[-1] in SCHEMA.names:
+        raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
+    return Partitioning((path[-1],), partial(_by_field, path))
+
+
+def values_in(path: str) -> dict[str, str | None]:
+    """Values of the partitioning's columns in a file's path; null where the directory says so."""
+    pairs = (each.split("=", 1) for each in path.split("/")[:-1])
+    return {name: None if value == NO_DATE else unquote(value) for name, value in pairs}
+
+
 def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each day in UTC, with the day's name as directories of a lake have it; each day's in their order."""
-    times = batch.column("timestamp").view(pa.int64())
+    """The rows of each day in UTC."""
     # Whole days back from 1970 would be rounded up: times before it are none that a record has.
-    return _by_number(batch, pc.divide(times, _DAY_US), _day)
+    days = pc.divide(batch.column("timestamp").view(pa.int64()), _DAY_US)
+    return _by_number(batch, days, lambda day: f"date={_day(day)}", f"date={NO_DATE}")
+
+
+def _by_hour(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    hours = pc.divide(batch.column("timestamp").view(pa.int64()), _HOUR_US)
+    return _by_number(batch, hours, _hour, f"date={NO_DATE}/hour={NO_DATE}")
+
+
+def _hour(number: int) -> str:
+    day = _day(number // 24)
+    return f"date={day}/hour={NO_DATE if day == NO_DATE else f'{number % 24:02}'}"
+
+
+_MOST_VALUES = 10_000
+
+
+def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Raises `ConfigError` for a field that is not there, or that has too many values for directories."""
+    column = batch.column("value")
+    for name in path:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            raise ConfigError(f"--partition-by value.{'.'.join(path)}: the values have no field {name!r}")
+        column = pc.struct_field(column, name)
+    try:
+        encoded = column.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(f"--partition-by value.{'.'.join(path)} is of {column.type}: choose a plain field") from error
+    names = encoded.dictionary.to_pylist()
+    if len(names) > _MOST_VALUES:
+        raise ConfigError(
+            f"--partition-by value.{'.'.join(path)} has {len(names):,} values among {batch.num_rows:,} records, each a "
+            f"directory: choose a field with fewer"
+        )
+    # An empty text would be a directory without a name.
+    directories = [f"{path[-1]}={quote(each, safe='') or NO_DATE}" for each in names]
+    return _by_number(batch, encoded.indices, directories.__getitem__, f"{path[-1]}={NO_DATE}")
 
 
 def _by_number(
-    batch: pa.RecordBatch, numbers: pa.Array, name_of: Callable[[int], str]
+    batch: pa.RecordBatch, numbers: pa.Array, name_of: Callable[[int], str], none: str
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     if not batch.num_rows:
         return
@@ -231,7 +312,7 @@ def _by_number(
     batch, counted = batch.take(order), pc.value_counts(numbers.take(order))
     at = 0
     for number, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True):
-        yield NO_DATE if number is None else name_of(number), batch.slice(at, count)
+        yield none if number is None else name_of(number), batch.slice(at, count)
         at += count
 
 

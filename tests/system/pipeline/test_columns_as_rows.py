@@ -14,8 +14,8 @@ from kunicorn.clients.range_reader import RangeReader
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.export import Form, NotExportable
-from kunicorn.pipeline.lake_files import DayFiles
+from kunicorn.pipeline.lake_columns import Form, NotExportable
+from kunicorn.pipeline.lake_files import PartitionedFiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
 from tests.kafka import KafkaCluster
@@ -30,7 +30,8 @@ BEYOND = (253_402_300_800_000, 1_763_900_000_000_000, 2**62)
 
 def fill(kafka: KafkaCluster, topic: str, codec: str) -> None:
     """Nulls, empty ones, headers of every kind, several days, and times that no calendar has."""
-    sender = producer(kafka.bootstrap, **{"compression.type": codec, "linger.ms": 20})
+    written: dict[str, str | int] = {"compression.type": codec, "linger.ms": 20}
+    sender = producer(kafka.bootstrap, **written)
     named: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", None), ("café", b"")]
     for number in range(600):
         sender.produce(
@@ -111,7 +112,9 @@ def test_a_handler_of_columns_gets_the_same_batches(kafka: KafkaCluster, topic: 
 
 def lake(target: Path, form: Form, runs: Any) -> dict[str, pa.Table]:
     """Files of a range, by their path."""
-    with DayFiles(Directory(str(target)), lambda day: f"date={day}/range.parquet", form.columns(Decoding())) as files:
+    with PartitionedFiles(
+        Directory(str(target)), lambda part: f"{part}/range.parquet", form.columns(Decoding())
+    ) as files:
         for run in runs:
             files.add(run)
         return {each.path: pq.ParquetFile(target / each.path).read() for each in files.close()}

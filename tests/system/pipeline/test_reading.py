@@ -175,7 +175,8 @@ def test_gaps_of_a_compacted_log_are_passed_over(
     kafka = kafka_factory(overrides={"log.cleaner.backoff.ms": 100})
     compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
     kafka.create_topic(topic, config=compact)
-    sender = producer(kafka.bootstrap, **{"batch.size": 2000})
+    small: dict[str, str | int] = {"batch.size": 2000}
+    sender = producer(kafka.bootstrap, **small)
     # What does not shrink fills the segments, of which the last one is never compacted.
     rng = Random(1)
     for number in range(20_000):
