@@ -164,6 +164,28 @@ def export(  # noqa: PLR0913 - each is an option
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
 
 
+@app.command(short_help="Make the small files of many exports fewer and larger.")
+def compact(
+    target: Annotated[str, typer.Argument(metavar="DIR", help="Where an export writes, as it was named there.")],
+    *,
+    target_mb: Annotated[
+        int, typer.Option("--target-mb", min=1, metavar="MB", help="Size of a file that is large enough.")
+    ] = 256,
+    dry_run: Dry = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: how many files became how many.")] = False,
+) -> None:
+    """Merge neighbouring files of each directory and partition, in this process: Spark is not started.
+
+    Killed anywhere, nothing is lost; run again, it goes on, and removes what was there twice meanwhile. Not beside an
+    export into DIR: the one that began later makes the other end. In a Delta table that is the table's own OPTIMIZE.
+    """
+    _check_extra()
+    from kunicorn.pipeline import compact as job
+    from kunicorn.pipeline.state import place
+
+    _tell(job.compact(place(target), target_mb * 1_000_000, dry=dry_run), as_json=as_json)
+
+
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],

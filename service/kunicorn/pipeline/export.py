@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
@@ -22,10 +22,11 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
 from kunicorn.handler.rows import Run, ends
 from kunicorn.kafka.stored_positions import Loss, Lost
+from kunicorn.pipeline.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.lake_columns import Form, LakeColumns
-from kunicorn.pipeline.lake_files import LakeFile, PartitionedFiles, partitioning
+from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake_tables import DeltaLake
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
@@ -37,8 +38,6 @@ from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
 JOB = "export"
-OWN = "_kunicorn"
-"""What an export keeps for itself, below its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +82,6 @@ def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
         cells[NEXT] = ends(run)[1] + 1
 
 
-def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
-    """Name of a range's files, in the directory of each day. With the topic's id: a topic created anew replaces no
-    files of its predecessor.
-    """
-    # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
-    named = "" if not topic_id else "-" + topic_id.replace("/", "_").replace("+", "-")
-    place = f"{whole.topic}-{whole.partition}{named}"
-    return f"{place}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
-
-
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
     state, lost, _ = _continued(settings, _Known(target, form).read())
@@ -112,6 +101,8 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         say(f"warning: {each}")
     if dropped:
         _remove(target, dropped)
+    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
+        remove_covered(target, pieces, sources_in(target, pieces))
     if lost or settled is not before:
         # What is accepted once is not asked for again.
         known.save(state)
@@ -218,7 +209,7 @@ class _Known:
 
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
-        self._manifest.write({**asdict(self._form), **state.as_json()})
+        self._manifest.write({**self._form.as_json(), **state.as_json()})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""

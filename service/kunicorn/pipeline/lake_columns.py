@@ -59,9 +59,14 @@ class Form:
     partition_by: str = DAY
     """As `lake_files.partitioning` has it."""
 
+    def as_json(self) -> dict[str, Any]:
+        """The form for a lake's manifest: what is not asked for is not written."""
+        every = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: told for name, told in every.items() if name in _ALWAYS or told != getattr(Form(), name)}
+
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Form:
-        """Form in a lake's manifest; one that was begun before there were columns and hours has none of them."""
+        """Form in a lake's manifest."""
         return cls(**{each.name: told[each.name] for each in fields(cls) if each.name in told})
 
     def columns(self, decoding: Decoding) -> LakeColumns:
@@ -84,6 +89,7 @@ class Form:
         return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
 
 
+_ALWAYS = ("delta", "value", "key")
 LAKES = ("parquet", "delta")
 _NAMED = ("bytes", "text", "json")
 """What the command line names; other decoders have more to say than fits there."""

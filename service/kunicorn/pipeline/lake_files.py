@@ -29,6 +29,22 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.rows import Run
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange, TopicPartition
+
+OWN = "_kunicorn"
+"""What an export keeps for itself, below its target."""
+
+
+def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
+    """Name of a range's files, in the directory of each day."""
+    return f"{log_name(whole.tp, topic_id)}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
+
+
+def log_name(tp: TopicPartition, topic_id: str | None) -> str:
+    """Name of a partition's log. With the topic's id: a topic created anew replaces no files of its predecessor."""
+    # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
+    return str(tp) if not topic_id else f"{tp}-" + topic_id.replace("/", "_").replace("+", "-")
+
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 _HOUR_US = 3_600_000_000

@@ -38,11 +38,7 @@ class DeltaLake:
 
     def __init__(self, target: Directory, schema: pa.Schema, partitioning: Partitioning) -> None:
         """`schema`: of the files; the table has the columns of the partitioning besides."""
-        try:
-            import deltalake
-        except ImportError as error:
-            raise ConfigError(f"deltalake is not installed: {install_extra('pipeline', 'delta')}") from error
-        self._deltalake: Any = deltalake
+        self._deltalake = _deltalake()
         self._uri = target.url
         self._by = list(partitioning.columns)
         self._schema = pa.schema([*schema, *(pa.field(each, pa.string()) for each in self._by)])
@@ -98,6 +94,23 @@ class DeltaLake:
             data_change=True,
             stats=json.dumps(_delta_stats(file)),
         )
+
+
+def _deltalake() -> Any:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ConfigError(f"deltalake is not installed: {install_extra('pipeline', 'delta')}") from error
+    return deltalake
+
+
+def delta_table(target: Directory) -> Any:
+    """The Delta table in there. Raises `ConfigError`."""
+    library = _deltalake()
+    try:
+        return library.DeltaTable(target.url)
+    except (library.exceptions.DeltaError, OSError) as error:
+        raise ConfigError(f"{target.url} cannot be used as a Delta table: {error}") from error
 
 
 def _delta_stats(file: LakeFile) -> dict[str, Any]:
