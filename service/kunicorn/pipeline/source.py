@@ -20,13 +20,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
+from kunicorn.handler.decode.forms import BYTES
 from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.plan import (
     Bounds,
     Everywhere,
@@ -58,6 +62,7 @@ KNOWN = (
     "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "pushFilters",
+    "valueSchema",
 )  # fmt: skip
 _REFUSED = "security and all else about the cluster is in the settings' file, out of Spark's sight: option config"
 
@@ -77,6 +82,8 @@ class SourceOptions:
     """Whether Spark is to hand over filters: it refuses a source that takes some where its session does not."""
     columns: tuple[str, ...] = ()
     """Of the records; all where there are none."""
+    value_schema: str | None = None
+    """Where the schema is, package.module:NAME, by which values become structs; None: they are bytes."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -97,13 +104,14 @@ class SourceOptions:
             _count(options, "minPartitions", pipeline.min_partitions),
             _count(options, "maxOffsetsPerTrigger", pipeline.max_offsets_per_trigger),
             _flag(options, "pushFilters", False),
+            value_schema=options.get("valueSchema"),
         )
 
     def pruned(self, schema: StructType) -> SourceOptions:
         """The options with the columns of this schema: as it is, or as `DataFrameReader.schema` has named them. Raises
         `ConfigError` for others.
         """
-        known = _RANGE_TYPES if self.rows == "ranges" else _RECORD_TYPES
+        known = _RANGE_TYPES if self.rows == "ranges" else {**_RECORD_TYPES, "value": self.value_type}
         for each in schema:
             found = each.dataType.simpleString()
             if (there := known.get(each.name)) != found:
@@ -112,6 +120,23 @@ class SourceOptions:
                     f"the schema's column {each.name!r} is {found}, and {told}: the source has {', '.join(known)}"
                 )
         return replace(self, columns=tuple(schema.names))
+
+    @property
+    def value_type(self) -> str:
+        """Spark's type of the column `value`. Raises `HandlerLoadError` for a schema that gives no columns."""
+        if self.value_schema is None:
+            return _RECORD_TYPES["value"]
+        kind = from_arrow_type(self.lake_columns(None).schema.field("value").type)
+        return kind.simpleString()
+
+    def lake_columns(self, topic: str | None) -> LakeColumns:
+        """Maker of the columns, as an export has it. `topic` chooses the handler whose settings say how values are
+        written; None: the first one's.
+        """
+        settings = self.settings()
+        handler = settings.every_handler[0] if topic is None else settings.handler_of(topic)
+        value = BYTES if self.value_schema is None else handler.value
+        return Form(value=value, columns_of=self.value_schema).columns(decoding_of(settings, handler))
 
     def settings(self) -> Settings:
         """Settings as this process reads them."""
@@ -160,6 +185,11 @@ _RANGE_SCHEMA = pa.schema(
 )
 
 
+def _as_sparks(schema: pa.Schema) -> pa.Schema:
+    """The schema as Spark takes it: with its own precision of times, and nowhere a word on what may be null."""
+    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+
+
 def _types(columns: str) -> dict[str, str]:
     """Spark's types by name, of columns as the source tells them."""
     return dict(each.split(" ", 1) for each in columns.split(", "))
@@ -177,8 +207,14 @@ class KunicornDataSource(DataSource):
         return "kunicorn"
 
     def schema(self) -> str:
-        """A row a record, with the columns of Spark's own Kafka source; or with `rows` = `ranges` a row a range."""
-        return RANGE_COLUMNS if SourceOptions.of(self.options).rows == "ranges" else RECORD_COLUMNS
+        """A row a record, with the columns of Spark's own Kafka source; or with `rows` = `ranges` a row a range.
+
+        With `valueSchema`, `value` is a struct of that schema's fields.
+        """
+        options = SourceOptions.of(self.options)
+        if options.rows == "ranges":
+            return RANGE_COLUMNS
+        return RECORD_COLUMNS.replace("value binary", f"value {options.value_type}", 1)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises `ConfigError`."""
@@ -207,16 +243,21 @@ class _Rows:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records, or the range itself. Raises `RangeUnreadable`."""
+        if partition.value is None:
+            return  # Where nothing is planned, Spark reads a partition of its own making.
         whole = OffsetRange(*partition.value)
         if self._options.rows == "ranges":
             batch = pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
             yield batch.select(list(self._options.columns or _RANGE_SCHEMA.names))
             return
         columns = list(self._options.columns or SCHEMA.names)
+        typed = self._options.value_schema is not None and "value" in columns
+        made = self._options.lake_columns(whole.topic) if typed else None
         for run in in_batches(self._options.file.records(timestamp_types=True).read(whole)):
-            batch = self._pushed.rows(records_batch(run))
+            batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
             if batch.num_rows:
-                yield batch.select(columns)
+                batch = batch.select(columns)
+                yield batch if made is None else batch.cast(_as_sparks(batch.schema))
 
     def _cluster(self) -> AbstractContextManager[ClusterSession]:
         return cluster_session(self._options.settings(), patience=JOB_PATIENCE)
