@@ -175,10 +175,22 @@ def _kind_of(avro: Mapping[str, Any], named: dict[str, Any]) -> pa.DataType:
 
 
 def _of_mapping(found: Any, kind: pa.StructType) -> Any:
-    """What an Avro record amounts to: pyarrow takes the fields that it knows."""
+    """What an Avro record amounts to: pyarrow takes the fields that it knows, and maps as pairs."""
     if found is None or isinstance(found, Mapping):
-        return found
+        return _with_pairs(found, kind) if "map<" in str(kind) else found
     raise TypeError(f"it is of {type(found).__name__}, and columns are the fields of a record")
+
+
+def _with_pairs(found: Any, kind: pa.DataType) -> Any:
+    if found is None:
+        return None
+    if pa.types.is_map(kind):
+        return [(key, _with_pairs(value, kind.item_type)) for key, value in found.items()]
+    if pa.types.is_list(kind):
+        return [_with_pairs(each, kind.value_type) for each in found]
+    if pa.types.is_struct(kind):
+        return {each.name: _with_pairs(found.get(each.name), each.type) for each in kind}
+    return found
 
 
 def _of_message(found: Any, kind: pa.StructType) -> Any:
