@@ -20,7 +20,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
 from tests.kafka import KafkaCluster
 from tests.system.pipeline.desk import TIME
-from tests.system.pipeline.test_reading import access, end_of
+from tests.system.pipeline.ranges import access, end_of
 from tests.system.producing import producer, transaction
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

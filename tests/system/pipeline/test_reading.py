@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 import pytest
 from confluent_kafka import Message
@@ -15,32 +15,12 @@ from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.clients.access import Access
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
-from kunicorn.clients.session import cluster_session
-from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
+from kunicorn.positions import OffsetRange
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
+from tests.system.pipeline.ranges import IsolationLevel, access, end_of
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import begun, offsets_compacted, produce, producer, transaction
-
-IsolationLevel = Literal["read_committed", "read_uncommitted"]
-
-
-def access(kafka: KafkaCluster, topic: str, isolation: IsolationLevel = "read_committed") -> Access:
-    return Access(
-        Settings(
-            kafka=KafkaSettings(bootstrap_servers=(kafka.bootstrap,), isolation_level=isolation),
-            group=GroupSettings(id=topic, topics=(topic,)),
-            handler=HandlerSettings(entrypoint="x:y"),
-        )
-    )
-
-
-def end_of(access: Access) -> int:
-    """End of the first partition, as plans have it."""
-    with cluster_session(access.settings) as session:
-        (edges,) = session.edges([TopicPartition(access.settings.group.id, 0)]).values()
-    return edges.end
 
 
 class Read(Protocol):
