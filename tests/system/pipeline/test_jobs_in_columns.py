@@ -85,8 +85,8 @@ def test_the_source_reads_typed_columns_the_ones_asked_for_and_what_filters_leav
 def test_an_export_by_a_field_of_typed_columns_is_compacted_and_goes_on(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(1, {"handler": {"value": "json"}})
     lake = desk.directory / "lake"
-    command = ("export", str(lake), "--master", MASTER, "--columns", "tests.system.pipeline.typed:ORDER")
-    command += ("--partition-by", "value.region")
+    columns = ("--columns", "tests.system.pipeline.typed:ORDER", "--partition-by", "value.region")
+    command = ("export", str(lake), "--master", MASTER, *columns)
     for begin in (0, 20, 40):
         rows = [json.dumps({"id": at, "region": ["eu", "us/east"][at % 2]}) for at in range(begin, begin + 20)]
         send(desk.kafka.bootstrap, desk.topic, {0: rows})
