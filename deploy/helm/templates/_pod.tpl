@@ -53,13 +53,13 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.startup | nindent 8 }}
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.liveness | nindent 8 }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.readiness | nindent 8 }}
     {{- with .Values.extraContainers }}
     {{- toYaml . | nindent 4 }}

@@ -82,7 +82,7 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls", "http", "schema-registry"):
+    for name in ("sasl", "oauthbearer", "tls", "http", "http-tls", "schema-registry"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
             (directory / file).write_text("a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
@@ -100,8 +100,37 @@ def test_the_service_is_checked_before_it_starts_and_probed_where_it_listens(
     assert release.container()["args"] == ["run", "--config", "/etc/kunicorn/config/config.toml"]
     assert "initContainers" not in rendered("network").pod()
     assert release.container()["ports"] == [{"name": "http", "containerPort": 9400}]
-    probes = {name: release.container()[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
-    assert probes == {"liveness": "/livez", "readiness": "/readyz"}
+    assert probes_of(release) == {("/livez", "HTTP"), ("/readyz", "HTTP")}
+
+
+def probes_of(release: Rendered) -> set[tuple[str, str]]:
+    """Path and scheme of the three."""
+    asked = [release.container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {each["port"] for each in asked} == {"http"}
+    return {(each["path"], each["scheme"]) for each in asked}
+
+
+def test_with_a_certificate_for_the_port_probes_and_monitors_ask_over_tls(
+    tools: Tools, rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("monitoring")
+    http = as_in_the_pod(release, tmp_path / "mounted").http
+    assert (http.scheme, Path(http.tls_certificate_file or "").name) == ("https", "tls.crt")
+    (secret,) = (each for each in release.pod()["volumes"] if each["name"] == "http-tls")
+    assert secret["secret"]["secretName"] == "orders-http-tls"
+    assert probes_of(release) == {("/livez", "HTTPS"), ("/readyz", "HTTPS")}
+    (pods,) = release.only("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert (pods["scheme"], pods["tlsConfig"]["serverName"]) == ("https", "orders.shop.svc")
+    (service,) = release.only("ServiceMonitor")["spec"]["endpoints"]
+    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    # A certificate that something else mounts.
+    by_hand = ["--set", "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"]
+    (own,) = judged(tools, template(tools, "helm4", *by_hand, files=[EXAMPLE]), scratch=tmp_path)
+    assert (own.problems, probes_of(own)) == ([], {("/livez", "HTTPS"), ("/readyz", "HTTPS")})
+    plain = ["--set", "podMonitor.enabled=true"]
+    (clear,) = judged(tools, template(tools, "helm4", *plain, files=[EXAMPLE]), scratch=tmp_path)
+    (endpoint,) = clear.only("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert "scheme" not in endpoint
 
 
 def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[str], Rendered]) -> None:
