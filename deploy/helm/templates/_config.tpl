@@ -188,7 +188,7 @@ tlsConfig:
 {{- if and .Values.memory.limited (not $limits.memory) -}}
 {{- $_ := set $limits "memory" $needed -}}
 {{- end -}}
-{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed) -}}
+{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- merge (dict "requests" $requests "limits" $limits) .Values.resources | toYaml -}}
 {{- end -}}
 

@@ -135,7 +135,7 @@ def test_with_a_certificate_for_the_port_probes_and_monitors_ask_over_tls(
 
 def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[str], Rendered]) -> None:
     assert rendered("example").container()["resources"] == {
-        "requests": {"cpu": "500m", "memory": "1110Mi"},
+        "requests": {"cpu": "500m", "memory": "1110Mi", "ephemeral-storage": "256Mi"},
         "limits": {"memory": "1110Mi"},
     }
     four_workers = rendered("static").container()["resources"]
@@ -144,6 +144,8 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
     assert "memory" not in rendered("hpa").container()["resources"]["limits"]
     (check,) = rendered("static").pod()["initContainers"]
     assert check["resources"] == four_workers
+    (job,) = rendered("pipelines").only("Job")["spec"]["template"]["spec"]["containers"]
+    assert job["resources"]["requests"]["ephemeral-storage"] == "2Gi", "what Spark may write to /tmp"
 
 
 def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
