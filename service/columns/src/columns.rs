@@ -12,6 +12,7 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 
 use crate::batches::Record;
 use crate::reading::Unreadable;
+use crate::rows::{Stamps, Table};
 
 /// In place of a header's name that is not UTF-8, as `Record.headers` has it.
 const NO_TEXT: &[u8] = "\u{fffd}".as_bytes();
@@ -173,6 +174,7 @@ pub struct Columns {
     key: Strings,
     value: Strings,
     headers: Headers,
+    stamps: Stamps,
 }
 
 impl Columns {
@@ -189,6 +191,16 @@ impl Columns {
             key: Strings::new(),
             value: Strings::new(),
             headers: Headers::new(),
+            stamps: Vec::new(),
+        }
+    }
+
+    /// Say whether the broker has set the times of the rows that are added from now on.
+    pub fn stamp(&mut self, by_broker: bool) {
+        let rows = self.rows();
+        while self.stamps.pop_if(|(first, _)| *first >= rows).is_some() {}
+        if self.stamps.last().is_some_and(|(_, last)| *last) != by_broker {
+            self.stamps.push((rows, by_broker));
         }
     }
 
@@ -262,8 +274,13 @@ impl Columns {
         self.headers.truncate(&mark);
     }
 
-    /// The columns as an Arrow array of structures.
-    pub fn finish(self) -> Result<ArrayData, ArrowError> {
+    /// The columns, as an Arrow array of structures and to be looked at.
+    pub fn finish(mut self) -> Result<Table, ArrowError> {
+        let stamps = std::mem::take(&mut self.stamps);
+        Ok(Table::new(self.array()?, stamps))
+    }
+
+    fn array(self) -> Result<ArrayData, ArrowError> {
         let rows = self.rows();
         let mut names = Strings::new();
         for name in &self.names {

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kunicorn.fetch.table import News
-from kunicorn.handler.rows import Rows
+from kunicorn.handler.messages import Columnar
 
 
 class Fetched(NamedTuple):
     """What one answer has of one partition."""
 
     news: News
-    rows: Rows | None
+    rows: Columnar | None
     """None: nothing to handle, but the position has moved, or there is a fault."""
     nbytes: int
 
@@ -62,7 +62,7 @@ class FetchQueue:
             fetched = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
             while True:
                 self._taken += fetched.nbytes
-                rows += len(fetched.rows or ())
+                rows += 0 if fetched.rows is None else len(fetched.rows)
                 taken.append(fetched)
                 if rows >= most:
                     break

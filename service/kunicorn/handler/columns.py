@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 from confluent_kafka import Message
 
+from kunicorn.handler.messages import asked
 from kunicorn.handler.record import Record, milliseconds_of
 
 RECORD_COLUMNS = (
@@ -37,11 +38,11 @@ def records_batch(messages: Sequence[Message]) -> pa.RecordBatch:
     kinds = [message.timestamp()[0] - 1 for message in messages]
     micros = [None if milliseconds is None else milliseconds * 1000 for milliseconds in map(milliseconds_of, messages)]
     columns = [
-        pa.array(map(Message.key, messages), pa.binary()),
-        pa.array(map(Message.value, messages), pa.binary()),
-        pa.array(map(Message.topic, messages), pa.string()),
-        pa.array(map(Message.partition, messages), pa.int32()),
-        pa.array(map(Message.offset, messages), pa.int64()),
+        pa.array(asked(messages, "key"), pa.binary()),
+        pa.array(asked(messages, "value"), pa.binary()),
+        pa.array(asked(messages, "topic"), pa.string()),
+        pa.array(asked(messages, "partition"), pa.int32()),
+        pa.array(asked(messages, "offset"), pa.int64()),
         _times(micros),
         pa.array(kinds, pa.int32()),
         _headers(messages),
@@ -61,7 +62,7 @@ def _times(micros: list[int | None]) -> pa.Array:
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
-    if not any(map(Message.headers, messages)):
+    if not any(asked(messages, "headers")):
         return pa.nulls(len(messages), HEADERS)
     pairs = (Record.of(message).headers for message in messages)
     return pa.array([[{"key": name, "value": value} for name, value in each] or None for each in pairs], HEADERS)
