@@ -85,11 +85,20 @@ class CannotServe(Exception):
         self.status = status
 
 
+def _own_fetcher(properties: Mapping[str, Any], login: Login) -> Client:
+    """Our own fetcher, begun. Loaded only where it is asked for. Raises `ConfigError`."""
+    from kunicorn.columns.decoding import compiled
+    from kunicorn.worker.own_fetcher import own_fetcher
+
+    return own_fetcher(properties, login, compiled)
+
+
 @dataclass(frozen=True, slots=True)
 class Makers:
     """Factories of the parts. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
 
     consumer: Callable[..., Consumer] = Consumer
+    own_fetcher: Callable[[Mapping[str, Any], Login], Client] = _own_fetcher
     producer: Callable[..., Producer] = Producer
     senders: Callable[[Outbox, Sequence[Sender]], Startable] = SenderThreads
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
@@ -424,12 +433,8 @@ def _connect(given: _Given) -> tuple[Client, ClientStatistics | None]:
 
 
 def _own(given: _Given) -> Client:
-    """The client that fetches by our own fetcher. Loaded only where it is asked for."""
-    from kunicorn.columns.decoding import compiled
-    from kunicorn.worker.own_fetcher import own_fetcher
-
     try:
-        return own_fetcher(given.configure.client, given.login, compiled)
+        return given.makers.own_fetcher(given.configure.client, given.login)
     except ConfigError as error:
         raise CannotServe("client", f"kafka.fetcher = {OWN!r}: {error}", ExitCode.CONFIGURATION) from error
 
