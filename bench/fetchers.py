@@ -174,7 +174,7 @@ def rates(bootstrap: str, records: int, rounds: int, codec: str, tell: Callable[
     """Every form's, in turns."""
     topic = f"bench-{codec}-{time.time_ns()}"
     fill(bootstrap, topic, records, codec)
-    measured: Measured = {BARE: []} | {form.name: [] for form in FORMS}
+    measured: Measured = {name: [] for name in (BARE, *(form.name for form in FORMS))}
     plain = configured(bootstrap, topic, FORMS[0])
     for number in range(rounds):
         measured[BARE].append(bare_rate(plain, topic, records))

@@ -16,17 +16,22 @@ USER, NEXT_PASSWORD = "alice", "distinctive-tw1ce"
 LOGIN, TLS = "orders-kafka", "orders-kafka-tls"
 
 
-def password_changed(scene: Scene) -> None:
-    """The password is changed at the brokers and in the Secret; then the broker restarts, and every client logs in
-    anew. No pod is restarted."""
-    brokers = scene.given.brokers
-    assert isinstance(brokers, SecuredBrokers)
+def installed_with_login(scene: Scene, brokers: SecuredBrokers) -> Release:
+    """A release that logs in with a password, over TLS, by Secrets."""
     brokers.allow_group(USER, scene.topic)
     secret(scene, LOGIN, {"password": PASSWORDS[USER].encode()})
     secret(scene, TLS, {"ca.crt": brokers.certificates.ca.read_bytes()})
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER}
     auth = {"sasl": {"existingSecret": LOGIN}, "tls": {"existingSecret": TLS}}
-    release = scene.installed({"config": {"kafka": login}, "auth": auth})
+    return scene.installed({"config": {"kafka": login}, "auth": auth})
+
+
+def password_changed(scene: Scene) -> None:
+    """The password is changed at the brokers and in the Secret; then the broker restarts, and every client logs in
+    anew. No pod is restarted."""
+    brokers = scene.given.brokers
+    assert isinstance(brokers, SecuredBrokers)
+    release = installed_with_login(scene, brokers)
     pods = release.names()
     brokers.set_password(USER, NEXT_PASSWORD)
     secret(scene, LOGIN, {"password": NEXT_PASSWORD.encode()})

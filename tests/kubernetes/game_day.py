@@ -22,11 +22,10 @@ import yaml
 from kunicorn.commands.demo.judge import Audit
 from tests.deploy.prometheus import Prometheus
 from tests.deploy.tools import tools
-from tests.kafka.secured import PASSWORDS
 from tests.kubernetes import game_page
 from tests.kubernetes.brokers import SecuredBrokers
 from tests.kubernetes.cluster import Refused
-from tests.kubernetes.credentials import LOGIN, TLS, USER, secret
+from tests.kubernetes.credentials import installed_with_login
 from tests.kubernetes.mishaps import MISHAPS, Day
 from tests.kubernetes.options import conditions, played, tell
 from tests.kubernetes.release import Release
@@ -92,13 +91,7 @@ def _one(what: Given, name: str, directory: Path) -> dict[str, Any]:
 
 
 def _begun(scene: Scene, brokers: SecuredBrokers) -> Day:
-    brokers.allow_group(USER, scene.topic)
-    secret(scene, LOGIN, {"password": PASSWORDS[USER].encode()})
-    secret(scene, TLS, {"ca.crt": brokers.certificates.ca.read_bytes()})
-    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER}
-    auth = {"sasl": {"existingSecret": LOGIN}, "tls": {"existingSecret": TLS}}
-    release = scene.installed({"config": {"kafka": login}, "auth": auth})
-    return Day(scene, release, brokers)
+    return Day(scene, installed_with_login(scene, brokers), brokers)
 
 
 def rules(release: Release) -> str:

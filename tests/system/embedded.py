@@ -64,7 +64,7 @@ class Desk:
     def broker(self, command: str = "kunicorn broker --seed 1000") -> Iterator[None]:
         """The embedded broker serves while the block lasts."""
         with self.running(command) as log:
-            wait_until(lambda: "serves at" in log.read_text(), "the embedded broker", 60)
+            wait_until(lambda: "serves at" in log.read_text(), "the embedded broker", 120)
             yield
 
 

@@ -191,7 +191,8 @@ impl<'a> Batch<'a> {
         .map_err(|reason| {
             columns.truncate(mark);
             Damage::Record(reason)
-        })
+        })?;
+        Ok(())
     }
 
     /// Whether this batch of control is the marker of a transaction aborted (`EndTransactionMarker.java`).

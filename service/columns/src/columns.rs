@@ -175,11 +175,13 @@ pub struct Columns {
     value: Strings,
     headers: Headers,
     stamps: Stamps,
+    /// Whether each row says whose clock its timestamp is of.
+    timestamp_types: bool,
 }
 
 impl Columns {
-    /// Without rows.
-    pub fn new() -> Self {
+    /// Without rows; with the timestamps' types where they are asked for.
+    pub fn new(timestamp_types: bool) -> Self {
         Self {
             names: Vec::new(),
             indices: HashMap::new(),
@@ -192,6 +194,7 @@ impl Columns {
             value: Strings::new(),
             headers: Headers::new(),
             stamps: Vec::new(),
+            timestamp_types,
         }
     }
 
@@ -277,10 +280,11 @@ impl Columns {
     /// The columns, as an Arrow array of structures and to be looked at.
     pub fn finish(mut self) -> Result<Table, ArrowError> {
         let stamps = std::mem::take(&mut self.stamps);
-        Ok(Table::new(self.array()?, stamps))
+        let kinds = self.timestamp_types.then(|| kinds(&stamps, self.rows()));
+        Ok(Table::new(self.array(kinds)?, stamps))
     }
 
-    fn array(self) -> Result<ArrayData, ArrowError> {
+    fn array(self, kinds: Option<Vec<i32>>) -> Result<ArrayData, ArrowError> {
         let rows = self.rows();
         let mut names = Strings::new();
         for name in &self.names {
@@ -296,7 +300,7 @@ impl Columns {
             .nulls(self.timed.build())
             .add_buffer(Buffer::from_vec(self.timestamp))
             .build()?;
-        ArrayData::builder(row_type())
+        let row = ArrayData::builder(row_type(kinds.is_some()))
             .len(rows)
             .add_child_data(topic)
             .add_child_data(plain(
@@ -308,9 +312,27 @@ impl Columns {
             .add_child_data(timestamp)
             .add_child_data(self.key.finish(DataType::Binary)?)
             .add_child_data(self.value.finish(DataType::Binary)?)
-            .add_child_data(self.headers.finish()?)
-            .build()
+            .add_child_data(self.headers.finish()?);
+        match kinds {
+            Some(kinds) => row
+                .add_child_data(plain(DataType::Int32, rows, Buffer::from_vec(kinds))?)
+                .build(),
+            None => row.build(),
+        }
     }
+}
+
+/// Kafka's types of the timestamps, row by row (`TimestampType.java`). The last stamp may be of a batch that was taken
+/// away again.
+fn kinds(stamps: &Stamps, rows: usize) -> Vec<i32> {
+    let mut kinds = Vec::with_capacity(rows);
+    let mut by_broker = false;
+    for (first, next) in stamps {
+        kinds.resize(rows.min(*first), i32::from(by_broker));
+        by_broker = *next;
+    }
+    kinds.resize(rows, i32::from(by_broker));
+    kinds
 }
 
 fn plain(data_type: DataType, rows: usize, buffer: Buffer) -> Result<ArrayData, ArrowError> {
@@ -346,8 +368,8 @@ fn headers_type() -> DataType {
 }
 
 /// The columns' names, types, and whether there may be nulls.
-pub fn row_type() -> DataType {
-    DataType::Struct(Fields::from(vec![
+pub fn row_type(timestamp_types: bool) -> DataType {
+    let mut columns = vec![
         Field::new("topic", topic_type(), false),
         Field::new("partition", DataType::Int32, false),
         Field::new("offset", DataType::Int64, false),
@@ -355,5 +377,9 @@ pub fn row_type() -> DataType {
         Field::new("key", DataType::Binary, true),
         Field::new("value", DataType::Binary, true),
         Field::new("headers", headers_type(), true),
-    ]))
+    ];
+    if timestamp_types {
+        columns.push(Field::new("timestamp_type", DataType::Int32, false));
+    }
+    DataType::Struct(Fields::from(columns))
 }

@@ -119,9 +119,8 @@ impl Rows {
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         // The interface lets a producer of one schema pass over what is asked for.
         drop(requested_schema);
-        let schema = FFI_ArrowSchema::try_from(&row_type()).map_err(bug)?;
         let array = match self.0.segments.as_slice() {
-            [] => ArrayData::new_empty(&row_type()),
+            [] => ArrayData::new_empty(&row_type(self.0.timestamp_types)),
             [one] => one.data(),
             _ => {
                 return Err(PyValueError::new_err(
@@ -129,6 +128,7 @@ impl Rows {
                 ));
             }
         };
+        let schema = FFI_ArrowSchema::try_from(array.data_type()).map_err(bug)?;
         Ok((
             PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
             PyCapsule::new_with_value(py, FFI_ArrowArray::new(&array), c"arrow_array")?,
@@ -374,11 +374,12 @@ struct Decoder(decoder::Decoder);
 #[pymethods]
 impl Decoder {
     #[new]
-    #[pyo3(signature = (*, read_committed, max_unpacked))]
-    fn new(read_committed: bool, max_unpacked: i64) -> PyResult<Self> {
+    #[pyo3(signature = (*, read_committed, max_unpacked, timestamp_types = false))]
+    fn new(read_committed: bool, max_unpacked: i64, timestamp_types: bool) -> PyResult<Self> {
         match usize::try_from(max_unpacked) {
             Ok(limit) if (1..=MOST_UNPACKED).contains(&max_unpacked) => {
-                Ok(Self(decoder::Decoder::new(read_committed, limit)))
+                let decoder = decoder::Decoder::new(read_committed, limit, timestamp_types);
+                Ok(Self(decoder))
             }
             _ => Err(PyValueError::new_err(format!(
                 "max_unpacked = {max_unpacked}, where 1 to {MOST_UNPACKED} bytes are possible"

@@ -106,6 +106,10 @@ impl Table {
         }
     }
 
+    fn has_timestamp_types(&self) -> bool {
+        self.data.child_data().len() > HEADERS + 1
+    }
+
     /// Name of the topic; what is no text was none when it was placed.
     pub fn topic(&self, row: usize) -> &str {
         let name = self.topics.get(at(self.topic[row])).unwrap_or_default();
@@ -208,6 +212,8 @@ impl Segment {
 pub struct Rows {
     /// None is empty.
     pub segments: Vec<Segment>,
+    /// Whether their columns have the timestamps' types.
+    pub timestamp_types: bool,
     rows: usize,
 }
 
@@ -215,7 +221,10 @@ impl Rows {
     /// All rows of that table, in an epoch that is not known.
     pub fn of(table: Table) -> Self {
         let rows = table.data.len();
-        let mut found = Self::default();
+        let mut found = Self {
+            timestamp_types: table.has_timestamp_types(),
+            ..Self::default()
+        };
         found.push(Segment {
             table: Arc::new(table),
             first: 0,
@@ -223,6 +232,13 @@ impl Rows {
             epoch: -1,
         });
         found
+    }
+
+    fn none_of(&self) -> Self {
+        Self {
+            timestamp_types: self.timestamp_types,
+            ..Self::default()
+        }
     }
 
     fn push(&mut self, segment: Segment) {
@@ -240,7 +256,7 @@ impl Rows {
     /// Those from `first` on, so many at most; in that epoch, if one is given.
     pub fn cut(&self, first: usize, rows: usize, epoch: Option<i32>) -> Self {
         let (mut skip, mut left) = (first, rows);
-        let mut found = Self::default();
+        let mut found = self.none_of();
         for each in &self.segments {
             let passed = skip.min(each.rows);
             let taken = left.min(each.rows - passed);
@@ -268,7 +284,7 @@ impl Rows {
 
     /// All but those at these offsets.
     pub fn without(&self, offsets: &HashSet<i64>) -> Self {
-        let mut found = Self::default();
+        let mut found = self.none_of();
         for each in &self.segments {
             let mut first = each.first;
             for row in each.first..each.first + each.rows {

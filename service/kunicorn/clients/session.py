@@ -26,14 +26,15 @@ from kunicorn.group.protocol import Committed, LogOffset
 from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import FetchToken, Token
-from kunicorn.kafka.admin import STALE_METADATA, Described, GroupAdmin, IsolationLevel, list_offsets
+from kunicorn.kafka.admin import STALE_METADATA, Described, GroupAdmin, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.auth import BearerToken
 from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable, UnsupportedByBroker
 from kunicorn.kafka.metadata import Metadata, TopicInfo
 from kunicorn.kafka.record_times import first_not_older, record_times
+from kunicorn.kafka.stored_positions import known_ends
 from kunicorn.kafka_errors import ErrorCode, describe, fault
-from kunicorn.positions import EARLIEST, LATEST, NO_TIMESTAMP, Edges, Offsets, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
 
@@ -57,13 +58,16 @@ _tokens: list[tuple[FetchToken, Token, float]] = []
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """OAUTHBEARER token, if the settings ask for one. Raises `PeerError`, `ConfigError`."""
-    if not kafka.uses_tokens:
-        return None
+    return await asyncio.to_thread(current_token, kafka) if kafka.uses_tokens else None
+
+
+def current_token(kafka: KafkaSettings) -> Token:
+    """OAUTHBEARER token of settings that ask for one. Blocks. Raises `PeerError`, `ConfigError`."""
     asked, now = token_request(kafka), time.time()
     for known, token, until in _tokens:
         if known == asked and now < until:
             return token
-    token = await asyncio.to_thread(request.fetch, asked)
+    token = request.fetch(asked)
     _tokens[:] = [(asked, token, now + _TOKEN_LIFE * (token.expires_at - now))]
     return token
 
@@ -244,6 +248,18 @@ class ClusterSession:
         """
         found = self.ask(lambda: record_times(self._list_offsets, offsets, wall_ms()))
         return {tp: at for tp, at in found.items() if at != NO_TIMESTAMP}
+
+    def epoch_ends(self, stored: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
+        """Where the logs of the committed offsets' leader epochs end (KIP-320): an offset beyond that was truncated,
+        whatever is there by now. A partition is missing whose offset has no epoch, or whose leader does not know.
+        """
+        epochs = {
+            tp: each.leader_epoch
+            for tp, each in stored.items()
+            if each.offset != NO_OFFSET and each.leader_epoch != NO_EPOCH
+        }
+        self._know(epochs)
+        return known_ends(self.ask(lambda: epoch_ends(self.cluster, epochs, REQUEST_TIMEOUT))) if epochs else {}
 
     def _know(self, partitions: Iterable[TopicPartition]) -> None:
         """Ask for the partitions' leaders, where they are not known yet."""

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, Producer
 
+from kunicorn.clients.post import Post
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.settings import Settings
@@ -154,19 +155,18 @@ def produce(bootstrap: str, topic: str, records: int) -> None:
     """Produce `records` orders as JSON, of which those of one customer have one key. Raises `ServiceError`."""
     failed: list[KafkaError] = []
 
-    def delivered(error: KafkaError | None, _: Message) -> None:
+    def answered(error: KafkaError | None) -> None:
         if error is not None:
             failed.append(error)
 
     # Java's partitioner: keys are where any other producer of the topic would put them.
-    producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "log_level": 0})
+    post = Post(Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random", "log_level": 0}))
     began = int(time.time() * 1000) - records
     for number in range(records):
         customer = f"customer-{number % KEYS}"
         order = {"id": number, "customer": customer, "total": 5 + number * 7 % 200}
-        producer.produce(topic, json.dumps(order), customer, timestamp=began + number, on_delivery=delivered)
-        producer.poll(0)
-    left = producer.flush(_SEED_SECONDS)
+        post.send(topic, customer.encode(), json.dumps(order).encode(), (), answered, timestamp=began + number)
+    left = post.flush(_SEED_SECONDS)
     if failed or left:
         why = failed[0] if failed else f"{left} records are not acknowledged after {_SEED_SECONDS:.0f} s"
         raise ServiceError(f"topic {topic} could not be seeded: {why}")

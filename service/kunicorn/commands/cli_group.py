@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ import typer
 
 from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.text import as_json_text, check_confirmable, tell
 
 offsets_commands = typer.Typer(
@@ -266,7 +266,7 @@ def _target(
     if to_offset is not None:
         given.append({"to_offset": to_offset})
     if to_datetime is not None:
-        given.append({"to_time_ms": moment("--to-datetime", to_datetime, time.time_ns() // 1_000_000)})
+        given.append({"to_time_ms": moment("--to-datetime", to_datetime, wall_ms())})
     given += [{"to": name} for name, wanted in (("earliest", earliest), ("latest", latest)) if wanted]
     if len(given) != 1:
         raise ConfigError("say exactly one of --to-offset, --to-datetime, --earliest, --latest")
@@ -371,7 +371,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
     from kunicorn.commands.dlq_topic import Selection
     from kunicorn.text import moment
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     chosen = Selection(
         moment("--since", since, now_ms) if since is not None else None,
         moment("--until", until, now_ms) if until is not None else None,

@@ -108,7 +108,6 @@ def _ranges(offsets: list[int]) -> Iterable[tuple[int, int]]:
 
 _PATIENCE = 30.0
 """Seconds without a record, with some still to come, until the brokers count as gone."""
-_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ brokers know them. Joins nothing, changes nothing, fetches no record.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, LogOffset
 from kunicorn.kafka.admin import Described, DescribedMember
-from kunicorn.kafka.stored_positions import Lost, resolve
+from kunicorn.kafka.stored_positions import Lost, Start, resolve
 from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
 from kunicorn.text import table
@@ -32,6 +32,8 @@ class Standing:
     """Member that the partition is assigned to."""
     problem: str | None = None
     """Why one of the offsets is not known."""
+    epoch_end: int | None = None
+    """Where the log of the committed offset's leader epoch ends; None: not known."""
 
     @property
     def log(self) -> Edges | None:
@@ -39,12 +41,18 @@ class Standing:
         return None if self.first is None or self.end is None else Edges(self.first, self.end)
 
     @property
-    def start(self) -> int | None:
-        """Where a restart would go on at the earliest; None: nothing is committed."""
+    def restart(self) -> Start | None:
+        """Where a restart would go on at the earliest, and what is lost; None: nothing is committed, or the log's end
+        is not known."""
         if self.committed is None or self.end is None:
             return None
-        start, _ = resolve(self.tp, Position(self.committed), Edges(self.first or 0, self.end))
-        return start
+        log = Edges(self.first or 0, self.end)
+        return resolve(self.tp, Position(self.committed), log, epoch_end=self.epoch_end)
+
+    @property
+    def start(self) -> int | None:
+        """Offset of `restart`."""
+        return None if self.restart is None else self.restart.offset
 
     @property
     def owner(self) -> str | None:
@@ -104,10 +112,7 @@ def _row(each: Standing) -> tuple[str | int | None, ...]:
 
 
 def _note(each: Standing) -> str:
-    if each.committed is None or each.log is None:
-        return " "
-    loss = resolve(each.tp, Position(each.committed), each.log).loss
-    if loss is None:
+    if each.log is None or each.restart is None or (loss := each.restart.loss) is None:
         return " "
     if loss.why is Lost.DELETED:
         return f"{loss.edge - loss.stored:,} offsets are not in the log any more"
@@ -145,9 +150,12 @@ def look(session: ClusterSession) -> GroupStanding:
         answered = session.ask(lambda: session.group.committed(partitions))
         committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
     firsts, ends = (session.log_offsets(dict.fromkeys(partitions, at)) for at in (EARLIEST, LATEST))
+    epoch_ends = session.epoch_ends({tp: each for tp, each in committed.items() if tp in partitions})
     held = {tp: member for member in group.members for tp in member.partitions}
     rows = tuple(
-        _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), held.get(tp))
+        replace(
+            _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), held.get(tp)), epoch_end=epoch_ends.get(tp)
+        )
         for tp in sorted(partitions.union(committed))
     )
     return GroupStanding(session.group_id, _state(group), tuple(group.members), rows)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import json
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, assert_never
 from kunicorn.clients.session import ClusterSession, cluster_session
 from kunicorn.commands.group_lag import GroupStanding, Standing, look
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.kafka.admin import DescribedMember
 from kunicorn.kafka.stored_positions import resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -306,7 +306,7 @@ def reset(
     Raises `ConfigError` for options that mean nothing and for a group that has members, `NotAllReset` where the broker
     refuses single partitions.
     """
-    target = options.target(time.time_ns() // 1_000_000)
+    target = options.target(wall_ms())
     with cluster_session(settings, when_lost="look at the offsets, then try again") as session:
         group = look(session)
         moves = _moves(session, target, group, topics)

@@ -31,7 +31,7 @@ from kunicorn.group.member import Cause, GroupMember, Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan, SyncAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Transition, state_after
-from kunicorn.kafka_errors import ErrorCode, fault
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 
 Partitions = frozenset[TopicPartition]
@@ -506,11 +506,20 @@ class ClassicMember(ClassicTransitions):
                 # heartbeats with 15. The coordinator is where it was.
                 return []
             case Reaction.RETRY:
-                return []
+                return self._on_heartbeat_refused(error, now)
             case Reaction.RESET_GENERATION if self._joins_the_next(now):
                 return []
             case other:
                 return self._refused(Api.HEARTBEAT, other, error, now)
+
+    def _on_heartbeat_refused(self, error: int, now: float) -> list[Command]:
+        """Go by what a JoinGroup brings once membership is not certain any more: a coordinator that refuses every
+        heartbeat with an error nobody knows would leave us neither in the group nor out of it, for ever. One that is
+        still loading its groups, and starts our session anew then, is waited for."""
+        certain = self.lease_until is None or now < self.lease_until
+        if certain or error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return []
+        return self._rebalance(f"heartbeats are answered with {describe(error)}", now, Cause.GROUP)
 
     def _on_announced(self, request: ev.SendHeartbeat, now: float) -> list[Command]:
         """The broker restarts the session before it announces a rebalance: as good a sign of life as any."""

@@ -75,6 +75,7 @@ _REACTIONS: dict[tuple[Api, int], Reaction] = {
     (Api.SYNC, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.SYNC, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
     (Api.SYNC, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    (Api.SYNC, ErrorCode.GROUP_ID_NOT_FOUND): Reaction.FORGET_MEMBER,
     (Api.SYNC, ErrorCode.INCONSISTENT_GROUP_PROTOCOL): Reaction.FAIL,
     (Api.SYNC, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
     (Api.SYNC, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
@@ -83,6 +84,8 @@ _REACTIONS: dict[tuple[Api, int], Reaction] = {
     (Api.HEARTBEAT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.HEARTBEAT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
     (Api.HEARTBEAT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.REJOIN,
+    # Kafka's own coordinator says UNKNOWN_MEMBER_ID of a group that is gone; others, and librdkafka's mock, say so.
+    (Api.HEARTBEAT, ErrorCode.GROUP_ID_NOT_FOUND): Reaction.FORGET_MEMBER,
     (Api.HEARTBEAT, ErrorCode.GROUP_AUTHORIZATION_FAILED): Reaction.FAIL,
     (Api.HEARTBEAT, ErrorCode.FENCED_INSTANCE_ID): Reaction.FAIL,
     (Api.COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS): Reaction.RETRY,
@@ -98,6 +101,8 @@ _REACTIONS: dict[tuple[Api, int], Reaction] = {
     (Api.COMMIT, ErrorCode.STALE_MEMBER_EPOCH): Reaction.BEAT,
     (Api.COMMIT, ErrorCode.ILLEGAL_GENERATION): Reaction.RESET_GENERATION,
     (Api.COMMIT, ErrorCode.UNKNOWN_MEMBER_ID): Reaction.FORGET_MEMBER,
+    # From version 9 on (`OffsetMetadataManager.java`, validateOffsetCommit); ILLEGAL_GENERATION before.
+    (Api.COMMIT, ErrorCode.GROUP_ID_NOT_FOUND): Reaction.FORGET_MEMBER,
     # The Java client joins at once. But where the rebalance is over, a leader that joins makes another; heartbeats
     # tell of every rebalance: librdkafka waits for its next one, and we ask at once.
     (Api.COMMIT, ErrorCode.REBALANCE_IN_PROGRESS): Reaction.BEAT,

@@ -17,7 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 
 from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.record import gapless_offsets, offset_of
-from kunicorn.positions import NO_EPOCH
+from kunicorn.positions import NO_EPOCH, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,6 +125,15 @@ class Rows(Sequence[Message]):
 
         return Rows(pa.concat_batches([self.batch, *(each.batch for each in others)]), self.epoch)
 
+    def between_times(self, since: int, until: int) -> Rows:
+        """See the function of that name."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        times = pc.fill_null(self.batch.column(TIMESTAMP).view(pa.int64()), NO_TIMESTAMP)
+        kept = pc.and_(pc.greater_equal(times, since), pc.less(times, until))
+        return self if pc.all(kept).as_py() else Rows(self.batch.filter(kept), self.epoch)
+
     def _message(
         self,
         topic: str,
@@ -187,6 +196,15 @@ def _place_of(run: Run, offset: int) -> int:
     if (rows := columns(run)) is None:
         return bisect_left(run, offset, key=offset_of)
     return bisect_left(rows.offsets(), offset)
+
+
+def between_times(run: Run, since: int, until: int) -> Run:
+    """The records of the run whose timestamps, in milliseconds since 1970, are from `since` on and before `until`. One
+    without a timestamp counts as older than every time.
+    """
+    if (rows := columns(run)) is not None:
+        return (rows if isinstance(rows, Rows) else Rows(rows.batch)).between_times(since, until)
+    return [message for message in run if since <= message.timestamp()[1] < until]
 
 
 def ends(run: Run) -> tuple[int, int]:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from kunicorn.group.protocol import Committed
+from kunicorn.group.protocol import Committed, EpochEnd
 from kunicorn.ipc import bitmap
-from kunicorn.positions import EARLIEST, LATEST, Edges, Offsets, Position, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Offsets, Position, TopicPartition
 
 
 class Lost(Enum):
@@ -93,6 +93,11 @@ def resolve(
     else:
         return Start(stored.offset)
     return Start(None if policy == "none" else start, loss)
+
+
+def known_ends(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartition, int]:
+    """Where the logs of leader epochs end, of the partitions whose leader knows that (KIP-320)."""
+    return {tp: each.end_offset for tp, each in answers.items() if not each.error and each.end_offset != NO_OFFSET}
 
 
 def resolve_all(

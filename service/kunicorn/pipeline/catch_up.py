@@ -19,7 +19,7 @@ from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
-from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
@@ -74,12 +74,14 @@ def starts_of(
     reset: str,
     *,
     fail_on_data_loss: bool,
+    epoch_ends: Offsets | None = None,
 ) -> dict[TopicPartition, int]:
     """Start offset of each partition, by the live service's rules (`kunicorn.kafka.stored_positions`). Pure.
 
-    `committed`: for each partition the group's answer, also where nothing is committed. Raises `ConfigError` where a
-    person has to decide, and for what is lost: always where the log ends before the committed offset, as nobody knows
-    what came instead; with `fail_on_data_loss` also where records are deleted.
+    `committed`: for each partition the group's answer, also where nothing is committed. `epoch_ends`: where the logs
+    of their leader epochs end, as far as that is known. Raises `ConfigError` where a person has to decide, and for what
+    is lost: always where the log, or that of the epoch, ends before the committed offset, as nobody knows what came
+    instead; with `fail_on_data_loss` also where records are deleted.
     """
     counts = {topic: began_with(topic, committed, committed) for topic in {tp.topic for tp in committed}}
     starts: dict[TopicPartition, int] = {}
@@ -92,7 +94,9 @@ def starts_of(
                 )
             starts[tp] = edges[tp].placed(edge)
             continue
-        start, loss = resolve(tp, Position(found.offset, found.leader_epoch), edges[tp])
+        start, loss = resolve(
+            tp, Position(found.offset, found.leader_epoch), edges[tp], epoch_end=(epoch_ends or {}).get(tp)
+        )
         if loss is not None and loss.why is Lost.TRUNCATED:
             raise ConfigError(f"{loss}; commit an offset that exists")
         if loss is not None and fail_on_data_loss:
@@ -182,8 +186,9 @@ def _standing(settings: Settings) -> TakeOver:
         ids = session.topic_ids(tp.topic for tp in partitions)
         committed = session.committed(partitions)
         edges = session.edges(partitions)
+        ends = session.epoch_ends(committed)
     strict = settings.pipeline.fail_on_data_loss
-    starts = starts_of(committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict)
+    starts = starts_of(committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict, epoch_ends=ends)
     return TakeOver(starts, between(starts, ends_of(edges)), ids, ahead_of(committed))
 
 
@@ -203,6 +208,7 @@ def _run(
         holding.move(state.positions)
         runs.save(advanced(run, state))
 
+    told_of_columns(settings, say)
     job = RangeJob(
         name=JOB,
         settings=settings,

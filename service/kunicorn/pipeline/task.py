@@ -33,11 +33,12 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
-from kunicorn.handler.rows import fitting, following_offsets
+from kunicorn.handler.rows import fitting, following_offsets, without
 from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up, tear_down
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
 from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
@@ -92,7 +93,7 @@ class RangeHandler:
         self._interruption: Interruption | None = None
         """Exception raised in the running call from outside."""
 
-    def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
+    def handle(self, whole: OffsetRange, fetched: Iterable[Run]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
         for messages in fetched:
@@ -116,7 +117,7 @@ class RangeHandler:
                 yield from _row_of_one(message, taken.failure)
             messages = messages[taken.end :]
 
-    def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
+    def _through(self, messages: Run, begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
         """Handle some of the range's records; yields the rows of those that failed, and returns whether the partition
         halts.
         """
@@ -140,7 +141,7 @@ class RangeHandler:
             taken = self._take(called, following_offsets(called))
             tiling.handled(taken.done)
             failing, behind = called[taken.done : taken.end], messages[taken.end :]
-            messages = [message for message in behind if message.offset() not in taken.ahead]
+            messages = without(behind, taken.ahead) if taken.ahead else behind
             if taken.failure is not None and taken.failure.end is not End.DONE:
                 yield failing, taken.failure
             else:
@@ -394,8 +395,10 @@ class HandleRanges:
         if handlings is not None:
             tear_down(handlings)
 
-    def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
-        fetched = self.file.reader().read(whole)
+    def _records(self, whole: OffsetRange) -> Iterator[Run]:
+        columns = self.file.settings().handler_of(whole.topic).mode == "arrow"
+        reader = self.file.records() if columns else self.file.reader()
+        fetched: Iterator[Run] = reader.read(whole)
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = self.done.get(whole.tp)
@@ -436,9 +439,9 @@ class HandleRanges:
         )
 
 
-def _without(fetched: Iterator[list[Message]], done: Collection[int]) -> Iterator[list[Message]]:
-    for messages in fetched:
-        if some := [message for message in messages if message.offset() not in done]:
+def _without(fetched: Iterator[Run], done: Collection[int]) -> Iterator[Run]:
+    for run in fetched:
+        if some := without(run, done):
             yield some
 
 

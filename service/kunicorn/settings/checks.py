@@ -5,7 +5,7 @@ would be right. Pure. Rules between several settings are in `rules`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -115,19 +115,6 @@ def assignors_differ(assignors: Sequence[T]) -> Sequence[T]:
     if len(set(assignors)) < len(assignors):
         raise ValueError("names one of them twice; leave one out")
     return assignors
-
-
-def not_in_this_version(*values: str, use: str) -> Callable[[Any], Any]:
-    """Validator that refuses values that Kafka has and this version has not: "unknown value" would send people
-    searching.
-    """
-
-    def check(value: Any) -> Any:
-        if value in values:
-            raise ValueError(f"not supported by this version; use {use!r}")
-        return value
-
-    return check
 
 
 def is_transactional_id(name: str) -> str:

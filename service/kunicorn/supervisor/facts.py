@@ -61,6 +61,8 @@ class TopicHandling:
     poison_halts: bool = True
     batches: bool = False
     timeout_ms: int | None = None
+    batch_ms: int = 0
+    """How long a record may wait for a fuller batch."""
 
 
 class SettingsInForce:
@@ -73,6 +75,7 @@ class SettingsInForce:
         """What may be shown of them: no secrets."""
         self._reread = reread
         self._keepers: frozenset[str] = frozenset()
+        self._delays_ms: dict[str, int] = {}
 
     @property
     def workers(self) -> WorkerSettings:
@@ -82,7 +85,15 @@ class SettingsInForce:
     def handling(self, topic: str) -> TopicHandling:
         """The handling of a topic's records, by its handler's settings."""
         handler = self.settings.handler_of(topic)
-        return TopicHandling(handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms)
+        return TopicHandling(
+            handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms, handler.batch_max_ms
+        )
+
+    def delay_ms(self, topic: str) -> int:
+        """How long after their timestamps that topic's records are handled at the earliest."""
+        if (found := self._delays_ms.get(topic)) is None:
+            found = self._delays_ms[topic] = self.settings.delay_ms_of(topic)
+        return found
 
     def keeps_offsets(self, topic: str) -> bool:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""
@@ -94,7 +105,7 @@ class SettingsInForce:
 
     def replace(self, settings: Settings) -> None:
         """Put these in force. Caller: `Reloader`."""
-        self.settings, self.shown = settings, shown(settings)
+        self.settings, self.shown, self._delays_ms = settings, shown(settings), {}
         logs.adjust(settings.log.level, settings.log.format)
 
     def code_in_use(self, keepers: frozenset[str]) -> None:

@@ -3,10 +3,10 @@ started. Pure, but for the clock."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
 from kunicorn.text import moment, span
 
@@ -36,7 +36,7 @@ def until_of(
         raise ConfigError("--for and --stop-at both say when to stop: choose one")
     seconds = None if run_for is None else span("--for", run_for)
     if stop_at is not None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
         if seconds <= 0:
             raise ConfigError(f"--stop-at {stop_at!r} lies in the past")

@@ -1,8 +1,6 @@
 """The client's assignment: which partitions the Kafka client fetches, and from where.
 
-1. Every method is called by the loop's thread, between turns, but for `leave`, which only notes.
-2. librdkafka's position survives an unassign for a moment (`rktp_app_pos` is reset by another thread), and would skip
-   records of an assignment further back: a partition is assigned only once the client has forgotten where it was.
+Every method is called by the loop's thread, between turns, but for `leave`, which only notes.
 """
 
 from __future__ import annotations

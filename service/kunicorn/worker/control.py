@@ -110,7 +110,7 @@ class Control(threading.Thread):
             parked_count={**parked_count, **({"handler": len(put_off)} if put_off else {})},
             families=families[0],
             client_families=families[1],
-            in_flight=self._table.in_flight(),
+            in_flight=self._table.in_calls(),
             rates=self._worker.rate_uses(),
             broken_circuits=self._table.broken_circuits(),
         )

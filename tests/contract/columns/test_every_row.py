@@ -52,7 +52,7 @@ def messages() -> list[Message]:
             offset=offset,
             key=key,
             value=value,
-            headers=headers or None,
+            headers=[*headers] or None,
             timestamp=(1 if time != BROKERS_TIME else 2, time),
             leader_epoch=5,
         )
@@ -77,7 +77,7 @@ def rows(decoder_class: type[Decoder]) -> Rows:
         ]
 
     first = batch(written(GIVEN[:3], 3), base_offset=3, last_delta=4)
-    stamped = {"attributes": LOG_APPEND_TIME, "max_timestamp": BROKERS_TIME}
+    stamped: Any = {"attributes": LOG_APPEND_TIME, "max_timestamp": BROKERS_TIME}
     second = batch(written(GIVEN[3:], 8), base_offset=8, **stamped)
     body = fetched.body(VERSION, {ORDERS: [fetched.partition(VERSION, 3, [first, second])]})
     decoder = decoder_class(read_committed=True, max_unpacked=1 << 20)

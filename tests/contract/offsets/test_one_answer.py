@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -27,6 +27,8 @@ class Facts:
 
     committed: Mapping[TopicPartition, Committed]
     policy: str = "earliest"
+    epoch_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the logs of the committed leader epochs end, as far as the brokers know."""
 
 
 class Brokers:
@@ -42,7 +44,12 @@ class Brokers:
         return {tp: LogOffset(0, _answered(at)) for tp, at in queries.items()}
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        return {}
+        known = {
+            tp: EpochEnd(0, at, self._facts.epoch_ends[tp])
+            for tp, at in queries.items()
+            if tp in self._facts.epoch_ends
+        }
+        return dict.fromkeys(queries, EpochEnd(0)) | known
 
     async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
@@ -89,7 +96,9 @@ def service(facts: Facts) -> Starts:
 def catch_up(facts: Facts) -> Starts:
     committed = {tp: facts.committed.get(tp, Committed(0)) for tp in (TP, ADDED)}
     try:
-        return dict(starts_of(committed, {TP: LOG, ADDED: LOG}, facts.policy, fail_on_data_loss=False))
+        logs = {TP: LOG, ADDED: LOG}
+        ends = facts.epoch_ends
+        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends))
     except ConfigError as error:
         # It names the first partition that a person has to decide on, and the run does not begin.
         return {tp: None for tp in committed if str(tp) in str(error)}
@@ -105,7 +114,7 @@ def jobs(facts: Facts) -> Starts:
 def commands(facts: Facts) -> Starts:
     """`kunicorn offsets` and `lag`."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
-    return {tp: Standing(tp, at, *LOG).start for tp, at in stored.items()}
+    return {tp: Standing(tp, at, *LOG, epoch_end=facts.epoch_ends.get(tp)).start for tp, at in stored.items()}
 
 
 EVERY: tuple[Callable[[Facts], Starts], ...] = (service, catch_up, jobs, commands)
@@ -123,8 +132,18 @@ def test_behind_a_truncation_all_go_on_at_the_logs_end(user: Callable[[Facts], S
         assert user(Facts({TP: Committed(0, 900), ADDED: Committed(0, 100)}, policy))[TP] == 500
 
 
-def test_a_catch_up_leaves_a_truncation_to_a_person() -> None:
-    assert catch_up(Facts({TP: Committed(0, 900), ADDED: Committed(0, 100)})) == {TP: None}
+@pytest.mark.parametrize("user", [service, commands], ids=lambda user: user.__name__)
+def test_where_the_committed_epoch_was_cut_all_go_on_at_its_end(user: Callable[[Facts], Starts]) -> None:
+    # The log has grown beyond the committed offset since, with other records.
+    committed = {TP: Committed(0, 400, 3), ADDED: Committed(0, 100)}
+    for policy in ("earliest", "latest"):
+        assert user(Facts(committed, policy, {TP: 300}))[TP] == 300
+
+
+@pytest.mark.parametrize(("at", "epoch_ends"), [(900, {}), (400, {TP: 300})])
+def test_a_catch_up_leaves_a_truncation_to_a_person(at: int, epoch_ends: Mapping[TopicPartition, int]) -> None:
+    committed = {TP: Committed(0, at, 3), ADDED: Committed(0, 100)}
+    assert catch_up(Facts(committed, "earliest", epoch_ends)) == {TP: None}
 
 
 @pytest.mark.parametrize("user", [service, catch_up], ids=lambda user: user.__name__)

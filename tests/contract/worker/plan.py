@@ -109,8 +109,8 @@ class Plan:
             )
         orders = [self._order(topic, way) for topic, way in self.ways.items()]
         letters = DeadLetterTarget(DEAD, GROUP, {})
-        brief = (0, GROUP, orders, {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
-        return Configure(*brief, fetcher=self.fetcher)
+        ahead, fetcher = self.ahead_bytes, self.fetcher
+        return Configure(0, GROUP, orders, {}, [], "ERROR", "text", None, letters, ahead, producing, fetcher=fetcher)
 
     def _order(self, topic: str, way: Way) -> HandlerConfig:
         return HandlerConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -10,9 +11,10 @@ from confluent_kafka.admin import NewTopic
 from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.system.commands.desk import Desk
 from tests.system.group.journal import handled_up_to
 from tests.system.group.outside_the_log import delete_records, resets, says_where_it_goes_on
-from tests.system.members import Members
+from tests.system.members import Members, group_settings, toml
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
 
@@ -88,6 +90,39 @@ def test_after_an_unclean_election_a_running_member_goes_on_where_the_logs_part(
     assert member.stop() == 0
     assert handled(members) == [*range(150), *range(100, 120)]
     assert committed_offsets(three.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): 120}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_after_an_unclean_election_commands_count_from_where_the_logs_part_as_a_restart_does(
+    three: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path
+) -> None:
+    """The log has grown beyond the committed offset by then, so that its edges alone tell nothing (KIP-320)."""
+    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
+    three.admin().create_topics([wanted])[topic].result(30)
+    leader, follower = three.broker(1), three.broker(2)
+    members = members_of(three.bootstrap, topic)
+    member = members.start()
+    member.wait_running(1, within=60)
+    produce(three.bootstrap, topic, 100)
+    three.wait_until_whole()
+    follower.kill()
+    produce(three.bootstrap, topic, 50)
+    member.wait(lambda: handled_up_to(member) == 150, "what only the leader has", 60)
+    assert member.stop() == 0
+    leader.kill()
+    follower.start()
+    wait_until(lambda: leader_of(three, topic) == follower.id, "an unclean election", 90, every=0.2)
+    produce(three.bootstrap, topic, 80)
+    config_file = tmp_path / "config.toml"
+    config_file.write_text(toml(group_settings(three.bootstrap, [topic], topic)))
+    (shown,) = Desk(config_file).told("offsets", "show")["partitions"]
+    assert (shown["committed"], shown["log_end"], shown["lag"]) == (150, 180, 80)
+    again = members.start()
+    again.wait(lambda: handled_up_to(again) == 180, "what came after the election", 60)
+    assert again.stop() == 0
+    assert handled(members) == [*range(150), *range(100, 180)]
 
 
 def leader_of(kafka: KafkaCluster, topic: str) -> int:

@@ -15,7 +15,7 @@ from kunicorn.positions import TopicPartition
 
 T = TypeVar("T")
 ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, MEMBER_ID_REQUIRED, FENCED = 22, 25, 27, 79, 82
-NOT_AVAILABLE, NOT_COORDINATOR, LOADING = 15, 16, 14
+NOT_AVAILABLE, NOT_COORDINATOR, LOADING, GROUP_NOT_FOUND = 15, 16, 14, 69
 
 
 def tps(*numbers: int) -> tuple[TopicPartition, ...]:

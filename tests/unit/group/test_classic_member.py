@@ -10,6 +10,7 @@ from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscript
 from kunicorn.group.states import CLASSIC, IllegalTransition, State, Transition, state_after
 from tests.unit.group.classic_conversation import (
     FENCED,
+    GROUP_NOT_FOUND,
     ILLEGAL_GENERATION,
     LOADING,
     MEMBER_ID_REQUIRED,
@@ -208,7 +209,7 @@ def test_nothing_is_committed_between_join_and_sync() -> None:
     assert talk.may_commit()
 
 
-@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
+@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, ""), (GROUP_NOT_FOUND, "")])
 @pytest.mark.scenario(
     "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterDroppingOutOfTheGroup",
     "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterResettingGenerationId",
@@ -304,6 +305,34 @@ def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_surviv
     fresh = Conversation()
     fresh.tell(ev.Joined(fresh.find(), JoinAnswer(999)))
     assert "999" in fresh.order(ev.Fail).message
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_heartbeats_refused_by_an_error_from_the_future_end_in_a_join_when_membership_is_not_certain_any_more(
+    cooperative: bool,
+) -> None:
+    talk = Conversation(cooperative=cooperative)
+    talk.settle(0)
+    talk.heartbeat()
+    certain_until = talk.order(ev.ExtendLease).until
+    while talk.now < certain_until:
+        assert talk.member.state is State.STABLE
+        talk.heartbeat(999)
+    if not cooperative:
+        talk.tell(ev.Released(talk.order(ev.Revoke), frozenset()))
+    assert "999" in talk.order(ev.SendJoin).reason
+
+
+def test_a_coordinator_that_still_loads_its_groups_is_waited_for_beyond_the_session() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    for _ in range(200):
+        talk.heartbeat(LOADING)
+    assert talk.member.lease_until is not None
+    assert talk.now > talk.member.lease_until
+    assert talk.member.state is State.STABLE
+    talk.heartbeat()
+    assert talk.order(ev.ExtendLease).until > talk.now
 
 
 @pytest.mark.scenario("HeartbeatTest")

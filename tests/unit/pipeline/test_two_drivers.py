@@ -22,7 +22,8 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.pipeline import backfill, export, rounds
-from kunicorn.pipeline.export import ExportRanges, Form, form_asked
+from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
 from kunicorn.pipeline.outcomes import Tiling, table
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.rounds import Stop
@@ -293,7 +294,7 @@ def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
     world = world_of(seed)
     lake = Directory(str(world.directory / "lake"))
     file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), "parquet", None, None)
+    form = form_asked(world._settings(None), Asked())
     check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
     for orphan in world.orphans:
         orphan()

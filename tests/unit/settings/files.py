@@ -21,6 +21,17 @@ entrypoint = "shop.handlers:handle_order"
 """
 
 
+def cgroup_files(tmp_path: Path, membership: str, files: Mapping[str, str]) -> tuple[Path, Path]:
+    """Directories that stand for /proc and /sys/fs/cgroup of a machine with these cgroup files."""
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text(membership)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path / "proc", tmp_path / "cgroup"
+
+
 def loaded(tmp_path: Path, text: str = LEAST, environ: Mapping[str, str] | None = None) -> Settings:
     """The settings in `text`, with those of `environ` over them."""
     path = tmp_path / "config.toml"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kunicorn.settings.workers import available_cpus
+from tests.unit.settings.files import cgroup_files
 
 
 @pytest.fixture(autouse=True)
@@ -17,13 +18,7 @@ def many_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def machine(tmp_path: Path, membership: str, files: dict[str, str]) -> int:
     """What a machine with these cgroup files says."""
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "self" / "cgroup").write_text(membership)
-    for name, text in files.items():
-        path = tmp_path / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return available_cpus(tmp_path / "proc", tmp_path / "cgroup")
+    return available_cpus(*cgroup_files(tmp_path, membership, files))
 
 
 def test_without_a_quota_the_affinity_counts(tmp_path: Path) -> None:

@@ -6,19 +6,14 @@ from pathlib import Path
 
 from kunicorn.settings import WorkerSettings
 from kunicorn.settings.workers import memory_limit, overcommitted
+from tests.unit.settings.files import cgroup_files
 
 MB = 1024 * 1024
 
 
 def machine(tmp_path: Path, membership: str, files: dict[str, str]) -> int | None:
     """What a machine with these cgroup files says."""
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "self" / "cgroup").write_text(membership)
-    for name, text in files.items():
-        path = tmp_path / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return memory_limit(tmp_path / "proc", tmp_path / "cgroup")
+    return memory_limit(*cgroup_files(tmp_path, membership, files))
 
 
 def test_without_cgroups_there_is_no_limit(tmp_path: Path) -> None:

@@ -7,29 +7,17 @@ from pathlib import Path
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings import Settings, load
-
-BASE = """
-[kafka]
-bootstrap_servers = ["127.0.0.1:9092"]
-[group]
-id = "orders"
-topics = ["orders"]
-[handler]
-entrypoint = "shop.handlers:handle"
-[pipeline]
-"""
+from kunicorn.settings import Settings
+from tests.unit.settings.files import LEAST, loaded
 
 
-def loaded(directory: Path, pipeline: str) -> Settings:
-    path = directory / "config.toml"
-    path.write_text(BASE + pipeline)
-    return load(path, {})
+def piped(directory: Path, pipeline: str) -> Settings:
+    return loaded(directory, f"{LEAST}[pipeline]\n{pipeline}")
 
 
 def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
-    assert loaded(tmp_path, "").stream_group == "orders.stream"
-    assert loaded(tmp_path, 'stream_group_id = "mine"').stream_group == "mine"
+    assert piped(tmp_path, "").stream_group == "orders.stream"
+    assert piped(tmp_path, 'stream_group_id = "mine"').stream_group == "mine"
 
 
 @pytest.mark.parametrize(
@@ -46,8 +34,8 @@ def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_does_not_go_together_is_refused_with_the_remedy(tmp_path: Path, pipeline: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
-        loaded(tmp_path, pipeline)
+        piped(tmp_path, pipeline)
 
 
 def test_partitions_may_be_cut_where_order_does_not_matter(tmp_path: Path) -> None:
-    assert loaded(tmp_path, 'min_partitions = 8\nordering = "none"').pipeline.min_partitions == 8
+    assert piped(tmp_path, 'min_partitions = 8\nordering = "none"').pipeline.min_partitions == 8

@@ -14,7 +14,7 @@ from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Subscription
-from kunicorn.group.reactions import COORDINATOR_MOVED
+from kunicorn.group.reactions import COORDINATOR_MOVED, Api, Reaction, reaction
 from kunicorn.ipc import clock
 from kunicorn.kafka.admin import classic_group, conversion_refused
 from kunicorn.kafka.coordinator import Coordinator, Wishes
@@ -90,6 +90,28 @@ class CommitRequests:
         return self._topics.is_gone(topic)
 
 
+class HeartbeatAnswers:
+    """Counts and times what heartbeats are answered with, and logs each error once until another answer comes."""
+
+    def __init__(self, api: Api, metrics: Metrics) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._last_error = 0
+
+    def unanswered(self) -> None:
+        """The coordinator has not answered."""
+        self._metrics.count(catalogue.HEARTBEATS, result="unanswered")
+
+    def note(self, sent_at: float, error: int, message: str = "") -> None:
+        """It has, with this error code; `message` is what it says about it."""
+        self._metrics.count(catalogue.HEARTBEATS, result="ok" if not error else f"error {error}")
+        self._metrics.observe(catalogue.HEARTBEAT_SECONDS, clock.now() - sent_at)
+        # A rebalance is no news: its own lines follow.
+        if error and error != self._last_error and reaction(self._api, error) is not Reaction.REJOIN:
+            log.warning(f"{self._api.value} was answered with {describe(error)}{': ' if message else ''}{message}")
+        self._last_error = error
+
+
 class ClassicRequests:
     """The requests of a classic member. Each raises `PeerError` where the coordinator does not answer; nothing is
     retried here."""
@@ -103,7 +125,7 @@ class ClassicRequests:
         self._coordinator = connections.coordinator
         self._topics = connections.topics
         self._commits = commits
-        self._metrics = metrics
+        self._heartbeats = HeartbeatAnswers(Api.HEARTBEAT, metrics)
         self._instance_id = group.group_instance_id
         self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
         self._parked = group.max_poll_interval_ms / 1000 + _JOIN_MARGIN
@@ -198,10 +220,9 @@ class ClassicRequests:
                 timeout=HEARTBEAT_TIMEOUT_BESIDE_COMMIT if beside_commit else HEARTBEAT_TIMEOUT,
             )
         except PeerError:
-            self._metrics.count(catalogue.HEARTBEATS, result="unanswered")
+            self._heartbeats.unanswered()
             raise
-        self._metrics.count(catalogue.HEARTBEATS, result="ok" if not error else f"error {error}")
-        self._metrics.observe(catalogue.HEARTBEAT_SECONDS, clock.now() - request.sent_at)
+        self._heartbeats.note(request.sent_at, error)
         return ev.HeartbeatAnswered(request, error, beside_commit or self._commits.pending)
 
     async def leave(self, request: ev.SendLeave) -> ev.Event:
@@ -229,8 +250,7 @@ class ConsumerRequests:
         self._coordinator = connections.coordinator
         self._topics = connections.topics
         self._commits = commits
-        self._metrics = metrics
-        self._last_error = 0
+        self._heartbeats = HeartbeatAnswers(Api.CONSUMER_HEARTBEAT, metrics)
         self._conversion_checked = False
         self._session_timeout_known = False
         self._said_of_session = ""
@@ -312,10 +332,9 @@ class ConsumerRequests:
         except UnsupportedByBroker as error:
             answer = ConsumerHeartbeatAnswer(ErrorCode.UNSUPPORTED_VERSION, str(error))
         except PeerError:
-            self._metrics.count(catalogue.HEARTBEATS, result="unanswered")
+            self._heartbeats.unanswered()
             raise
-        self._note(answer)
-        self._metrics.observe(catalogue.HEARTBEAT_SECONDS, clock.now() - request.sent_at)
+        self._heartbeats.note(request.sent_at, answer.error, answer.message)
         return ev.ConsumerHeartbeatAnswered(request, answer, beside_commit or self._commits.pending)
 
     async def name_topics(self, request: ev.NameTopics) -> ev.Event:
@@ -336,13 +355,6 @@ class ConsumerRequests:
             rack=self._settings.kafka.client_rack,
             assignor=group.group_remote_assignor,
         )
-
-    def _note(self, answer: ConsumerHeartbeatAnswer) -> None:
-        error = answer.error
-        self._metrics.count(catalogue.HEARTBEATS, result="ok" if not error else f"error {error}")
-        if error and error != self._last_error:
-            log.warning(f"ConsumerGroupHeartbeat was answered with {describe(error)}: {answer.message}")
-        self._last_error = error
 
 
 _TOLD_EVERY = 10.0

@@ -5,7 +5,8 @@
   retry topic, which nobody but this group writes to, starts at its beginning whatever the policy, and so does one whose
   topic was deleted and created anew. That others are committed proves nothing by itself: in a new group members choose
   at the same time, and one look-up may fail where the others do not;
-- not in the log any more: by the policy or its leader epoch, logged and counted.
+- not in the log any more: by the policy or its leader epoch, logged and counted. A worker meets what lies outside of
+  the log. What lies within it, and beyond the end of its own leader epoch, is found here, before it is fetched from.
 
 The brokers' answers about offsets, with the group's settings filled in.
 """
@@ -25,7 +26,7 @@ from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.record_times import first_not_older
-from kunicorn.kafka.stored_positions import began_with, edge_of_new, resolve
+from kunicorn.kafka.stored_positions import began_with, edge_of_new, known_ends, resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Position, TopicPartition
@@ -92,6 +93,10 @@ async def look_up(
                 starts.denied[tp] = f"OffsetFetch was answered with {describe(found.error)}: {remedy}"
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
+    if cut := await _cut_off(offsets, starts.committed):
+        starts.committed = {tp: each for tp, each in starts.committed.items() if tp not in cut}
+        again = await recover(offsets, cut, policy, from_earliest)
+        starts.chosen, starts.refused = again.chosen, again.refused
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
     counts: dict[str, int | None] = {}
     if policy == "latest":
@@ -101,6 +106,15 @@ async def look_up(
     retried = [tp for tp in undecided if tp.topic in from_earliest]
     await _choose(offsets, dict.fromkeys(retried), "earliest", known, starts)
     return starts
+
+
+async def _cut_off(offsets: Offsets, committed: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
+    """Committed positions behind the end of their leader epoch's log, as far as its leader answers: the log was
+    truncated while nobody fetched it, and has grown since. librdkafka finds that only where the leader changes while it
+    fetches; it would pass over what came instead."""
+    epochs = {tp: position.leader_epoch for tp, position in committed.items() if position.leader_epoch != NO_EPOCH}
+    ends = known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
+    return {tp: committed[tp] for tp, end in ends.items() if end < committed[tp].offset}
 
 
 async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
@@ -180,14 +194,13 @@ async def recover(
         offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
     )
     epochs = {tp: position.leader_epoch for tp, position in lost.items() if position.leader_epoch != NO_EPOCH}
-    ends = await offsets.epoch_ends(epochs) if epochs else {}
+    ends = known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
     async for tp, position in in_stretches(lost.items()):
-        first, last, epoch = earliest.get(tp), latest.get(tp), ends.get(tp)
+        first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
         edges, policy = Edges(first.offset, last.offset), policies[tp]
-        known_end = epoch is not None and not epoch.error and epoch.end_offset != NO_OFFSET
-        target, _ = resolve(tp, position, edges, policy, epoch_end=epoch.end_offset if epoch and known_end else None)
+        target, _ = resolve(tp, position, edges, policy, epoch_end=ends.get(tp))
         where = f"position {position.offset} is not in the log ({edges.first}-{edges.end})"
         if target is None:
             starts.refused[tp] = f'{where} and auto_offset_reset is "none"'
@@ -233,7 +246,7 @@ class Brokers:
         return answer
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        return await epoch_ends(self._cluster, queries, self._timeout)
+        return await epoch_ends(self._cluster, queries, min(self._timeout, _ENDS_TIMEOUT))
 
     async def confirm_ids(self, topics: Collection[str]) -> None:
         await self._topics.confirm_ids(topics)

@@ -14,12 +14,12 @@ is asked.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Offsets
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.kafka.record_times import record_times
 from kunicorn.observe import logs
 from kunicorn.positions import LATEST, TopicPartition
@@ -54,7 +54,7 @@ async def known_ends(offsets: Offsets, partitions: Collection[TopicPartition]) -
 async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
     """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown."""
     wanted = list(assignment.table)
-    asked_ms = time.time_ns() // 1_000_000
+    asked_ms = wall_ms()
     ends = await known_ends(offsets, wanted)
     for tp in wanted:
         if (partition := assignment.table.get(tp)) is not None:
@@ -77,9 +77,7 @@ async def watch_ages(offsets: Offsets, assignment: Assignment) -> None:
         still = {tp: position for tp, position in behind.items() if seen.get(tp) == position}
         seen = behind
         try:
-            found = await record_times(
-                offsets.list_offsets, dict(islice(still.items(), _MOST)), time.time_ns() // 1_000_000
-            )
+            found = await record_times(offsets.list_offsets, dict(islice(still.items(), _MOST)), wall_ms())
         except PeerError as error:
             ages_log.info(f"how old unhandled records are is not known: {error}")
             found = {}

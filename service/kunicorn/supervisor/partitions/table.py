@@ -296,6 +296,17 @@ class Distribution:
         self._part(partition, move.receiver)
         partition.worker.send(StopFetcher([partition.grant], WHENEVER))
 
+    def fetch_anew(self, partitions: Iterable[Partition]) -> None:
+        """Have the workers let go of these running partitions and take them up again where they are, under new grants:
+        their clients begin with a new fetch."""
+        grants: dict[WorkerProcess, list[int]] = defaultdict(list)
+        for partition in partitions:
+            if partition.worker is not None and partition.state is PartitionState.RUNNING:
+                self._part(partition, partition.worker.number, "fetched anew")
+                grants[partition.worker].append(partition.grant)
+        for worker, held in grants.items():
+            worker.send(StopFetcher(held, WHENEVER))
+
     def _target(
         self, shared: Mapping[TopicPartition, Partition], expected: Collection[int]
     ) -> dict[TopicPartition, int]:
@@ -306,6 +317,6 @@ class Distribution:
             return share(list(shared), expected, current)
         return keep(list(shared), expected, current, {tp: p.demand for tp, p in shared.items()})
 
-    def _part(self, partition: Partition, number: int) -> None:
-        partition.advance(PartitionEvent.MOVE, f"moving to worker {number}")
+    def _part(self, partition: Partition, number: int, why: str | None = None) -> None:
+        partition.advance(PartitionEvent.MOVE, why or f"moving to worker {number}")
         partition.move_to(number)

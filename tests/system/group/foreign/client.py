@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -65,3 +67,39 @@ class Desk:
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
         """These are committed and no longer its own."""
         self.owned -= frozenset(partitions)
+
+
+class InThread(ABC):
+    """A `Foreign` that is written in Python: it runs in a thread of its own until the block ends."""
+
+    unaudited: Mapping[TopicPartition, Collection[int]] = {}
+
+    def __init__(self, audit: Path) -> None:
+        self._desk = Desk(audit, "foreign")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.run, daemon=True)
+
+    @abstractmethod
+    def run(self) -> None:
+        """Consume until `_stop` is set. Caller: that thread."""
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """See `Foreign`."""
+        return self._desk.owned
+
+    @property
+    def handled(self) -> int:
+        """See `Foreign`."""
+        return self._desk.handled
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the foreign consumer does not end"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import Self
-
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
-from tests.system.group.foreign.client import Desk
+from tests.system.group.foreign.client import InThread
 from tests.system.members import Members
 
 
@@ -22,10 +17,8 @@ def _protocol(strategy: str) -> dict[str, str | int]:
     return {"partition.assignment.strategy": strategy, "heartbeat.interval.ms": 500}
 
 
-class LibrdkafkaConsumer:
+class LibrdkafkaConsumer(InThread):
     """Polls in a thread until the block ends; commits only in its revoke callback, synchronously."""
-
-    unaudited: Mapping[TopicPartition, Collection[int]] = {}
 
     def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
         """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
@@ -40,32 +33,9 @@ class LibrdkafkaConsumer:
             }
         )
         self._topic = topic
-        self._desk = Desk(members.audit, "foreign")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        super().__init__(members.audit)
 
-    @property
-    def owned(self) -> frozenset[TopicPartition]:
-        """See `Foreign`."""
-        return self._desk.owned
-
-    @property
-    def handled(self) -> int:
-        """See `Foreign`."""
-        return self._desk.handled
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the foreign consumer does not end"
-
-    def _run(self) -> None:
+    def run(self) -> None:
         self._consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked)
         while not self._stop.is_set():
             message = self._consumer.poll(0.1)

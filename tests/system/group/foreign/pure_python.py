@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Collection
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as Coordinates
@@ -16,7 +14,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
-from tests.system.group.foreign.client import Desk
+from tests.system.group.foreign.client import Desk, InThread
 from tests.system.members import Members
 
 _ASSIGNORS = {
@@ -26,10 +24,8 @@ _ASSIGNORS = {
 }
 
 
-class AiokafkaConsumer:
+class AiokafkaConsumer(InThread):
     """Runs its own event loop in a thread until the block ends; commits only in its revoke callback."""
-
-    unaudited: Mapping[TopicPartition, Collection[int]] = {}
 
     def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
         self._topic = topic
@@ -41,30 +37,10 @@ class AiokafkaConsumer:
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 500,
         }
-        self._desk = Desk(members.audit, "foreign")
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+        super().__init__(members.audit)
 
-    @property
-    def owned(self) -> frozenset[TopicPartition]:
-        """See `Foreign`."""
-        return self._desk.owned
-
-    @property
-    def handled(self) -> int:
-        """See `Foreign`."""
-        return self._desk.handled
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive(), "the foreign consumer does not end"
+    def run(self) -> None:
+        asyncio.run(self._run())
 
     async def _run(self) -> None:
         consumer = AIOKafkaConsumer(**self._settings)

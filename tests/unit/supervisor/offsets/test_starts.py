@@ -171,6 +171,15 @@ async def test_a_truncated_log_goes_on_where_the_last_epoch_seen_ends_even_under
         assert starts.chosen == {OLD: Position(320)}
 
 
+async def test_what_is_committed_beyond_the_end_of_its_epoch_is_not_started_from_though_the_log_is_longer() -> None:
+    log = Log({OLD: Committed(0, 400, 7), NEW: Committed(0, 320, 7), QUIET: Committed(0, 450)})
+    log.epoch_end = 320
+    starts = await look_up(log, [OLD, NEW, QUIET], "latest")
+    assert starts.chosen == {OLD: Position(320)}
+    assert {tp: start.offset for tp, start in starts.committed.items()} == {NEW: 320, QUIET: 450}
+    assert not (await look_up(log, [OLD], "none")).committed, "a person decides"
+
+
 async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() -> None:
     starts = await recover(Log({}), {OLD: Position(900)}, "latest")
     assert starts.chosen == {OLD: Position(500)}
