@@ -201,6 +201,13 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Whether that one is the next rows of the same table: what was cut and joined again is no copy.
+    fn goes_on_with(&self, behind: &Self) -> bool {
+        Arc::ptr_eq(&self.table, &behind.table)
+            && self.epoch == behind.epoch
+            && self.first + self.rows == behind.first
+    }
+
     /// The columns of these rows alone.
     pub fn data(&self) -> ArrayData {
         self.table.data.slice(self.first, self.rows)
@@ -242,9 +249,13 @@ impl Rows {
     }
 
     fn push(&mut self, segment: Segment) {
-        if segment.rows > 0 {
-            self.rows += segment.rows;
-            self.segments.push(segment);
+        if segment.rows == 0 {
+            return;
+        }
+        self.rows += segment.rows;
+        match self.segments.last_mut() {
+            Some(last) if last.goes_on_with(&segment) => last.rows += segment.rows,
+            _ => self.segments.push(segment),
         }
     }
 

@@ -32,7 +32,6 @@ from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import NO_EPOCH, Edges, OffsetRange, TopicPartition
 
 _POLL_SECONDS = 0.2
-_ALL = 2**31
 BEHIND_DAMAGE = "none behind it is read"
 
 
@@ -72,7 +71,8 @@ class ColumnReader:
         finally:
             for tp, number in reading.numbers.items():
                 self._remove(tp, number)
-            self._queue.take(_ALL, 0)
+            while self._queue.get(0) is not None:
+                pass
 
     def close(self) -> None:
         """End the fetcher."""
@@ -81,11 +81,9 @@ class ColumnReader:
     def _until_the_end(self, reading: _Reading) -> Iterator[Run]:
         heard = time.monotonic()
         while reading.left:
-            for fetched in self._queue.take(1, _POLL_SECONDS):
+            fetched = self._queue.get(_POLL_SECONDS)
+            if fetched is not None and (wanted := reading.wanted(fetched)) is not None:
                 tp = fetched.news.tp
-                wanted = reading.wanted(fetched)
-                if wanted is None:
-                    continue
                 if fetched.news.fault is None:
                     # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
                     heard = time.monotonic()

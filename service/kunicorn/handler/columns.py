@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
-from kunicorn.handler.messages import Columnar, Run, asked, columns
+from kunicorn.handler.messages import Run, asked, columns
 from kunicorn.handler.record import Record, milliseconds_of
 from kunicorn.handler.rows import HEADERS as HEADERS_AT
 from kunicorn.handler.rows import KEY, NAMES, OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
@@ -42,10 +42,11 @@ MESSAGES = 64 * 1024
 
 
 def records_batch(run: Run) -> pa.RecordBatch:
-    """The records as an Arrow record batch. Rows must have the timestamps' types behind their own columns; nothing is
-    made of them for each record.
+    """The records as an Arrow record batch. Nothing is made of rows for each record where they have the timestamps'
+    types behind their own columns; a worker's have not, and each row is asked.
     """
-    return _of_messages(run) if (rows := columns(run)) is None else _of_rows(rows)
+    batch = None if (rows := columns(run)) is None else rows.batch
+    return _of_messages(run) if batch is None or batch.num_columns <= _TIMESTAMP_TYPE else _of_rows(batch)
 
 
 def in_batches(fetched: Iterable[Run]) -> Iterator[Run]:
@@ -55,8 +56,7 @@ def in_batches(fetched: Iterable[Run]) -> Iterator[Run]:
             yield run if len(run) <= MESSAGES else run[at : at + MESSAGES]
 
 
-def _of_rows(rows: Columnar) -> pa.RecordBatch:
-    batch = rows.batch
+def _of_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [
         batch.column(KEY),
         batch.column(VALUE),

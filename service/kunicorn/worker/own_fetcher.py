@@ -49,22 +49,28 @@ class OwnFetcher:
         self._numbers = count(1)
 
     def take(self, most: int, seconds: float, *, gathers: bool, several_topics: bool) -> Taken | None:
-        """See `Client`: an answer has each partition once, and says of which topic it is."""
-        if not (fetched := self._queue.take(most, seconds)):
-            return None
-        runs, faults = [], []
-        for news, rows, _ in fetched:
-            assigned = self._assigned.get(news.tp)
-            if assigned is None or assigned.number != news.number:
+        """See `Client`: an answer has each partition once, and says of which topic it is. One that has more rows than
+        are wanted is cut: all of it in hand, nothing more would be asked for until most of it is handled."""
+        runs: list[Run] = []
+        faults = []
+        wait, left, some = seconds, most, False
+        while left > 0 and (head := self._queue.head(wait)) is not None:
+            wait, some = 0.0, True
+            assigned = self._assigned.get(head.news.tp)
+            if assigned is None or assigned.number != head.news.number:
+                self._queue.pop()
                 continue
+            (news, rows, _), rest = head.cut(left)
+            self._queue.pop(rest)
             if news.next_offset > assigned.begin.offset:
                 assigned.begin = assigned.given = Position(news.next_offset, news.epoch)
             if rows is not None:
+                left -= len(rows)
                 run: Any = rows
                 runs.append(Run(news.tp, news.epoch, run))
             if news.fault is not None:
                 faults.append((news.tp, news.fault.kind, news.fault.error))
-        return Taken(runs, faults)
+        return Taken(runs, faults) if some else None
 
     def assign(self, places: Mapping[TopicPartition, Position]) -> None:
         """See `Client`."""

@@ -60,14 +60,14 @@ class StoryFetcher:
         if self._waiting is not None:
             STEPS.wake(self._waiting)
 
-    def take(self, most: int, seconds: float) -> list[Fetched]:
+    def head(self, seconds: float) -> Fetched | None:
         """As of `FetchQueue`."""
         if seconds > 0:
             STEPS.point()
         else:
             STEPS.check()
         self._fetch()
-        if found := self._taken(most):
+        if self._queue:
             STEPS.sleep(_FETCH_NS if seconds > 0 else 0)
         elif seconds > 0:
             self._waiting = STEPS.current
@@ -76,21 +76,21 @@ class StoryFetcher:
             finally:
                 self._waiting = None
             self._fetch()
-            found = self._taken(most)
-        return found
-
-    def _taken(self, most: int) -> list[Fetched]:
-        found: list[Fetched] = []
-        rows = 0
         # Some of it may stay, until what it is of has been stopped, or moved back.
-        while self._queue and rows < most and not (found and self._teller.chance(20)):
-            found.append(self._queue.popleft())
-            rows += 0 if found[-1].rows is None else len(found[-1].rows)
-        if rows:
+        if not self._queue or (seconds <= 0 and self._teller.chance(20)):
+            return None
+        return self._queue[0]
+
+    def pop(self, rest: Fetched | None = None) -> None:
+        """As of `FetchQueue`."""
+        taken = self._queue.popleft()
+        if rest is not None:
+            self._queue.appendleft(rest)
+        if taken.rows is not None:
             self._busy_at = STEPS.now
-            places = [f"{each.news.tp.partition}@{each.news.next_offset}" for each in found]
-            self._teller.note(lambda: f"fetched up to {' '.join(places)}")
-        return found
+            number, end = taken.news.tp.partition, taken.news.next_offset
+            cut = "" if rest is None else ", and cut"
+            self._teller.note(lambda: f"fetched up to {number}@{end}{cut}")
 
     def _fetch(self) -> None:
         """Ask, and take in the answer."""

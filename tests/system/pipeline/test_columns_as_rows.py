@@ -104,9 +104,8 @@ def test_a_handler_of_columns_gets_the_same_batches(kafka: KafkaCluster, topic: 
     consumer, columns = given.consumer(), given.columns()
     try:
         messages = pa.Table.from_batches([rows_of(each) for each in RangeReader(consumer).read(whole)])
-        rows = pa.Table.from_batches(
-            [found.batch for each in columns.read(whole) if (found := as_columns(each)) is not None]
-        )
+        found = filter(None, map(as_columns, columns.read(whole)))
+        rows = pa.Table.from_batches([each.batch for each in found])
     finally:
         consumer.close()
         columns.close()
