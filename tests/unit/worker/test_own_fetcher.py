@@ -46,13 +46,13 @@ class Played:
         rows = Rows(rows_of([Message(topic="t", partition=0, offset=at) for at in range(first, end)])) if end else None
         self.queue.put(Fetched(News(TP, number, 0, end - first, end, 3, fault), rows, 1))
 
-    def taken(self) -> list[int]:
+    def taken(self, most: int = 100) -> list[int]:
         """Offsets that are given out."""
-        taken = self.take()
+        taken = self.take(most)
         return [] if taken is None else [m.offset() or 0 for run in taken.runs for m in run.messages]
 
-    def take(self) -> Taken | None:
-        return self.client.take(100, 0, gathers=False, several_topics=False)
+    def take(self, most: int = 100) -> Taken | None:
+        return self.client.take(most, 0, gathers=False, several_topics=False)
 
     def position(self) -> int | None:
         (position,) = self.client.positions([TP])
@@ -99,6 +99,39 @@ def test_a_paused_partition_goes_on_behind_what_was_given_out() -> None:
     assert played.position() == 8
     played.client.resume([TP])
     assert played.placed() == (3, 8)
+
+
+def test_no_more_than_is_asked_for_is_given_out_and_the_rest_follows() -> None:
+    played = assigned()
+    played.fetched(1, 5, 8)
+    played.fetched(1, 8, 12)
+    assert played.taken(5) == [5, 6, 7, 8, 9]
+    assert played.position() == 10
+    assert played.taken(1) == [10]
+    assert played.taken(5) == [11]
+    assert played.take() is None
+
+
+def test_a_pause_drops_the_rest_of_what_was_cut_and_it_is_fetched_again() -> None:
+    played = assigned()
+    played.fetched(1, 5, 9)
+    assert played.taken(2) == [5, 6]
+    played.client.pause([TP])
+    assert played.taken() == []
+    assert played.position() == 7
+    played.client.resume([TP])
+    assert played.placed() == (3, 7)
+    played.fetched(3, 7, 9)
+    assert played.taken() == [7, 8]
+
+
+def test_what_is_dropped_takes_no_room_from_what_counts() -> None:
+    played = assigned()
+    played.fetched(1, 5, 105)
+    played.client.unassign([TP])
+    played.client.assign({TP: Position(2)})
+    played.fetched(2, 2, 4)
+    assert played.taken(2) == [2, 3]
 
 
 def test_a_partition_that_was_paused_before_anything_came_begins_where_it_was_assigned() -> None:
