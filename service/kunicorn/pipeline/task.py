@@ -33,11 +33,12 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
-from kunicorn.handler.rows import Run, fitting, following_offsets, without
+from kunicorn.handler.rows import fitting, following_offsets, without
 from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up, tear_down
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
 from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table

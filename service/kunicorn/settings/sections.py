@@ -204,9 +204,10 @@ class _ClusterSettings(Section):
     )
     fetcher: Literal["librdkafka", "own"] = Field(
         "librdkafka",
-        description="Who fetches in the workers: librdkafka, or kunicorn's own fetcher. That makes columns of what the "
-        'brokers send, is meant for handlers with mode = "arrow", and needs the wheel kunicorn_columns. It is new: '
-        "librdkafka stays the default until it has been through every fault of docs/delivery.md.",
+        description="Who fetches in the workers: librdkafka, or kunicorn's own fetcher, for handlers of every mode. "
+        "That makes columns of what the brokers send, and objects of those records that a handler looks at; it needs "
+        "the wheel kunicorn_columns. It is new: librdkafka stays the default until it has been through every fault of "
+        "docs/delivery.md.",
     )
     librdkafka: Annotated[Mapping[str, str | int | float | bool], BeforeValidator(librdkafka_properties)] = Field(
         default={},
