@@ -55,6 +55,8 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "range": {"partition_assignment_strategy": ["range"]},
     "consumer": {"group_protocol": "consumer"},
 }
+FETCHERS = ("librdkafka", "own")
+"""Values of `kafka.fetcher`, the default first."""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Group:
     rng: random.Random
     directory: Path
     crowd: Crowd = CROWDS[ONE]
+    fetcher: str = FETCHERS[0]
     alive: list[MemberProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,7 +78,12 @@ class Group:
         self.kafka.create_topic(self.letters_topic, 1)
         self.directory.mkdir(parents=True)
         needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
-        settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol], "handler": self.crowd.handler})
+        own = {
+            "group": PROTOCOLS[self.protocol],
+            "handler": self.crowd.handler,
+            "kafka": {"fetcher": self.fetcher},
+        }
+        settings = merged(needed, SETTINGS, own)
         self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
         self.load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, self.crowd.keys)
         self._instances: dict[MemberProcess, str] = {}
