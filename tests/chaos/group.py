@@ -19,7 +19,7 @@ from tests.chaos.load import Load
 from tests.kafka import Broker, ProxiedCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, group_settings, merged
-from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
+from tests.system.producing import committed_offsets, consumed_so_far, end_offsets, headers_of
 from tests.waiting import wait_until
 
 MEMBERS, WORKERS, PARTITIONS = 3, 2, 12
@@ -108,8 +108,7 @@ class Group:
 
     def letters(self) -> set[tuple[int, int]]:
         """Partition and offset of every record that is in the dead-letter topic."""
-        (end,) = end_offsets(self.kafka.bootstrap, self.letters_topic, 1).values()
-        told = [read(headers_of(letter)) for letter in consumed(self.kafka.bootstrap, self.letters_topic, end)]
+        told = [read(headers_of(letter)) for letter in consumed_so_far(self.kafka.bootstrap, self.letters_topic)]
         return {(each.partition, each.offset) for each in told if each.topic == self.topic}
 
     def wait_letters(self, within: float = 60.0) -> None:

@@ -62,6 +62,7 @@ def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, 
 
 
 @pytest.mark.long
+@pytest.mark.scenario("0142 reauthentication")
 def test_sessions_are_renewed_between_two_fetches_of_our_own(secured: SecuredCluster, scene: SceneMaker) -> None:
     login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
     stage = scene({**brief(secured), **login, "fetcher": "own"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Message
 
 from kunicorn.fetch.queue import Fetched, FetchQueue
@@ -20,6 +21,7 @@ def fetched(rows: int, nbytes: int) -> Fetched:
     return Fetched(News(TP, 1, 0, rows, rows, 0), Rows(batch), nbytes)
 
 
+@pytest.mark.scenario("0127 fetch_queue_backoff", "0082 fetch_max_bytes")
 def test_the_fetcher_waits_while_it_is_full_and_is_woken_once_there_is_room() -> None:
     queue, woken = FetchQueue(100), []
     queue.on_room(lambda: woken.append(1))
