@@ -40,6 +40,7 @@ _PURPOSE = "fetch"
 _METADATA_SECONDS = 300.0
 """So often the metadata is asked for where nothing needs it (metadata.max.age.ms in Java's client)."""
 _LOG_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
 _TOLD_AFTER = 5
 """Refusals in a row of one partition, two seconds and more: a leader that moves is nothing that anybody can act on."""
 
@@ -161,10 +162,7 @@ class Fetcher:
         """Fetch from that broker while anything is asked of it."""
         try:
             while self._table.asks_of(node):
-                while self._queue.waits_for_room():
-                    self._room.clear()
-                    if self._queue.waits_for_room():
-                        await self._room.wait()
+                await self._room_for_more()
                 try:
                     await self._fetch(node, await self._cluster.connection(node, _PURPOSE))
                 except PeerError as error:
@@ -173,6 +171,14 @@ class Fetcher:
         finally:
             self._serving.pop(node, None)
             self._changed.set()
+
+    async def _room_for_more(self) -> None:
+        """Wait while the queue is full. Looks by itself, too: nobody tells when a handler lets go of what it kept."""
+        while self._queue.waits_for_room():
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._room.wait()
 
     async def _fetch(self, node: int, connection: Connection) -> None:
         version = connection.version(Api.FETCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import zlib
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from tests.fakes.fetched import (
 
 ORDERS, SHIPMENTS = bytes(range(16)), bytes(range(16, 32))
 MB = 1 << 20
+LARGE = MB // 2
 FETCH = 17
 """A version, where it does not matter which."""
 STRUCTURES: Any = v17.response
@@ -405,3 +407,33 @@ def test_other_versions_are_refused(decoder: Decoder, version: int) -> None:
 def test_a_limit_that_offsets_of_32_bits_do_not_reach_is_refused(decoder_class: type[Decoder], limit: int) -> None:
     with pytest.raises(ValueError, match=f"max_unpacked = {limit}, where 1 to {MOST_UNPACKED} bytes are possible"):
         decoder_class(read_committed=True, max_unpacked=limit)
+
+
+def test_what_anybody_keeps_of_an_answer_is_counted_until_it_is_gone(decoder: Decoder) -> None:
+    """A slice of one column is enough: it keeps the memory of what was decoded with it."""
+    before = decoder.held()
+    response = decoder.decode(answer(batch([record(0, b"x" * LARGE)])), FETCH)
+    assert decoder.held() - before >= LARGE
+    value = pa.record_batch(response.rows).column("value")[0:1]
+    del response
+    assert decoder.held() - before >= LARGE
+    del value
+    gc.collect()
+    assert decoder.held() == before
+
+
+def test_what_is_gathered_of_several_answers_is_counted_too(decoder: Decoder) -> None:
+    if type(decoder).__module__ != "kunicorn_columns":
+        pytest.skip("the reference's rows are pyarrow's, which gathers them where nobody counts")
+    before = decoder.held()
+    several: Any = [
+        decoder.decode(answer(batch([record(0, b"x" * LARGE)], base_offset=at)), FETCH).rows for at in (0, 1)
+    ]
+    gathered = several[0].joined(several[1:]).batch
+    assert len(gathered) == 2
+    assert decoder.held() - before >= 4 * LARGE
+    several.clear()
+    gc.collect()
+    assert 2 * LARGE <= decoder.held() - before < 4 * LARGE
+    del gathered
+    assert decoder.held() == before

@@ -14,10 +14,12 @@ import pytest
 
 from kunicorn.columns import reference
 from kunicorn.fetch.fetcher import Fetcher
-from kunicorn.fetch.queue import FetchQueue
+from kunicorn.fetch.properties import fetcher_of
+from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits
-from kunicorn.fetch.table import Fetching
+from kunicorn.fetch.table import Fetching, News
 from kunicorn.kafka import codec
+from kunicorn.kafka.auth import Security
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
@@ -82,3 +84,21 @@ async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reas
         assert queue.head(0) is None
     (told,) = caplog.messages
     assert "node 1 refuses to be asked for orders-0; tried again: CORRUPT_MESSAGE" in told
+
+
+def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
+    properties = {
+        "bootstrap.servers": "localhost:9092",
+        "client.id": "orders",
+        "isolation.level": "read_committed",
+        "fetch.max.bytes": 1 << 20,
+        "queued.max.messages.kbytes": 1024,
+    }
+    _, queue = fetcher_of(properties, Security(), decoder)
+    queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
+    assert not queue.waits_for_room()
+    monkeypatch.setattr(reference.Decoder, "held", staticmethod(lambda: 1 << 20))
+    _, queue = fetcher_of(properties, Security(), decoder)
+    queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
+    assert queue.waits_for_room()

@@ -36,6 +36,22 @@ def test_the_fetcher_waits_while_it_is_full_and_is_woken_once_there_is_room() ->
     assert woken == [1]
 
 
+def test_what_is_kept_of_what_was_taken_leaves_less_room_but_an_empty_queue_always_has_some() -> None:
+    kept = 0
+    queue, woken = FetchQueue(100, lambda: queue.bytes + kept), []
+    queue.on_room(lambda: woken.append(1))
+    queue.put(fetched(1, 30))
+    assert not queue.waits_for_room()
+    kept = 80
+    assert queue.waits_for_room()
+    queue.put(fetched(1, 20))
+    queue.get(0)
+    assert woken == []
+    queue.get(0)
+    assert woken == [1]
+    assert not queue.waits_for_room()
+
+
 def test_what_is_cut_goes_on_with_the_rest() -> None:
     queue, fault = FetchQueue(100), Fault(FailureKind.PARTITION, "damaged")
     whole = fetched(10, 50)
