@@ -88,7 +88,7 @@ async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reas
 
 def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
-    properties = {
+    properties: dict[str, str | int | float | bool] = {
         "bootstrap.servers": "localhost:9092",
         "client.id": "orders",
         "isolation.level": "read_committed",
