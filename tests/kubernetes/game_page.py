@@ -23,13 +23,13 @@ def section(figures: Mapping[str, Any]) -> str:
     conditions: Mapping[str, str] = figures["conditions"]
     found = {each["mishap"]: each for each in figures["mishaps"]}
     how = (
-        f"`make game-day`, {conditions['date']}: Kubernetes {conditions['kubernetes']}, {conditions['machine']}; "
-        "the last column is the commit that the image was built of. Each fault is injected into a running release. "
-        "Prometheus evaluates the chart's alert rules every 15 seconds, with their own waits. The release has handlers of 20 ms, and two "
-        "limits to match (`prometheusRule.overrides`): a call of more than 60 s for 15 s, a lag of more than 30 s for "
-        "30 s. A script is called when one fires. It is not told what was done; it does what the alert's page "
-        "says, and nothing else. Nobody but the brokers' owner, whom some pages name, helps it. Seconds count from the "
-        "fault."
+        f"`make game-day`, {conditions['date']}: Kubernetes {conditions['kubernetes']}, {conditions['machine']}; the "
+        "last column is the commit that the image was built of. Each fault is injected into a running release. "
+        "Prometheus evaluates the chart's alert rules every 15 seconds, with their own waits. The release has handlers "
+        "of 20 ms, and two limits to match (`prometheusRule.overrides`): a call of more than 60 s for 15 s, a lag of "
+        "more than 30 s for 30 s. A script is called when one fires. It is not told what was done; it does what the "
+        "alert's page says, and nothing else. Nobody but the brokers' owner, whom some pages name, helps it. Seconds "
+        "count from the fault."
     )
     rows = [_row(each.title, found.get(name)) for name, each in MISHAPS.items()]
     head = ("fault", "pages, after s", "what the page had the script do", "well after s", "records lost", "image")
