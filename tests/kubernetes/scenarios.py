@@ -65,6 +65,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         "a client's certificate changed in its Secret",
         credentials.certificate_changed,
         frozenset({Need.BROKERS}),
+        Repeats.SINCE_COMMIT,
         secured=True,
     ),
     "http-tls": Scenario(

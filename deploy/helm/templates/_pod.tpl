@@ -115,7 +115,7 @@ envFrom:
 {{- end }}
 resources:
   {{- if .resources }}
-  {{- merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit)) | toYaml | nindent 2 }}
+  {{- include "kunicorn.amounts" (merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit))) | nindent 2 }}
   {{- else }}
   {{- include "kunicorn.resources" .root | nindent 2 }}
   {{- end }}
