@@ -95,8 +95,8 @@ class _Shell:
 
     def restore(self) -> None:
         """As many pods as there were, ready, in a group that is stable. A halted partition stays so."""
-        if len(self._release.names()) != PODS:
-            self._release.scale(PODS)
+        # Also where there are as many: a command that has taken them away may be about to be carried out.
+        self._release.scale(PODS)
         wait_until(self._is_whole, "pods that share all partitions", WITHIN, 0.5)
         self._scene.hurts(*self._release.names())
 

@@ -97,7 +97,8 @@ securityContext:
 
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
-the group, `driver` where it runs a pipeline; `resources` are others than the service's.
+the group, `driver` where it runs a pipeline; `resources` are others than the service's; `scratch` is another name of
+the volume at /tmp.
 */}}
 {{- define "kunicorn.container" -}}
 {{- $values := .root.Values -}}
@@ -121,7 +122,7 @@ resources:
   {{- end }}
 volumeMounts:
   - {name: config, mountPath: /etc/kunicorn/config, readOnly: true}
-  - {name: tmp, mountPath: /tmp}
+  - {name: {{ .scratch | default "tmp" }}, mountPath: /tmp}
   {{- if and .driver (include "kunicorn.executorPods" .root) }}
   - {name: spark, mountPath: /etc/kunicorn/spark, readOnly: true}
   {{- end }}
@@ -180,12 +181,12 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* Volumes; `tmp` is the size of /tmp. */}}
+{{/* Volumes; `tmp` is the size of /tmp, `scratch` another name of it. */}}
 {{- define "kunicorn.volumes" -}}
 {{- $values := .root.Values -}}
 - name: config
   configMap: {name: {{ include "kunicorn.fullname" .root }}}
-- name: tmp
+- name: {{ .scratch | default "tmp" }}
   emptyDir: {sizeLimit: {{ .tmp }}}
 {{- if include "kunicorn.handlerFiles" .root }}
 - name: handlers
