@@ -140,6 +140,12 @@ FIRING = (
         ["KunicornLagHigh", "KunicornLagBudgetBurning"],
         {LAG_SECONDS: "0x70 400x20"},
     ),
+    Case(
+        "too far behind for as long as what the handler calls is away",
+        87,
+        ["KunicornCircuitBreakerOpen"],
+        {LAG_SECONDS: "0x70 400x20", CIRCUIT: "0x70 2x20"},
+    ),
     Case("a certificate that nobody renews", 20, ["KunicornCertificateExpires"], {CERTIFICATE: "600000x90"}),
     Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
 )

@@ -9,7 +9,8 @@ import pytest
 
 from tests.deploy.charts import CHART
 from tests.kubernetes.game_day import held
-from tests.kubernetes.game_page import PAGE, recorded, section
+from tests.kubernetes.game_page import recorded, section
+from tests.kubernetes.page import PAGE
 from tests.kubernetes.mishaps import MISHAPS
 from tests.kubernetes.runbook import PAGES, RUNBOOK
 
@@ -57,7 +58,9 @@ def test_a_page_that_came_late_says_so() -> None:
 
 def test_each_fault_names_the_commit_of_the_image_that_it_was_played_with() -> None:
     played = {"paged": {"KunicornLagHigh": 90.0}, "followed": [], "healed": 100.0, "lost": 0}
-    two = [{**played, "mishap": name, "commit": f"abc000{n}"} for n, name in enumerate(("overload", "rights"))]
+    two: list[dict[str, Any]] = [
+        {**played, "mishap": name, "commit": f"abc000{n}"} for n, name in enumerate(("overload", "rights"))
+    ]
     written = section({"conditions": dict.fromkeys(("date", "kubernetes", "machine", "commit"), "x"), "mishaps": two})
     for mishap in two:
         title = MISHAPS[mishap["mishap"]].title
