@@ -10,8 +10,8 @@ import pytest
 from tests.deploy.charts import CHART
 from tests.kubernetes.game_day import held
 from tests.kubernetes.game_page import recorded, section
-from tests.kubernetes.page import PAGE
 from tests.kubernetes.mishaps import MISHAPS
+from tests.kubernetes.page import PAGE
 from tests.kubernetes.runbook import PAGES, RUNBOOK
 
 ALERTS = set(re.findall(r"- alert: (\w+)", (CHART / "alerts" / "rules.yaml").read_text()))
