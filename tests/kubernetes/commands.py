@@ -37,7 +37,10 @@ def typed(scene: Scene) -> None:
     again before the next page's."""
     scene.given.brokers.create_topic(f"{scene.topic}.dead-letters", 1)
     secret(scene, TLS, {"ca.crt": b"not asked for"})
-    release = scene.installed({"config": {"handler": _ON_FAILURE}, "extraEnv": _environment(scene)})
+    # Room for the most workers that a page asks for; the chart refuses less.
+    memory = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    own = {"config": {"handler": _ON_FAILURE}, "extraEnv": _environment(scene), "resources": memory}
+    release = scene.installed(own)
     scene.load.stop()
     scene.wait_whole(PODS)
     shell = _Shell(scene, release)
