@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition
 from tests.deploy.charts import CHART
 from tests.deploy.runbooks import RUNBOOKS, commands
@@ -43,6 +44,7 @@ def typed(scene: Scene) -> None:
     release = scene.installed(own)
     scene.load.stop()
     scene.wait_whole(PODS)
+    scene.ended = now_ns()
     shell = _Shell(scene, release)
     shell.break_it()
     pages = sorted(file.stem for file in RUNBOOKS.glob("[!R]*.md"))
