@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from functools import partial
 
+from kunicorn.ipc.clock import now_ns
+from kunicorn.positions import TopicPartition
 from tests.deploy.charts import CHART
 from tests.deploy.runbooks import RUNBOOKS, commands
 from tests.deploy.tools import tools
@@ -36,9 +38,13 @@ def typed(scene: Scene) -> None:
     again before the next page's."""
     scene.given.brokers.create_topic(f"{scene.topic}.dead-letters", 1)
     secret(scene, TLS, {"ca.crt": b"not asked for"})
-    release = scene.installed({"config": {"handler": _ON_FAILURE}, "extraEnv": _environment(scene)})
+    # Room for the most workers that a page asks for; the chart refuses less.
+    memory = {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    own = {"config": {"handler": _ON_FAILURE}, "extraEnv": _environment(scene), "resources": memory}
+    release = scene.installed(own)
     scene.load.stop()
     scene.wait_whole(PODS)
+    scene.ended = now_ns()
     shell = _Shell(scene, release)
     shell.break_it()
     pages = sorted(file.stem for file in RUNBOOKS.glob("[!R]*.md"))
@@ -47,6 +53,8 @@ def typed(scene: Scene) -> None:
         repairs = commands(page)[1]
         if repairs:
             shell.restore()
+            if page == "KunicornPartitionHalted":
+                shell.halt()
             shell.type_all(repairs)
     shell.restore()
     scene.notes.append(f"{shell.typed} commands")
@@ -86,11 +94,14 @@ class _Shell:
         os.kill(node_pid(pod["metadata"]["uid"], 1, b"kunicorn"), signal.SIGKILL)
         wait_until(lambda: release.restarts() == 1, "the container's restart", WITHIN, 0.5)
         scene.wait_whole(PODS)
-        bootstrap = scene.given.brokers.bootstrap
-        found = end_offsets(bootstrap, scene.topic, PARTITIONS)
-        self._offset = next(end for tp, end in found.items() if tp.partition == _WRONG)
-        for value in (handler.REFUSED, handler.FAULTY):
-            produce(bootstrap, scene.topic, 1, partition=_WRONG, value=value)
+        produce(scene.given.brokers.bootstrap, scene.topic, 1, partition=_WRONG, value=handler.REFUSED)
+        self.halt()
+
+    def halt(self) -> None:
+        """A record halts its partition; since the last one pods have come that know nothing of that."""
+        bootstrap, topic = self._scene.given.brokers.bootstrap, self._scene.topic
+        self._offset = end_offsets(bootstrap, topic, PARTITIONS)[TopicPartition(topic, _WRONG)]
+        produce(bootstrap, topic, 1, partition=_WRONG, value=handler.FAULTY)
         wait_until(lambda: "halted" in self._states(), "a halted partition", WITHIN, 0.5)
 
     def restore(self) -> None:
@@ -128,7 +139,7 @@ class _Shell:
         values = self._release.directory / f"{self._release.name}-1.json"
         for example, own in {
             "-n shop ": f"-n {self._scene.namespace} ",
-            "replay-one orders 7 1234": f"replay-one {topic} {_WRONG} {self._offset + 1}",
+            "replay-one orders 7 1234": f"replay-one {topic} {_WRONG} {self._offset}",
             "orders:7": f"{topic}:{_WRONG}",
             "--to-offset 1235": f"--to-offset {self._offset}",
             "0@17": "0@0",

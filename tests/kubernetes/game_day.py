@@ -46,8 +46,8 @@ OVERRIDES: Mapping[str, Mapping[str, str]] = {
     },
 }
 """`prometheusRule.overrides` of a release whose handlers take 20 ms: the chart's own limits suit calls of minutes."""
-PAGED_WITHIN, HEALED_WITHIN = 900.0, 600.0
-"""Seconds that a fault is waited for to page, and a runbook to heal."""
+PAGED_WITHIN, HEALED_WITHIN, STEADY = 900.0, 600.0, 30.0
+"""Seconds that a fault is waited for to page, and a runbook to heal; and for which all has to stay well after that."""
 
 
 def main() -> int:
@@ -142,13 +142,12 @@ def _called(day: Day, name: str, prometheus: Prometheus) -> dict[str, Any]:
         for alert in sorted(prometheus.firing() - paged.keys()):
             paged[alert] = round(time.monotonic() - began, 0)
             tell(f"  {alert} after {paged[alert]:.0f} s")
-        before = len(followed)
-        _follow(day, paged, followed)
-        if len(followed) > before:
+        if _follow(day, paged, followed):
             # It may have looked well for a moment, between two deaths.
             healed = None
-        healed = (healed or time.monotonic() - began) if _whole(day) else None
-        return healed is not None and (bool(paged) or time.monotonic() - began > healed + PAGED_WITHIN / 5)
+        now = time.monotonic() - began
+        healed = (healed or now) if _whole(day) else None
+        return healed is not None and now > healed + (STEADY if paged else PAGED_WITHIN / 5)
 
     try:
         wait_until(settled, "a page and its end", PAGED_WITHIN + HEALED_WITHIN, 2)
@@ -158,19 +157,22 @@ def _called(day: Day, name: str, prometheus: Prometheus) -> dict[str, Any]:
     return _result(day, name, paged, followed, healed)
 
 
-def _follow(day: Day, paged: Mapping[str, float], followed: list[str]) -> None:
-    """Each step of a page once that there is something to do for it."""
+def _follow(day: Day, paged: Mapping[str, float], followed: list[str]) -> bool:
+    """Each step of a page once that there is something to do for it; whether there was."""
+    done = False
     for alert in paged:
         for step in RUNBOOK.get(alert, ()):
             told = f"{alert}: {step.words}"
-            if told in followed:
+            if told in followed and not step.again:
                 continue
             try:
                 if step.act(day):
-                    followed.append(told)
+                    done = True
+                    followed += [told] if told not in followed else []
                     tell(f"    followed: {told}")
             except Refused as error:
                 tell(f"    could not follow {told}: {str(error)[-300:]}")
+    return done
 
 
 def _whole(day: Day) -> bool:

@@ -28,8 +28,8 @@ GREEDY = b"greedy"
 FAULTY = b"faulty"
 """Cannot be handled by a release whose HANDLER_IS is "broken"."""
 REFUSED = b"refused"
-"""Where HANDLER_IS is "broken once", its first call in each pod is done with it, and would have it put aside; that of a
-faulty one fails."""
+"""Where HANDLER_IS is "broken once", the first call of each such record in a pod is done with it, and would have it put
+aside; that of each faulty one fails."""
 HANGING = b"hanging"
 """Its first call in each pod does not end."""
 _ONCE = Path("/tmp")
@@ -44,7 +44,7 @@ def handle(record: Any) -> None:
         _take_all_memory()
     if record.value == FAULTY and kind == "broken":
         raise ValueError("this handler cannot read faulty records")
-    if kind == "broken once" and record.value in (REFUSED, FAULTY) and _first(record.value.decode()):
+    if kind == "broken once" and record.value in (REFUSED, FAULTY) and _first(f"{record.partition}@{record.offset}"):
         if record.value == FAULTY:
             raise ValueError("this handler cannot read faulty records at once")
         _tell(END, record)

@@ -24,6 +24,8 @@ class Step:
 
     words: str
     act: Callable[[Day], bool]
+    again: bool = False
+    """Whether it is done whenever there is something to do for it: what it ends may begin anew in another pod."""
 
 
 def _roll_back(day: Day) -> bool:
@@ -98,7 +100,7 @@ def _roll_back_what_does_not_start(day: Day) -> bool:
 
 RUNBOOK: Mapping[str, Sequence[Step]] = {
     "KunicornPartitionHalted": (Step("The handler is wrong: deploy a corrected one.", _roll_back),),
-    "KunicornHandlerStuck": (Step("Now: end the worker", _end_worker),),
+    "KunicornHandlerStuck": (Step("Now: end the worker", _end_worker, again=True),),
     "KunicornWorkersDying": (Step("A rollout that began it: `helm rollback`", _roll_back),),
     "KunicornNoMembers": (
         Step("No pods, and none wanted: scale the workload to `replicaCount`", _scale_up_again),

@@ -86,6 +86,8 @@ class Scene:
         """When the first of it happened, in nanoseconds of the audit's clock."""
         self.began = 0
         """From when on pauses count, in nanoseconds of the audit's clock."""
+        self.ended = 0
+        """Until when they do; 0: to the end."""
         self.notes: list[str] = []
         """What else was measured, in a few words."""
         self._labels = dict(labels or {})

@@ -56,7 +56,7 @@ def judge(scene: Scene, scenario: str, allowed: Repeats, seconds: float) -> Figu
     offsets = held(end_offsets(scene.given.brokers.bootstrap, scene.topic, PARTITIONS))
     report = Audit(scene.audit).check(offsets, scene.killed)
     again = repeats(calls)
-    waits = longest_waits(calls, scene.load.appended, scene.began or 0, now_ns(), served=scene.began)
+    waits = longest_waits(calls, scene.load.appended, scene.began or 0, scene.ended or now_ns(), served=scene.began)
     pauses = [wait / NANOSECONDS for wait in waits]
     return Figures(
         scenario,
