@@ -25,7 +25,7 @@ from confluent_kafka import libversion
 from kunicorn import __version__
 from kunicorn.clients.access import Access
 from kunicorn.clients.config import configs_of_jobs
-from kunicorn.clients.range_reader import RangeReader
+from kunicorn.clients.range_reader import FetchPositions, RangeReader
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError, ServiceError
 from kunicorn.handler import load
 from kunicorn.handler.call import Calls, arguments_of, calls_for
@@ -95,7 +95,9 @@ class SettingsFile:
         if (known := _readers.get(self)) is None:
             load.tune_gc()
             strict = settings.pipeline.fail_on_data_loss
-            known = _readers[self] = RangeReader(access.consumer(), passes_over_deleted=not strict)
+            fetched = FetchPositions()
+            consumer = access.consumer(fetched)
+            known = _readers[self] = RangeReader(consumer, passes_over_deleted=not strict, fetched=fetched)
         access.log_in(known.consumer)
         return known
 
