@@ -100,8 +100,9 @@ class RangeReader:
         passes_over_deleted: bool = False,
         fetched: FetchPositions | None = None,
     ) -> None:
-        """`fetched`: the `stats_cb` of the consumer; a fetch that has come further is a sign of life. `gone`: what a person can do where the log has not all of a range any more. `passes_over_deleted`: where its
-        beginning was deleted (retention, DeleteRecords), a range is read from what is left on, and that is logged."""
+        """`gone`: what a person can do where the log has not all of a range any more. `passes_over_deleted`: where its
+        beginning was deleted (retention, DeleteRecords), a range is read from what is left on, and that is logged.
+        `fetched`: the `stats_cb` of the consumer; a fetch that has come further is a sign of life."""
         self.consumer = consumer
         self._patience = patience
         self._gone = gone

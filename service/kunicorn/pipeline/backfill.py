@@ -29,10 +29,11 @@ from kunicorn.pipeline.plan import (
     plan,
 )
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.rounds import RangeJob
+from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced
-from kunicorn.pipeline.task import Summary, rows_file
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.task import HandleRanges, Summary, rows_file
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -153,6 +154,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
             f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
             f"resume it with its own settings"
         )
+    known = _with_table(runs, known)
     if known.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
@@ -165,6 +167,17 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
         runs.save(advanced(known, state))
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
     return _go_on(settings, file, runs, advanced(known, state), master, say)
+
+
+def _with_table(runs: Runs, run: Run) -> Run:
+    """The run with all that its manifest counts in its outcome table."""
+    state = run.state
+    if not state.tiles:
+        return run
+    # Whoever else has this state must not go on with it: its next file would have these rows again.
+    runs.save(run)
+    write_tiles(runs.outcomes(run.id), state.tiles, state.rounds)
+    return advanced(run, state.written())
 
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
@@ -186,8 +199,6 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
     outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
 
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
-        runs.check(run)
-        send_letters(settings, outcomes, summaries)
         runs.save(advanced(run, state))
 
     job = RangeJob(
@@ -195,12 +206,12 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         settings=settings,
         file=file,
         directory=outcomes,
-        run=lambda job, ranges: job.handle(ranges, outcomes, window),
+        task=lambda again: HandleRanges(file, outcomes, window, again=again),
+        next=Shares(settings.pipeline),
         begun=lambda state: runs.save(advanced(run, state)),
         ended=ended,
-        size=timed(settings.pipeline),
+        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
         discard=lambda summary: outcomes.delete(summary.file),
-        pieces=settings.pipeline.min_partitions,
     )
     state = job(run.state, master, run.id, say)
     return FinishedRun(JOB, run.id, state, go_on)

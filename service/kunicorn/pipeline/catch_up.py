@@ -5,8 +5,8 @@ ends, and hands the group back. Runs in the driver.
    is handled: that shows that the fence holds and that commits are allowed.
 2. What the live service has done ahead of its offsets is not handled again: the marks in its commits are heeded, and
    every commit of the run carries those that are still ahead.
-3. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
-   is handled again, by the next catch-up or the live service.
+3. What has ended is committed before its partitions go on. Killed anywhere, what was not committed is handled again, by
+   the next catch-up or the live service.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resol
 from kunicorn.pipeline.executors import SettingsFile, check_handlers
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.rounds import RangeJob
+from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced
-from kunicorn.pipeline.task import Summary
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.task import HandleRanges, Summary
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition, between, ends_of
 from kunicorn.settings import Settings
 
@@ -204,7 +205,6 @@ def _run(
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
         # A former topic's offsets, committed for the new one, would have the live service leave out its records: the
         # topics have just been found to be the same.
-        send_letters(settings, outcomes, summaries)
         holding.move(state.positions)
         runs.save(advanced(run, state))
 
@@ -213,11 +213,12 @@ def _run(
         settings=settings,
         file=file,
         directory=outcomes,
-        run=lambda job, ranges: job.handle(ranges, outcomes, done=holding.done),
+        task=lambda again: HandleRanges(file, outcomes, done=holding.done, again=again),
+        next=Shares(settings.pipeline),
         ready=holding.take,
         begun=begun,
         ended=ended,
-        size=timed(settings.pipeline),
+        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
         discard=lambda summary: outcomes.delete(summary.file),
     )
     state = job(run.state, master, run.id, say)

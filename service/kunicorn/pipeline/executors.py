@@ -152,11 +152,28 @@ def _last_line(error: Exception) -> str:
     return f"{line} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else line
 
 
-def set_up(settings: Settings) -> HandlerRegistry[Calls]:
-    """Load the handlers and call their `setup`, as a worker does.
+@contextmanager
+def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[Calls]]:
+    """This process's handlers, set up as a worker's are, for one task.
 
-    Raises `HandlerLoadError`, `ConfigError`.
+    They stay for the tasks that follow. Only handlers with a `teardown` and no `flush` are set up and torn down by each
+    task: what they hold back would not be written before its offsets count. Spark ends its processes without a word, so
+    that nobody can call `teardown` then. Raises `HandlerLoadError`, `ConfigError`.
     """
+    handlings = _set_up.pop(file, None) or _loaded(file.settings())
+    yield handlings
+    if any(handling.holds_back for handling in handlings.every):
+        for handling in handlings.every:
+            handling.tear_down()
+    else:
+        _set_up[file] = handlings
+
+
+_set_up: dict[SettingsFile, HandlerRegistry[Calls]] = {}
+"""Those that no task has right now: one that fails leaves none behind."""
+
+
+def _loaded(settings: Settings) -> HandlerRegistry[Calls]:
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
     return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_for)
 
@@ -185,14 +202,6 @@ def _refuse_outputs(settings: Settings) -> None:
             f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
             f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
         )
-
-
-def tear_down(handlings: HandlerRegistry[Calls]) -> None:
-    """Call the handlers' `teardown`, before a task ends well: what a handler holds back is written before its offsets
-    count.
-    """
-    for handling in handlings.every:
-        handling.tear_down()
 
 
 CHECKED = "problem string, handler boolean"

@@ -1,12 +1,11 @@
-"""The loop of every job over ranges, in the driver: run a round, send its dead letters, let it count, and so on.
+"""The loop of every job over ranges, in the driver: begin ranges, count those that have ended, and so on.
 
-1. A round counts only once its dead letters are acknowledged; then comes the job's own step (write a manifest, commit
-   offsets), and only then the next round.
-2. Whatever is killed in between repeats that round and nothing else.
-3. Dead letters are made of the outcome rows, in the live service's form, so that `kunicorn dlq` reads them. Tasks that
-   Spark tries again send nothing twice; a run that is killed between the topic's acknowledgement and its own manifest
-   (or commit) sends that round's letters again.
-4. SIGINT and SIGTERM: the first ends a job after the round it is in, the second at once.
+1. Partitions move by themselves: when a range has ended, its partition's next one is begun, whatever the others do. As
+   many are underway as keep the executors busy, and no more: what is killed repeats what was underway.
+2. A range counts once its task has ended; its dead letters are acknowledged then. What has ended meanwhile is counted
+   together: the job's own step makes it count (write a manifest, commit offsets), and only then more is begun.
+3. A job whose rounds are committed as a whole (`together`) waits for all that is underway.
+4. SIGINT and SIGTERM: the first ends a job when what is underway has ended, the second at once.
 """
 
 from __future__ import annotations
@@ -17,35 +16,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Protocol
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from confluent_kafka import KafkaError
-
-from kunicorn.clients.access import Access
-from kunicorn.clients.post import Post
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
-from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
-from kunicorn.handler.letter_styles import OWN
-from kunicorn.handler.retry import End
-from kunicorn.librdkafka.errors import fault_of
+from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.plan import check_same_topics
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import Summary
+from kunicorn.pipeline.task import Summary, Task
 from kunicorn.positions import OffsetRange, total
-from kunicorn.settings import PipelineSettings, Settings
+from kunicorn.settings import Settings
 
-
-class LettersRefused(ServiceError):
-    """The dead-letter topic does not take a letter; the round does not count."""
-
-    exit_code = ExitCode.NOT_ALL_COMMITTED
+_PAUSE_SECONDS = 1.0
+"""Between two counts: so many ranges as end meanwhile share a manifest, and a commit."""
+_MOST_OF_THE_TIME = 4
+"""Where a count itself takes long, as with thousands of partitions, so many times as long passes to the next one."""
+_FILE_SECONDS = 60.0
+"""Between two files of the outcome table that the driver writes."""
 
 
 def check_topics(settings: Settings, state: RunState) -> None:
@@ -54,84 +44,8 @@ def check_topics(settings: Settings, state: RunState) -> None:
         check_same_topics(state.topics, session.topic_ids(state.topics))
 
 
-def send_letters(settings: Settings, outcomes: Directory, summaries: Iterable[Summary]) -> int:
-    """Send the dead letters of these ranges, and wait until all are acknowledged; their number.
-
-    Blocks as long as the topic does not answer, up to `dead_letters.delivery_timeout_ms` each. Raises `LettersRefused`,
-    `ConfigError`.
-    """
-    files = [each.file for each in summaries if each.dead_letters]
-    topic = settings.dead_letter_topic
-    if not files or settings.pipeline.dead_letters == "outcomes":
-        return 0
-    if topic is None:
-        raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
-    letters = _Letters(Post(Access(settings).letters(topic)), topic)
-    for file in files:
-        for letter in letters_in(outcomes, file, settings.group.id, settings.dead_letters.headers):
-            letters.send(letter)
-    return letters.flush()
-
-
-def letters_in(outcomes: Directory, file: str, group: str, headers: str = OWN) -> Iterator[Letter]:
-    """Dead letters of one file of outcome rows, which is never in memory as a whole: its records may be large.
-    `headers`: whose they have beside ours."""
-    for rows in outcomes.batches(file):
-        letters = rows.filter(pc.equal(rows["status"], End.DEAD_LETTER.value))
-        for row in _with_numbers(letters).to_pylist():
-            cause = Cause(row["error_type"], row["error_message"], row["error_stack"], row["attempts"])
-            yield letter_of(_record(row), group, cause, row["time"] or 0, headers)
-
-
-def _with_numbers(table: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with times as milliseconds: producers write some that no calendar has, and Python's would raise."""
-    for name in ("time", "timestamp"):
-        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(pa.int64()))
-    return table
-
-
-def _record(row: dict[str, Any]) -> SourceRecord:
-    headers = [(pair["key"], pair["value"]) for pair in row["headers"] or ()]
-    place = row["topic"], row["partition"], row["offset"]
-    return SourceRecord(*place, row["timestamp"], row["key"], row["value"], headers)
-
-
-class _Letters:
-    """Dead letters on their way to the topic; the first that is refused ends it."""
-
-    def __init__(self, post: Post, topic: str) -> None:
-        self._post = post
-        self._topic = topic
-        self._sent = 0
-        self._error: KafkaError | None = None
-
-    def send(self, letter: Letter) -> None:
-        self._post.send(
-            self._topic, letter.key, letter.value, letter.headers, self._answered, timestamp=letter.timestamp
-        )
-        self._sent += 1
-        self._check()
-
-    def flush(self) -> int:
-        while self._post.flush(1.0):
-            self._check()
-        self._check()
-        return self._sent
-
-    def _answered(self, error: KafkaError | None) -> None:
-        self._error = self._error or error
-
-    def _check(self) -> None:
-        if (error := self._error) is not None:
-            remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
-            raise LettersRefused(
-                f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume "
-                f"the run. The round does not count, and its records are handled again"
-            )
-
-
 class StoppedAtOnce(ServiceError):
-    """Second signal: the round underway does not count."""
+    """Second signal: what is underway does not count."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
@@ -145,7 +59,7 @@ class Stop:
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handler of the signals."""
         if self.asked:
-            raise StoppedAtOnce("stopped at once: the round underway does not count, its records are handled again")
+            raise StoppedAtOnce("stopped at once: what is underway does not count, its records are handled again")
         self.asked = True
 
 
@@ -161,9 +75,11 @@ def stopping() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def timed(pipeline: PipelineSettings) -> Callable[[RunState], int]:
-    """Size of rounds that take as long as the settings say."""
-    return lambda state: state.next_size(pipeline.round_seconds, pipeline.max_offsets_per_trigger)
+class Next(Protocol):
+    """Decides which ranges are begun; see `kunicorn.pipeline.shares`."""
+
+    def of(self, state: RunState, room: int) -> list[OffsetRange]: ...
+    def learn(self, summaries: Iterable[Summary]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,23 +94,26 @@ class RangeJob:
     """Where its tasks write: every executor has to reach it."""
     handler: bool = True
     """Whether executors need the handler."""
-    run: Callable[[Job, Sequence[OffsetRange]], list[Summary]]
-    """Handles the ranges of a round."""
+    task: Callable[[bool], Task]
+    """The task that handles ranges; for those that may have been begun before, with True."""
+    next: Next
     ready: Callable[[], None] = lambda: None
-    """Called once before the first round, when the executors are found to be able to work."""
+    """Called once before anything is begun, when the executors are found to be able to work."""
     begun: Callable[[RunState], None]
-    """Saves what has to be known after a crash, once a round is planned."""
+    """Saves what has to be known after a crash, before ranges are begun."""
     ended: Callable[[RunState, Sequence[Summary]], None]
-    """Makes a round count that has ended, and whose topics are still the same."""
-    size: Callable[[RunState], int]
-    """Offsets of the next round."""
+    """Makes ranges count that have ended, and whose topics are still the same."""
+    written: Callable[[RunState], None] = lambda _: None
+    """Writes the state's tiles into the outcome table."""
     discard: Callable[[Summary], None] = lambda _: None
     """Deletes what a range has left that does not count."""
-    pieces: int | None = None
-    """Cut a round into so many tasks; None: a partition is one."""
+    together: bool = False
+    """Whether all that is underway counts at once."""
+    at_once: int = 1
+    """Ranges that a task handles side by side."""
 
     def __call__(self, state: RunState, master: str, run: str, say: Say) -> RunState:
-        """Start Spark as `run`, and go round after round until nothing is left or a signal stops it; the final state.
+        """Start Spark as `run`, and go on until nothing is left or a signal stops it; the final state.
 
         Blocks. Raises a `ServiceError` where the job ends early.
         """
@@ -203,33 +122,81 @@ class RangeJob:
             job = Job(spark, self.file)
             job.check_executors(self.directory, handler=self.handler)
             self.ready()
-            with stopping() as stop:
-                return self._rounds(job, state, stop, say)
+            with stopping() as stop, Exposed(self.settings.http, self.name, say) as exposed, Bar(state, say) as bar:
+                return _Loop(self, job, stop, exposed, bar)(state)
         finally:
             spark.stop()
 
-    def _rounds(self, job: Job, state: RunState, stop: Stop, say: Say) -> RunState:
-        with Exposed(self.settings.http, self.name, say) as exposed, Bar(state, say) as bar:
 
-            def show(tasks: Tasks) -> None:
-                exposed.underway(tasks)
-                bar.underway(tasks)
+class _Loop:
+    """One run of a `RangeJob`. Caller: the driver's main thread."""
 
-            exposed.moved(state.counts, state.rounds, total(state.left))
-            while state.left and not stop.asked:
-                state = state.begin(self.size(state), self.pieces)
-                self.begun(state)
-                began = time.monotonic()
-                with watched(job.tasks, show):
-                    told = self.run(job, state.underway)
-                summaries = state.counting(told)
-                # Their ranges are cut anew: what is written of them now would stand beside it.
-                for each in told:
-                    if each not in summaries and each.file:
-                        self.discard(each)
-                state = state.end(summaries, time.monotonic() - began)
-                check_topics(self.settings, state)
-                self.ended(state, summaries)
-                exposed.moved(state.counts, state.rounds, total(state.left))
-                bar.moved(state)
+    def __init__(self, job: RangeJob, spark: Job, stop: Stop, exposed: Exposed, bar: Bar) -> None:
+        self._job, self._spark, self._stop = job, spark, stop
+        self._exposed, self._bar = exposed, bar
+        self._ended: list[Summary] = []
+        """Of partitions of which more is underway."""
+        self._counted_at = self._written_at = time.monotonic()
+        self._pause = 0.0
+
+    def __call__(self, state: RunState) -> RunState:
+        self._exposed.moved(state.counts, state.rounds, total(state.left))
+        with watched(self._spark.tasks, self._show):
+            if state.underway:
+                self._start(state, state.underway, again=True)
+            while True:
+                state = self._begin_more(state)
+                if not state.underway:
+                    return self._write(state)
+                self._ended += self._spark.ended(max(_PAUSE_SECONDS, self._pause))
+                state = self._count(state)
+
+    def _start(self, state: RunState, ranges: Sequence[OffsetRange], *, again: bool) -> None:
+        """Save the state, then begin the ranges."""
+        self._job.begun(state)
+        self._spark.submit(ranges, self._job.task(again), self._job.directory, at_once=self._job.at_once)
+
+    def _begin_more(self, state: RunState) -> RunState:
+        if self._stop.asked:
+            return state
+        room = self._spark.room(self._job.at_once) - len({each.tp for each in state.underway})
+        if not (more := self._job.next.of(state, room)):
+            return state
+        state = state.begin(more)
+        self._start(state, more, again=False)
         return state
+
+    def _count(self, state: RunState) -> RunState:
+        """The state with what has ended counted, if it may be."""
+        whole, rest = state.whole(self._ended)
+        if not whole or (self._job.together and len(whole) < len(state.underway)):
+            return state
+        began = time.monotonic()
+        self._ended = rest
+        counting = state.counting(whole)
+        # Their ranges are cut anew: what is written of them now would stand beside it.
+        for each in whole:
+            if each not in counting and each.file:
+                self._job.discard(each)
+        state = state.end(counting, began - self._counted_at)
+        self._counted_at = began
+        check_topics(self._job.settings, state)
+        self._job.ended(state, counting)
+        self._job.next.learn(counting)
+        self._exposed.moved(state.counts, state.rounds, total(state.left))
+        self._bar.moved(state)
+        if time.monotonic() - self._written_at >= _FILE_SECONDS:
+            state = self._write(state)
+        self._pause = _MOST_OF_THE_TIME * (time.monotonic() - began)
+        return state
+
+    def _write(self, state: RunState) -> RunState:
+        self._written_at = time.monotonic()
+        if not state.tiles:
+            return state
+        self._job.written(state)
+        return state.written()
+
+    def _show(self, tasks: Tasks) -> None:
+        self._exposed.underway(tasks)
+        self._bar.underway(tasks)

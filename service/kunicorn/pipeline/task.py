@@ -1,9 +1,10 @@
 """Tasks of a job, in Spark's executors: functions for `mapInArrow` that take ranges and give back one summary each, and
 the handling of a range's records by the live service's rules.
 
-The records never pass through Spark: the task fetches them itself and handles them in the same process. Its outcome
-rows go into a file named after the range, so that a range that is handled again, by a second attempt of the task or
-after a crash, replaces its rows instead of adding to them.
+The records never pass through Spark: the task fetches them itself and handles them in the same process. If all of a
+range's records are handled, its summary says so, and there is no file. Otherwise its outcome rows go into a file named
+after the range. A range that is handled again, by a second attempt of the task or after a crash, has a file in any
+case, which replaces what the try before may have written.
 
 Calls, tries, waits and outcomes are those of a worker. A record that is tried again is waited for, and the order is
 kept: the task has one range, so nothing else waits behind it. A handler's exception never leaves this module, so that
@@ -14,6 +15,7 @@ earlier tries are kept from the handler.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import signal
@@ -22,6 +24,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +41,9 @@ from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets
-from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up, tear_down
+from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
+from kunicorn.pipeline.letters import with_letters
 from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -318,7 +322,7 @@ class Summary:
     halted: str | None
     """Reason why the partition halts; None if it does not."""
     file: str
-    """Its rows of the outcome table, below the run's directory."""
+    """Its rows of the outcome table, below the run's directory; empty: none failed, and there is no file."""
     seconds: float
 
     @property
@@ -333,39 +337,46 @@ def rows_file(whole: OffsetRange) -> str:
 
 
 Batches = Iterator[pa.RecordBatch]
-Task = Callable[[Iterator[OffsetRange]], Batches]
-"""Takes ranges, gives a summary each."""
+Task = Callable[[Sequence[OffsetRange]], Iterable[Summary]]
+"""Takes ranges, gives a summary each as soon as it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
-    """Task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
+    """Task over the rows of the source `kunicorn` with `rows` = `ranges`, a range each. Called by Spark."""
 
     task: Task
 
     def __call__(self, batches: Batches) -> Batches:
         """Function for `mapInArrow`."""
-        rows = (row for batch in batches for row in batch.to_pylist())
-        return self.task(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]) for row in rows)
+        for batch in batches:
+            for row in batch.to_pylist():
+                whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
+                yield from map(summary_batch, self.task([whole]))
+
+
+def ranges_text(ranges: Iterable[OffsetRange]) -> str:
+    """Ranges as a row has them."""
+    return json.dumps([list(each) for each in ranges])
 
 
 @dataclass(frozen=True, slots=True)
-class FromNumbers:
-    """Task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
+class FromRows:
+    """Task over rows that have ranges as `ranges_text` writes them. Called by Spark.
 
-    The source would start two more Python processes a round, only to be told what the driver knows.
+    The source would start two more Python processes each time, only to be told what the driver knows.
     """
 
-    ranges: Sequence[OffsetRange]
     task: Task
-    through: Accumulator[int]
-    """Accumulator of the offsets of ranges that are done."""
+    told: Accumulator[Any]
 
     def __call__(self, batches: Batches) -> Batches:
-        """Function for `mapInArrow`."""
-        for summary in self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist()):
-            self.through.add(sum(row["until"] - row["start"] for row in summary.to_pylist()))
-            yield summary
+        """Function for `mapInArrow`: tells the driver by the accumulator, and gives no row."""
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                for summary in self.task([OffsetRange(*each) for each in json.loads(text)]):
+                    self.told.add([summary])
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,21 +389,21 @@ class HandleRanges:
     """Which of their records; None: all."""
     done: Mapping[TopicPartition, Collection[int]] = field(default_factory=dict)
     """Offsets that were handled before."""
+    again: bool = False
+    """Whether the ranges may have been begun before, by a run that was cut off."""
 
-    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
+    def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        handlings = None
-        for whole in ranges:
-            settings = self.file.settings()
-            handlings = handlings or set_up(settings)
-            hand = take_up(whole, self.outcomes)
-            with named_by_place(whole, hand.cells):
-                rows = self._handler(settings, handlings, whole.topic, hand)
-                summary = self._one(whole, rows.handle(whole, self._records(whole)))
-            hand.over()
-            yield summary
-        if handlings is not None:
-            tear_down(handlings)
+        settings = self.file.settings()
+        with set_up(self.file) as handlings:
+            for whole in ranges:
+                hand = take_up(whole, self.outcomes)
+                with named_by_place(whole, hand.cells):
+                    rows = self._handler(settings, handlings, whole.topic, hand)
+                    summary = self._one(whole, rows.handle(whole, self._records(whole)))
+                    handlings.flush()
+                hand.over()
+                yield summary
 
     def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
         fetched = self.file.reader().read(whole)
@@ -412,28 +423,57 @@ class HandleRanges:
         suspects = Suspects(hand.died_with, settings.workers.max_crashes)
         return RangeHandler(handling.calls, rules, cells=hand.cells, suspects=suspects)
 
-    def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
+    def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> Summary:
         began = time.monotonic()
-        counts, last = Counter[str](), None
-        file = rows_file(whole)
+        tally = _Tally()
+        told = tally.counted(with_letters(self.file, rows))
+        file = ""
+        # What a try before this one may have written is replaced, also by a file without a failure.
+        again = self.again or _is_repeated()
+        first = [] if again else list(islice(told, 2))
+        if again or len(first) > 1 or any(row["status"] != End.DONE for row in first):
+            self._write(file := rows_file(whole), chain(first, told))
+        return tally.summary(whole, file, time.monotonic() - began)
+
+    def _write(self, file: str, rows: Iterator[Row]) -> None:
         with self.outcomes.writing(file) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
             for some in _grouped(rows):
-                for last in some:
-                    counts[last["status"]] += last["records"]
                 writer.write_batch(table(some))
-        halted = last is not None and last["status"] == End.HALT
-        return summary_batch(
-            Summary(
-                *whole,
-                until=whole.start if last is None else last["until"],
-                records=counts[End.DONE],
-                skipped=counts[End.SKIP],
-                dead_letters=counts[End.DEAD_LETTER],
-                halted=_why(last) if last is not None and halted else None,
-                file=file,
-                seconds=time.monotonic() - began,
-            )
+
+
+class _Tally:
+    """Counts of a range's rows, as they come."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[str]()
+        self._last: Row | None = None
+
+    def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self._counts[row["status"]] += row["records"]
+            self._last = row
+            yield row
+
+    def summary(self, whole: OffsetRange, file: str, seconds: float) -> Summary:
+        last, counts = self._last, self._counts
+        return Summary(
+            *whole,
+            until=whole.start if last is None else last["until"],
+            records=counts[End.DONE],
+            skipped=counts[End.SKIP],
+            dead_letters=counts[End.DEAD_LETTER],
+            halted=_why(last) if last is not None and last["status"] == End.HALT else None,
+            file=file,
+            seconds=seconds,
         )
+
+
+def _is_repeated() -> bool:
+    """Whether Spark has tried this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
 
 
 def _without(fetched: Iterator[list[Message]], done: Collection[int]) -> Iterator[list[Message]]:

@@ -61,7 +61,6 @@ def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
         raise ConfigError("group 'orders.stream': COORDINATOR_NOT_AVAILABLE")
 
     monkeypatch.setattr(stream, "cluster_session", refused)
-    monkeypatch.setattr(stream, "send_letters", lambda *_: 0)
     settings: Any = SimpleNamespace(stream_group="orders.stream")
     exposed: Any = SimpleNamespace(moved=lambda *_: None)
     said: list[str] = []

@@ -173,10 +173,15 @@ def test_a_file_is_one_request_and_an_export_of_any_size_is_put_in_parts(bucket:
 
 def test_of_a_large_file_that_was_not_finished_nothing_is_left(bucket: str) -> None:
     place = Directory(f"{bucket}/broken")
-    with pytest.raises(ZeroDivisionError), place.writing("large") as file:
-        for _ in range(3):
-            file.write(bytes(8 * 1024 * 1024))
-        1 / 0  # noqa: B018
+
+    def broken_off() -> None:
+        with place.writing("large") as file:
+            for _ in range(3):
+                file.write(bytes(8 * 1024 * 1024))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken_off()
     assert place.read("large") is None
     uploads = f"{os.environ['AWS_ENDPOINT_URL']}/runs?uploads"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,19 @@ from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import rounds
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.rounds import RangeJob, StoppedAtOnce
+from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import GroupSettings, HandlerSettings, HttpSettings, KafkaSettings, Settings
+from kunicorn.settings import (
+    GroupSettings,
+    HandlerSettings,
+    HttpSettings,
+    KafkaSettings,
+    PipelineSettings,
+    Settings,
+)
 
 NEW = RunState((OffsetRange("orders", 0, 0, 20),), topics={"orders": "id"})
 
@@ -30,6 +39,12 @@ class Scene:
         self.called: list[str] = []
         self.at: dict[str, Callable[[], None]] = {}
         """What happens at a call."""
+        self.slow: set[int] = set()
+        """Partitions whose ranges end when nothing else is underway."""
+        self.halting: dict[OffsetRange, int] = {}
+        self.together = False
+        self.pieces: int | None = None
+        self._underway: list[OffsetRange] = []
         monkeypatch.setattr(rounds, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(rounds, "Job", lambda spark, file: self)
         monkeypatch.setattr(rounds, "check_topics", lambda settings, state: self._note("topics"))
@@ -48,27 +63,48 @@ class Scene:
     def tasks(self) -> Tasks:
         return Tasks()
 
-    def handled(self, job: object, ranges: Sequence[OffsetRange]) -> list[Summary]:
-        self._note("run")
-        return [Summary(*each, each.stop, each.size, 0, 0, None, "f", 1.0) for each in ranges]
+    def room(self, at_once: int) -> int:
+        return 8
+
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+        self._note(f"submit {', '.join(f'{each.partition}@{each.start}-{each.stop}' for each in ranges)}")
+        self._underway += ranges
+
+    def ended(self, seconds: float) -> list[Summary]:
+        self._note("ended")
+        quick = [each for each in self._underway if each.partition not in self.slow] or self._underway
+        self._underway = [each for each in self._underway if each not in quick]
+        return [self._summary(each) for each in quick]
+
+    def _summary(self, each: OffsetRange) -> Summary:
+        until = self.halting.get(each, each.stop)
+        why = None if until == each.stop else "no"
+        return Summary(*each, until, until - each.start, 0, 0, why, "f" if why else "", 1.0)
 
     def start(self, state: RunState = NEW) -> RunState:
         file: Any = None
+        settings = Settings(
+            kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
+            group=GroupSettings(id="shop", topics=("orders",)),
+            handler=HandlerSettings(entrypoint="x:y"),
+            http=HttpSettings(enabled=False),
+            pipeline=PipelineSettings(
+                max_offsets_per_trigger=10, ordering="none" if self.pieces else "partition", min_partitions=self.pieces
+            ),
+        )
         job = RangeJob(
             name="backfill",
-            settings=Settings(
-                kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
-                group=GroupSettings(id="shop", topics=("orders",)),
-                handler=HandlerSettings(entrypoint="x:y"),
-                http=HttpSettings(enabled=False),
-            ),
+            settings=settings,
             file=file,
             directory=self._directory,
-            run=self.handled,
+            task=lambda again: self._note("again") if again else None,  # type: ignore[arg-type, return-value]
+            next=Shares(settings.pipeline),
             ready=lambda: self._note("ready"),
             begun=lambda state: self._note(f"begun {len(state.underway)}"),
-            ended=lambda state, summaries: self._note(f"ended {state.done}"),
-            size=lambda state: 10,
+            ended=lambda state, summaries: self._note(f"counted {state.done}"),
+            written=lambda state: self._note(f"written {sum(each.records for each in state.tiles)}"),
+            discard=lambda summary: self._note(f"discarded {summary.start}"),
+            together=self.together,
         )
         return job(state, "local[1]", "run", lambda line: None)
 
@@ -78,23 +114,57 @@ def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
     return Scene(monkeypatch, tmp_path)
 
 
-ROUND = ["run", "topics"]
+def round_of(ranges: str, counted: int) -> list[str]:
+    return ["begun 1", f"submit {ranges}", "ended", "topics", f"counted {counted}"]
 
 
-def test_round_after_round_is_begun_run_and_counted_until_nothing_is_left(scene: Scene) -> None:
+def test_range_after_range_is_begun_and_counted_until_nothing_is_left(scene: Scene) -> None:
     state = scene.start()
-    first, second = ["begun 1", *ROUND, "ended 10"], ["begun 1", *ROUND, "ended 20"]
-    assert scene.called == ["executors", "ready", *first, *second, "spark stops"]
+    first, second = round_of("0@0-10", 10), round_of("0@10-20", 20)
+    assert scene.called == ["executors", "ready", *first, *second, "written 20", "spark stops"]
     assert (state.finished, state.rounds, state.positions) == (True, 2, {TopicPartition("orders", 0): 20})
 
 
-def test_a_round_that_a_crash_has_cut_off_comes_first_under_its_ranges(scene: Scene) -> None:
-    state = scene.start(NEW.begin(15))
-    assert (state.rounds, scene.called.count("run")) == (2, 2)
-    assert "ended 15" in scene.called
+THREE = RunState(tuple(OffsetRange("orders", number, 0, 10) for number in range(3)), topics={"orders": "id"})
 
 
-@pytest.mark.parametrize("where", ["executors", "ready", "begun 1", "run", "topics", "ended 10"])
+def test_a_slow_range_holds_up_its_own_partition_alone(scene: Scene) -> None:
+    scene.slow = {1}
+    state = scene.start(THREE)
+    assert state.finished
+    begun = [each.removeprefix("submit ") for each in scene.called if each.startswith("submit")]
+    assert begun[0] == "0@0-3, 1@0-3, 2@0-3"
+    others = [each for each in begun[1:] if "1@" not in each]
+    assert others, "the others go on"
+    behind = next(at for at, each in enumerate(begun) if "1@3" in each)
+    assert begun[1:behind] == others, "and are through before its next range is begun"
+    assert "0@" not in "".join(begun[behind:])
+
+
+def test_what_is_committed_as_a_whole_waits_for_all_of_it(scene: Scene) -> None:
+    scene.slow, scene.together = {1}, True
+    scene.start(THREE)
+    counted = [each for each in scene.called if each.startswith("counted")]
+    assert counted[0] == "counted 9"
+
+
+def test_ranges_that_a_crash_has_cut_off_come_first_under_their_names(scene: Scene) -> None:
+    state = scene.start(NEW.begin([OffsetRange("orders", 0, 0, 15)]))
+    assert scene.called[2:6] == ["begun 1", "again", "submit 0@0-15", "ended"]
+    assert (state.rounds, scene.called.count("again")) == (2, 1)
+    assert "counted 15" in scene.called
+
+
+def test_of_a_partition_that_was_cut_nothing_counts_before_all_pieces_have_ended(scene: Scene) -> None:
+    scene.pieces = 2
+    cut = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 0, 5, 10)]
+    scene.halting = {cut[0]: 2}
+    state = scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert (state.positions, state.counts.records, state.underway) == ({TopicPartition("orders", 0): 2}, 2, ())
+    assert "discarded 5" not in scene.called, "it has no file"
+
+
+@pytest.mark.parametrize("where", ["executors", "ready", "begun 1", "submit 0@0-10", "ended", "topics", "counted 10"])
 def test_a_failure_anywhere_ends_the_job_and_its_spark_and_nothing_behind_it_is_called(
     scene: Scene, where: str
 ) -> None:
@@ -107,12 +177,19 @@ def test_a_failure_anywhere_ends_the_job_and_its_spark_and_nothing_behind_it_is_
     assert scene.called[-2:] == [where, "spark stops"]
 
 
-def test_a_signal_ends_the_job_behind_the_round_it_is_in_and_a_second_one_at_once(scene: Scene) -> None:
-    scene.at["run"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(scene: Scene) -> None:
+    scene.at["submit 0@0-10"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
     state = scene.start()
-    assert (state.done, state.finished, scene.called[-2:]) == (10, False, ["ended 10", "spark stops"])
-    scene.at["topics"] = scene.at["run"]
-    with pytest.raises(ServiceError, match="the round underway does not count") as stopped:
+    assert (state.done, state.finished) == (10, False)
+    assert scene.called[-3:] == ["counted 10", "written 10", "spark stops"]
+    scene.at["topics"] = scene.at["submit 0@0-10"]
+    with pytest.raises(ServiceError, match="what is underway does not count") as stopped:
         scene.start()
     assert isinstance(stopped.value, StoppedAtOnce)
     assert scene.called[-2:] == ["topics", "spark stops"]
+
+
+def test_the_tables_file_is_written_once_a_minute_and_at_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "_FILE_SECONDS", 0.0)
+    scene.start()
+    assert [each for each in scene.called if each.startswith("written")] == ["written 10", "written 10"]
