@@ -13,7 +13,7 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss
-from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -28,12 +28,13 @@ from kunicorn.pipeline.plan import (
     pairs_in,
     plan,
 )
+from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
-from kunicorn.pipeline.task import HandleRanges, Summary, rows_file
+from kunicorn.pipeline.task import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -208,6 +209,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         directory=outcomes,
         task=lambda again: HandleRanges(file, outcomes, window, again=again),
         next=Shares(settings.pipeline),
+        at_once=at_once(settings),
         begun=lambda state: runs.save(advanced(run, state)),
         ended=ended,
         written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),

@@ -28,10 +28,11 @@ from kunicorn.clients.config import configs_of_jobs
 from kunicorn.clients.range_reader import FetchPositions, RangeReader
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError, ServiceError
 from kunicorn.handler import load
-from kunicorn.handler.call import Calls, arguments_of, calls_for
+from kunicorn.handler.call import Calls, arguments_of
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
 from kunicorn.handler.registry import HandlerRegistry, check_options
+from kunicorn.pipeline.concurrent import SeveralCalls, calls_in_task, slots_of
 from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
@@ -152,8 +153,25 @@ def _last_line(error: Exception) -> str:
     return f"{line} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else line
 
 
+InTask = Calls | SeveralCalls
+"""How a task calls a handler."""
+_MOST_AT_ONCE = 32
+"""Ranges of one task: a client that fetches more at once keeps little of each."""
+
+
+def at_once(settings: Settings) -> int:
+    """How many ranges a task handles side by side: of handlers with several records in hand several, as a worker has
+    several partitions. Imports the handlers. Raises `HandlerLoadError`, `ConfigError`.
+    """
+    most = 1
+    for config in configs_of_jobs(settings):
+        handler = handler_of(config.entrypoint, find(config.entrypoint))
+        most = max(most, slots_of(handler, config).most)
+    return min(most, _MOST_AT_ONCE)
+
+
 @contextmanager
-def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[Calls]]:
+def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[InTask]]:
     """This process's handlers, set up as a worker's are, for one task.
 
     They stay for the tasks that follow. Only handlers with a `teardown` and no `flush` are set up and torn down by each
@@ -169,13 +187,13 @@ def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[Calls]]:
         _set_up[file] = handlings
 
 
-_set_up: dict[SettingsFile, HandlerRegistry[Calls]] = {}
+_set_up: dict[SettingsFile, HandlerRegistry[InTask]] = {}
 """Those that no task has right now: one that fails leaves none behind."""
 
 
-def _loaded(settings: Settings) -> HandlerRegistry[Calls]:
+def _loaded(settings: Settings) -> HandlerRegistry[InTask]:
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_for)
+    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_in_task)
 
 
 def check_handlers(settings: Settings) -> None:

@@ -47,12 +47,12 @@ from kunicorn.pipeline.executors import SettingsFile, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.lake_files import NO_DATE, DayFiles, LakeFile
 from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.pipeline.task import Summary
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange, Offsets
 from kunicorn.settings import Settings
 

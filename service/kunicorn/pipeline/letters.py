@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,6 @@ from kunicorn.clients.post import Post
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
 from kunicorn.handler.letter_styles import OWN
-from kunicorn.handler.retry import End
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.outcomes import Row
@@ -51,15 +50,12 @@ class Letters:
         self._letter = letter
         self._error: KafkaError | None = None
 
-    def through(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows, with the letters of those that end so sent. All are acknowledged when this ends.
+    def add(self, row: Row) -> None:
+        """Send the letter of that row. Raises `LettersRefused`."""
+        self._send(self._letter(row))
 
-        Raises `LettersRefused`.
-        """
-        for row in rows:
-            if row["status"] == End.DEAD_LETTER:
-                self._send(self._letter(row))
-            yield row
+    def flush(self) -> None:
+        """Wait until all are acknowledged. Raises `LettersRefused`."""
         while self._post.flush(_LOOK_SECONDS):
             self._check()
         self._check()
@@ -82,41 +78,18 @@ class Letters:
             )
 
 
-def with_letters(file: SettingsFile, rows: Iterable[Row]) -> Iterator[Row]:
-    """A range's rows, with its dead letters sent on the way, where the settings send them. Caller: a task.
+def letters_of(file: SettingsFile) -> Letters | None:
+    """For the letters of a range; None: they stay in the outcomes. Caller: a task that has one.
 
-    Raises `LettersRefused`, and `ConfigError` at the first letter where no topic is set for them.
+    Raises `ConfigError` where no topic is set for them.
     """
     settings = file.settings()
     if settings.pipeline.dead_letters == "outcomes":
-        yield from rows
-        return
+        return None
     topic, group, headers = settings.dead_letter_topic, settings.group.id, settings.dead_letters.headers
     if topic is None:
-        yield from map(_refused, rows)
-        return
-    waiting: list[Row] = []
-    rows = iter(rows)
-    for row in rows:
-        # A producer of its own has only who needs one.
-        if row["status"] == End.DEAD_LETTER:
-            waiting.append(row)
-            break
-        yield row
-    if waiting:
-        letters = Letters(_post(file, topic), topic, lambda row: letter_in(row, group, headers))
-        yield from letters.through(_chained(waiting, rows))
-
-
-def _chained(first: Iterable[Row], rest: Iterable[Row]) -> Iterator[Row]:
-    yield from first
-    yield from rest
-
-
-def _refused(row: Row) -> Row:
-    if row["status"] == End.DEAD_LETTER:
         raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
-    return row
+    return Letters(_post(file, topic), topic, lambda row: letter_in(row, group, headers))
 
 
 @lru_cache(maxsize=8)

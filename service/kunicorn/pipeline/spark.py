@@ -27,9 +27,10 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceErro
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import FromRows, Summary, Task, ranges_text
+from kunicorn.pipeline.task import FromRows, Task, ranges_text
 from kunicorn.positions import OffsetRange, largest_first
 from kunicorn.settings import PipelineSettings, Settings
 

@@ -6,10 +6,10 @@ range's records are handled, its summary says so, and there is no file. Otherwis
 after the range. A range that is handled again, by a second attempt of the task or after a crash, has a file in any
 case, which replaces what the try before may have written.
 
-Calls, tries, waits and outcomes are those of a worker. A record that is tried again is waited for, and the order is
-kept: the task has one range, so nothing else waits behind it. A handler's exception never leaves this module, so that
-Spark does not try the whole range again. Records in hand are noted as in a worker's ledger, and records that killed
-earlier tries are kept from the handler.
+Calls, tries, waits and outcomes are those of a worker, and so are the records in hand: of a handler that has one at a
+time (`RangeHandler`), a record that is tried again is waited for, and the order is kept; for several see `concurrent`.
+A handler's exception never leaves this module, so that Spark does not try the whole range again. Records in hand are
+noted as in a worker's ledger, and records that killed earlier tries are kept from the handler.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ import random
 import signal
 import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
@@ -41,13 +39,13 @@ from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets
-from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up
+from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls
+from kunicorn.pipeline.executors import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
-from kunicorn.pipeline.letters import with_letters
-from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
+from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -298,43 +296,6 @@ _SUMMARY_SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
-_ROWS = 1000
-_ROWS_BYTES = 8 * 1024 * 1024
-"""Outcome rows held back at most, and what their records take: a handler that fails on everything must not fill the
-memory, here or where the rows are read again.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Result of one range."""
-
-    topic: str
-    partition: int
-    start: int
-    stop: int
-    until: int
-    """The next offset to handle; below `stop` where the partition halts."""
-    records: int
-    """Taken by the handler."""
-    skipped: int
-    dead_letters: int
-    halted: str | None
-    """Reason why the partition halts; None if it does not."""
-    file: str
-    """Its rows of the outcome table, below the run's directory; empty: none failed, and there is no file."""
-    seconds: float
-
-    @property
-    def range(self) -> OffsetRange:
-        """Range that the task was given."""
-        return OffsetRange(self.topic, self.partition, self.start, self.stop)
-
-
-def rows_file(whole: OffsetRange) -> str:
-    """Name of a range's file: the same at every attempt, and sorted as the offsets are."""
-    return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
-
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Sequence[OffsetRange]], Iterable[Summary]]
@@ -394,78 +355,67 @@ class HandleRanges:
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        settings = self.file.settings()
         with set_up(self.file) as handlings:
+            together: dict[int, list[OffsetRange]] = {}
             for whole in ranges:
-                hand = take_up(whole, self.outcomes)
-                with named_by_place(whole, hand.cells):
-                    rows = self._handler(settings, handlings, whole.topic, hand)
-                    summary = self._one(whole, rows.handle(whole, self._records(whole)))
-                    handlings.flush()
-                hand.over()
-                yield summary
+                calls = handlings.of(whole.topic).calls
+                if isinstance(calls, SeveralCalls):
+                    together.setdefault(id(calls), []).append(whole)
+                else:
+                    yield self._alone(handlings, calls, whole)
+            for several in together.values():
+                yield from self._side_by_side(handlings, several)
 
-    def _records(self, whole: OffsetRange) -> Iterator[list[Message]]:
-        fetched = self.file.reader().read(whole)
+    def _alone(self, handlings: HandlerRegistry[InTask], calls: Calls, whole: OffsetRange) -> Summary:
+        handling = handlings.of(whole.topic)
+        hand = take_up(whole, self.outcomes)
+        rules = Rules(
+            handling.policies, handling.batch_max_records, handling.batching.batch_max_bytes, self._timeout_ms(whole)
+        )
+        with named_by_place(whole, hand.cells), self._outcomes(whole) as outcomes:
+            handler = RangeHandler(calls, rules, cells=hand.cells, suspects=self._suspects(hand))
+            for row in handler.handle(whole, self._records([whole])):
+                outcomes.add(row)
+            handling.flush()
+            summary = outcomes.end()
+        hand.over()
+        return summary
+
+    def _side_by_side(self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> list[Summary]:
+        """Handle ranges of one handler, which has several records in hand."""
+        handling = handlings.of(ranges[0].topic)
+        assert isinstance(handling.calls, SeveralCalls)
+        hands = [take_up(whole, self.outcomes) for whole in ranges]
+        with ExitStack() as stack:
+            stack.enter_context(named_by_place(ranges[0], hands[0].cells))
+            outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
+            parts = [
+                Part(whole, each.add, hand.cells, self._suspects(hand))
+                for whole, each, hand in zip(ranges, outcomes, hands, strict=True)
+            ]
+            handler = ConcurrentRanges(handling.calls, handling.policies, self._timeout_ms(ranges[0]))
+            handler.handle(parts, self._records(ranges))
+            handling.flush()
+            found = [each.end() for each in outcomes]
+        for hand in hands:
+            hand.over()
+        return found
+
+    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[list[Message]]:
+        fetched = self.file.reader().read(*ranges)
         if self.window is not None:
             fetched = self.window.chosen(fetched)
-        done = self.done.get(whole.tp)
+        done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
         return fetched if not done else _without(fetched, done)
 
-    def _handler(self, settings: Settings, handlings: HandlerRegistry[Calls], topic: str, hand: InHand) -> RangeHandler:
-        handling = handlings.of(topic)
-        rules = Rules(
-            handling.policies,
-            handling.batch_max_records,
-            handling.batching.batch_max_bytes,
-            settings.handler_of(topic).handler_timeout_ms,
-        )
-        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
-        return RangeHandler(handling.calls, rules, cells=hand.cells, suspects=suspects)
+    def _suspects(self, hand: InHand) -> Suspects:
+        return Suspects(hand.died_with, self.file.settings().workers.max_crashes)
 
-    def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> Summary:
-        began = time.monotonic()
-        tally = _Tally()
-        told = tally.counted(with_letters(self.file, rows))
-        file = ""
-        # What a try before this one may have written is replaced, also by a file without a failure.
-        again = self.again or _is_repeated()
-        first = [] if again else list(islice(told, 2))
-        if again or len(first) > 1 or any(row["status"] != End.DONE for row in first):
-            self._write(file := rows_file(whole), chain(first, told))
-        return tally.summary(whole, file, time.monotonic() - began)
+    def _timeout_ms(self, whole: OffsetRange) -> int | None:
+        return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
-    def _write(self, file: str, rows: Iterator[Row]) -> None:
-        with self.outcomes.writing(file) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
-            for some in _grouped(rows):
-                writer.write_batch(table(some))
-
-
-class _Tally:
-    """Counts of a range's rows, as they come."""
-
-    def __init__(self) -> None:
-        self._counts = Counter[str]()
-        self._last: Row | None = None
-
-    def counted(self, rows: Iterable[Row]) -> Iterator[Row]:
-        for row in rows:
-            self._counts[row["status"]] += row["records"]
-            self._last = row
-            yield row
-
-    def summary(self, whole: OffsetRange, file: str, seconds: float) -> Summary:
-        last, counts = self._last, self._counts
-        return Summary(
-            *whole,
-            until=whole.start if last is None else last["until"],
-            records=counts[End.DONE],
-            skipped=counts[End.SKIP],
-            dead_letters=counts[End.DEAD_LETTER],
-            halted=_why(last) if last is not None and last["status"] == End.HALT else None,
-            file=file,
-            seconds=seconds,
-        )
+    def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
+        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _is_repeated())
 
 
 def _is_repeated() -> bool:
@@ -476,27 +426,17 @@ def _is_repeated() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def _without(fetched: Iterator[list[Message]], done: Collection[int]) -> Iterator[list[Message]]:
+def _without(
+    fetched: Iterator[list[Message]], done: Mapping[TopicPartition, Collection[int]]
+) -> Iterator[list[Message]]:
     for messages in fetched:
-        if some := [message for message in messages if message.offset() not in done]:
+        if some := [each for each in messages if each.offset() not in done.get(_place(each), ())]:
             yield some
 
 
-def _grouped(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    some, size = list[Row](), 0
-    for row in rows:
-        some.append(row)
-        size += len(row.get("value") or b"")
-        if len(some) == _ROWS or size >= _ROWS_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
-def _why(row: Row) -> str:
-    message = f": {row['error_message']}" if row["error_message"] else ""
-    return f"{row['topic']}-{row['partition']}@{row['offset']}: {row['error_type']}{message}"
+def _place(message: Message) -> TopicPartition:
+    record = Record.of(message)
+    return TopicPartition(record.topic, record.partition)
 
 
 def summary_batch(summary: Summary) -> pa.RecordBatch:

@@ -14,11 +14,11 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.executors import RangeFailed, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
 from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import Summary
 from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 100, 200)

@@ -13,12 +13,12 @@ import pytest
 
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import rounds
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.rounds import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,

@@ -16,7 +16,6 @@ from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader, Sourc
 from kunicorn.pipeline.spark import spark_settings
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import FromRows, HandleRanges
-from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG, SECRET
 

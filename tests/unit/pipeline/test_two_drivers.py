@@ -25,11 +25,12 @@ from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, rounds
 from kunicorn.pipeline.export import ExportRanges, Form, form_asked
 from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
-from kunicorn.pipeline.task import HandleRanges, Summary
+from kunicorn.pipeline.task import HandleRanges
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,
@@ -230,7 +231,10 @@ class World:
 
         def handled(whole: OffsetRange) -> Summary:
             failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < 0.1}
-            return task._one(whole, _rows(whole, failing))
+            with task._outcomes(whole) as outcomes:
+                for row in _rows(whole, failing):
+                    outcomes.add(row)
+                return outcomes.end()
 
         return handled
 
