@@ -13,13 +13,15 @@ import argparse
 import json
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import Message, Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from rich.console import Console
 from rich.table import Table
 
@@ -45,7 +47,7 @@ from kunicorn.handler.middleware import Call, loaded
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.buffering import Delays
+from kunicorn.worker.buffering import Delays, TopicDelays
 from kunicorn.worker.fetch import runs
 from kunicorn.worker.gate import Gate, gate_of
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox
@@ -96,10 +98,35 @@ def around(call: Call) -> Iterator[None]:
     yield
 
 
-def filtered(by: FilterRule) -> Calls:
-    """How a worker calls a handler that gets every record, behind this filter."""
-    config = HandlerConfig("bench", "record", {}, 1, 1, 0, 0, filters=[by])
+def wanted(record: Record) -> bool:
+    """A filter that lets every record through."""
+    return True
+
+
+def _config(**more: Any) -> HandlerConfig:
+    return HandlerConfig("bench", "record", {}, 1, 1, 0, 0, **more)
+
+
+def filtered(*by: FilterRule, **more: Any) -> Calls:
+    """How a worker calls a handler that gets every record, behind these filters."""
+    config = _config(filters=list(by), **more)
     return calls_of(Handler("bench", plain, is_async=False, filters=filters_of(config, untold)), "record")
+
+
+def collected(some: Sequence[Message]) -> Callable[[], None]:
+    """Calls whose spans an SDK has, and throws away."""
+    go, provider = called(form(plain, tracing=Tracing("g")), some), TracerProvider()
+    provider.add_span_processor(SpanProcessor())
+
+    def within_provider() -> None:
+        before = trace.get_tracer_provider
+        trace.get_tracer_provider = lambda: provider
+        try:
+            go()
+        finally:
+            trace.get_tracer_provider = before
+
+    return within_provider
 
 
 def within(middlewares: int, handle: Callable[..., Any] = plain, mode: str = "record") -> Calls:
@@ -197,10 +224,10 @@ def gated(**limits: Any) -> Gate:
     return gate
 
 
-def delayed(some: Sequence[Message], topic: str) -> Callable[[], None]:
-    """Cutting where that retry topic is consumed, too, and nothing waits."""
+def delayed(some: Sequence[Message], by_topic: Mapping[str, int]) -> Callable[[], None]:
+    """Cutting where these topics' records wait so many milliseconds, and nothing waits any more."""
     table: Any = SimpleNamespace()
-    delays = Delays(table, {topic: 5000})
+    delays = Delays(table, by_topic)
 
     def go() -> None:
         for run in runs(some, several_topics=True):
@@ -215,21 +242,30 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
     breaker = gated(circuit_breaker=CircuitBreaking(["builtins.OSError"], 0.5, 10_000, 10, 30_000, 1))
     limited = gated(rate_limit=RateLimiting(1e9, 1e9, "service", "records"))
     limited_by_key = gated(rate_limit=RateLimiting(1e9, 1e9, "key", "records"))
+    header = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    in_traces = [Message(topic="t", partition=0, offset=at, value=b"v", headers=[header]) for at in range(RECORDS)]
     long_ago = [Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, 1)) for at in range(RECORDS)]
     return {
         "nothing": called(form(plain), some),
         "`async def`": called(form(plain_async, is_async=True), some),
         '`value = "json"`': called(form(plain, decoding=Decoding(value="json")), some),
         "`[tracing]`, with nobody who collects": called(form(plain, tracing=Tracing("g")), some),
+        "the same, records with a trace context, which goes on": called(form(plain, tracing=Tracing("g")), in_traces),
+        "`[tracing]`, with an SDK that keeps every span": collected(in_traces),
         "one of `filters`, by key": called(filtered(FilterRule(on="key", none_of=["none"])), some),
+        "one of them, a function": called(filtered(FilterRule(function=f"{__name__}:wanted")), some),
+        "`max_age_ms`": called(filtered(max_age_ms=1 << 50), long_ago),
         "one of `middlewares`": called(within(1), some),
         "two of them": called(within(2), some),
         '`mode = "batch"`': called(form(batch, "batch"), some),
         "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
         "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
         "cutting what was fetched: `[[handlers]]`, two topics": lambda: list(runs(of_two_topics, several_topics=True)),
-        "the same with `retry_topic_delays_ms`, while nothing fails": delayed(of_two_topics, "r"),
-        "the same, records of a retry topic whose time has come": delayed(long_ago, "t"),
+        "the same with `retry_topic_delays_ms`, while nothing fails": delayed(of_two_topics, {"r": 5000}),
+        "the same, records of a retry topic whose time has come": delayed(long_ago, {"t": 5000}),
+        "the same with `delay_ms`, records whose time has come": delayed(
+            long_ago, TopicDelays([_config(delay_ms=5000)])
+        ),
         "`[producing]`: handler and outbox, one output each": sent.handled(some),
         "`[producing]`: the sender, client included": sent.delivered(some),
         '`[producing] value = "json"`: the same, a dict returned': Sent(returned, as_json).handled(some),

@@ -1,9 +1,11 @@
-"""What Spark costs: a backfill's rounds against bare clients and against Spark's own connector. `make bench-pipeline`
+"""What Spark costs: rounds of backfills and exports, by columns and by messages, against bare clients and against
+Spark's own connector. `make bench-pipeline`
 
     python -m bench.pipeline [--records N] [--rounds N] [--write]
 
 Start-up apart: every form runs once before it counts. The forms are measured in turns, so that a noisy neighbour
-disturbs all of them alike; of each the median counts. Both Spark forms call the same handler for every record.
+disturbs all of them alike; of each the median counts, and a ratio is the median of the ratios within a round. Forms
+that are compared call the same handler, or write the same files.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -30,15 +34,19 @@ from bench.pages import write_section
 from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, ROOT, fill
 from kunicorn.clients.config import consumer_properties
-from kunicorn.pipeline.executors import settings_file
+from kunicorn.clients.range_reader import RangeReader
+from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.lake_columns import Form as LakeForm
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import HandleRanges, Summary
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings, load
 from tests.deploy.tools import tools
 from tests.kafka import KafkaCluster
 from tests.kafka.artifacts import DEPENDENCY_PLUGIN, cache_directory, locked, project_of
-from tests.system.members import group_settings, toml
+from tests.system.members import group_settings, merged, toml
 
 CORES = 2
 CONNECTOR = (
@@ -49,8 +57,32 @@ CONNECTOR = (
 )
 """All that Spark does not bring itself. The token provider, which nothing here calls, is older: mirrors that lag
 behind have that one."""
-CONNECTOR_GOAL, BARE_GOAL = 2.5, 0.8
-HANDLER = "tests.system.pipeline.handlers:nothing"
+HANDLER, ARROW_HANDLER = "tests.system.pipeline.handlers:nothing", "tests.system.pipeline.handlers:no_column"
+TUNED = {
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    "kafka.fetch.max.bytes": str(50 * 1024 * 1024),
+    "kafka.max.poll.records": "50000",
+}
+"""For Spark's connector: as much at once as our own jobs ask for."""
+
+BACKFILL, ARROW, EXPORT = "backfill, a record a call", "backfill, columns", "export"
+BY_MESSAGES = " by messages, as without kunicorn_columns"
+CONNECTOR_ROWS, CONNECTOR_FILES = "Spark's connector, a record a call", "Spark's connector, to Parquet"
+CONNECTOR_COLUMNS = "Spark's connector, columns"
+WITH_TUNED = ", tuned"
+BARE = f"{CORES} bare clients"
+GOALS: tuple[tuple[str, str, float | None], ...] = (
+    (BACKFILL, BARE, 0.8),
+    (BACKFILL, CONNECTOR_ROWS, 2.5),
+    (BACKFILL, CONNECTOR_ROWS + WITH_TUNED, None),
+    (ARROW, ARROW + BY_MESSAGES, 3.0),
+    (ARROW, CONNECTOR_COLUMNS, None),
+    (ARROW, CONNECTOR_COLUMNS + WITH_TUNED, None),
+    (EXPORT, EXPORT + BY_MESSAGES, 3.0),
+    (EXPORT, CONNECTOR_FILES, None),
+    (EXPORT, CONNECTOR_FILES + WITH_TUNED, None),
+)
+"""The first is to be so many times as fast as the second."""
 
 
 class Cost(NamedTuple):
@@ -82,12 +114,21 @@ def connector_jars() -> list[Path]:
     return sorted(home.glob("*.jar"))
 
 
-def pipeline_cost(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) -> Cost:
-    """One round of a backfill: the driver, its JVM and the Python processes of the tasks."""
+@dataclass(frozen=True, slots=True)
+class ByMessages(SettingsFile):
+    """Settings of a process in which jobs read as they do without kunicorn_columns."""
+
+    def records(self, *, timestamp_types: bool = False) -> RangeReader:
+        """Messages, which become columns one by one."""
+        return self.reader()
+
+
+def pipeline_cost(job: Job, ranges: Sequence[OffsetRange], run: Callable[[], Sequence[Summary]]) -> Cost:
+    """One round of a job: the driver, its JVM and the Python processes of the tasks."""
     gateway: Any = job.spark.sparkContext._gateway
     jvm = gateway.proc.pid
     began, used = time.perf_counter(), cpu_ns_of_family(jvm) + time.process_time_ns()
-    found = job.handle(ranges, outcomes)
+    found = run()
     seconds = time.perf_counter() - began
     assert sum(each.records for each in found) == total(ranges), "every record once"
     spent = cpu_ns_of_family(jvm) + time.process_time_ns() - used
@@ -95,23 +136,40 @@ def pipeline_cost(job: Job, ranges: Sequence[OffsetRange], outcomes: Directory) 
 
 
 def connector(bootstrap: str, topic: str, records: str, jars: str) -> None:
-    """In a process of its own, in a session as Spark makes it: print a cost for each line that is read."""
+    """In a process of its own, in a session as Spark makes it: print a cost for each form that is read."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{CORES}]").config("spark.jars", jars)
     spark = builder.config("spark.log.level", "FATAL").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    for _ in sys.stdin:
-        print(*connector_cost(spark, bootstrap, topic, int(records)), flush=True)
+    for line in sys.stdin:
+        print(*connector_cost(spark, bootstrap, topic, int(records), line.strip()), flush=True)
     spark.stop()
 
 
-def connector_cost(spark: Any, bootstrap: str, topic: str, records: int) -> Cost:
-    """The JVM's connector, its rows handled by a `mapInArrow` of one Python call a record."""
+def connector_cost(spark: Any, bootstrap: str, topic: str, records: int, form: str) -> Cost:
+    """The JVM's connector: its rows handled by a `mapInArrow`, or written by Spark."""
     source = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    if form.endswith(WITH_TUNED):
+        source = source.options(**TUNED)
     began, used = time.perf_counter(), cpu_ns_of_family(os.getpid())
-    (counts,) = source.load().select("value").mapInArrow(handle_values, "n bigint").groupBy().sum("n").collect()
-    assert counts[0] == records
+    if form.startswith(CONNECTOR_FILES):
+        frame = source.option("includeHeaders", "true").load().selectExpr("*", "date_format(timestamp, 'y-MM-dd') date")
+        with tempfile.TemporaryDirectory() as target:
+            frame.write.partitionBy("date").option("compression", "zstd").mode("overwrite").parquet(target)
+    else:
+        handle = handle_columns if form.startswith(CONNECTOR_COLUMNS) else handle_values
+        (counts,) = source.load().select("value").mapInArrow(handle, "n bigint").groupBy().sum("n").collect()
+        assert counts[0] == records
     return Cost(records / (time.perf_counter() - began), (cpu_ns_of_family(os.getpid()) - used) / records)
+
+
+def handle_columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Likewise, a batch a call."""
+    from tests.system.pipeline.handlers import no_column
+
+    for batch in batches:
+        no_column(batch)
+        yield pa.RecordBatch.from_pydict({"n": [batch.num_rows]})
 
 
 def handle_values(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -175,20 +233,52 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
     topic = f"bench-{time.time_ns()}"
     bootstrap, broker = kafka.bootstrap, kafka.broker(1).pid
     fill(bootstrap, topic, records)
-    config = directory / "config.toml"
-    ours = {**group_settings(bootstrap, [topic], topic, HANDLER), "workers": {"allocator": tools().jemalloc}}
-    config.write_text(toml(ours))
-    settings = load(config, {})
+    settings, plain = settings_of(directory / "config.toml", bootstrap, topic, {"entrypoint": HANDLER})
+    _, arrow = settings_of(directory / "arrow.toml", bootstrap, topic, {"entrypoint": ARROW_HANDLER, "mode": "arrow"})
     jars = connector_jars()
     with ExitStack() as stack:
         spark = open_session(settings, f"local[{CORES}]", "bench")
         stack.callback(spark.stop)
-        rival = stack.enter_context(rival_of(bootstrap, topic, records, jars)) if jars else None
-        return table(Job(spark, settings_file(config, settings)), settings, topic, records, rounds, broker, rival)
+        ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
+        forms = ours(Job(spark, plain), arrow, ranges, directory)
+        forms[BARE] = lambda: bare_cost(settings, topic, records)
+        if jars:
+            forms |= stack.enter_context(rivals_of(bootstrap, topic, records, jars))
+        return [*table(in_turns(forms, rounds, broker, records)), "", *grown(Job(spark, plain), ranges, directory)]
+
+
+def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, str]) -> tuple[Settings, SettingsFile]:
+    """Settings for jobs with that handler, and their file."""
+    given = group_settings(bootstrap, [topic], topic, HANDLER)
+    path.write_text(toml(merged(given, {"handler": dict(handler), "workers": {"allocator": tools().jemalloc}})))
+    settings = load(path, {})
+    return settings, settings_file(path, settings)
+
+
+def ours(job: Job, arrow: SettingsFile, ranges: Sequence[OffsetRange], directory: Path) -> dict[str, Form]:
+    """Rounds of our own jobs."""
+    outcomes = Directory(str(directory / "outcomes"))
+
+    def handling(file: SettingsFile) -> Form:
+        task = HandleRanges(file, outcomes)
+        return lambda: pipeline_cost(job, ranges, lambda: job.run(ranges, task, outcomes))
+
+    def exporting(file: SettingsFile) -> Form:
+        target = Directory(str(directory / "lake"))
+        task = ExportRanges(file, target, LakeForm(), {})
+        return lambda: pipeline_cost(job, ranges, lambda: job.run(ranges, task, target / "_own"))
+
+    return {
+        BACKFILL: handling(job.file),
+        ARROW: handling(arrow),
+        ARROW + BY_MESSAGES: handling(ByMessages(arrow.path, arrow.fingerprint)),
+        EXPORT: exporting(job.file),
+        EXPORT + BY_MESSAGES: exporting(ByMessages(job.file.path, job.file.fingerprint)),
+    }
 
 
 @contextmanager
-def rival_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iterator[Form]:
+def rivals_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iterator[dict[str, Form]]:
     """Spark's connector, in a JVM of its own: ours has settings that suit a backfill."""
     arguments = ["--connector", bootstrap, topic, str(records), ",".join(map(str, jars))]
     command = [sys.executable, "-m", "bench.pipeline", *arguments]
@@ -200,44 +290,46 @@ def rival_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Iter
     assert told is not None
     assert said is not None
 
-    def cost() -> Cost:
-        print("go", file=told, flush=True)
+    def cost(form: str) -> Cost:
+        print(form, file=told, flush=True)
         return Cost(*map(float, said.readline().split()))
 
+    names = [
+        each + tuning for each in (CONNECTOR_ROWS, CONNECTOR_COLUMNS, CONNECTOR_FILES) for tuning in ("", WITH_TUNED)
+    ]
     try:
-        yield cost
+        yield {name: partial(cost, name) for name in names}
     finally:
         told.close()
         process.wait(60)
 
 
-def table(
-    job: Job, settings: Settings, topic: str, records: int, rounds: int, broker: int, rival: Form | None
-) -> list[str]:
-    """The comparison, and how the rate grows with partitions."""
-    outcomes = Directory(str(Path(job.file.path).parent / "outcomes"))
-    ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
-    forms: dict[str, Form] = {
-        "backfill": lambda: pipeline_cost(job, ranges, outcomes),
-        f"{CORES} bare clients": lambda: bare_cost(settings, topic, records),
-    }
-    if rival is not None:
-        forms["Spark's connector"] = rival
-    costs = in_turns(forms, rounds, broker, records)
-    ours = costs["backfill"]
-    lines = [
-        "| form | million records/s | a backfill is so many times as fast | goal | CPU ns a record | the broker's |",
-        "|---|--:|--:|--:|--:|--:|",
-    ]
-    goals = {"Spark's connector": CONNECTOR_GOAL, f"{CORES} bare clients": BARE_GOAL}
+def table(costs: Mapping[str, Sequence[Cost]]) -> list[str]:
+    """Each form, and what is compared with what."""
+    lines = ["| form | million records/s | CPU ns a record | the broker's |", "|---|--:|--:|--:|"]
     for name, found in costs.items():
-        ratio = median(mine.rate / other.rate for mine, other in zip(ours, found, strict=True))
         rate, cpu, brokers = (median(column) for column in zip(*found, strict=True))
-        goal = f"≥ {goals[name]}" if name in goals else ""
-        lines.append(f"| {name} | {rate / 1e6:.2f} | {ratio:.2f} | {goal} | {cpu:.0f} | {brokers:.0f} |")
-    grown = {count: pipeline_cost(job, ranges[:count], outcomes).rate for count in (1, 2, 4, 8)}
-    lines += ["", "| partitions | " + " | ".join(map(str, grown)) + " |", "|---|" + "--:|" * len(grown)]
-    return [*lines, "| million records/s | " + " | ".join(f"{rate / 1e6:.2f}" for rate in grown.values()) + " |"]
+        lines.append(f"| {name} | {rate / 1e6:.2f} | {cpu:.0f} | {brokers:.0f} |")
+    lines += ["", "| is so many times as fast | as | ratio | goal | ratio of CPU |", "|---|---|--:|--:|--:|"]
+    for ours, theirs, goal in GOALS:
+        if theirs not in costs:
+            continue
+        pairs = list(zip(costs[ours], costs[theirs], strict=True))
+        ratio = median(mine.rate / other.rate for mine, other in pairs)
+        cpu = median(other.cpu_ns / mine.cpu_ns for mine, other in pairs)
+        lines.append(f"| {ours} | {theirs} | {ratio:.2f} | {'' if goal is None else f'≥ {goal:g}'} | {cpu:.2f} |")
+    return lines
+
+
+def grown(job: Job, ranges: Sequence[OffsetRange], directory: Path) -> list[str]:
+    """How the rate of a backfill grows with partitions."""
+    outcomes = Directory(str(directory / "outcomes"))
+    found = {
+        count: pipeline_cost(job, some, lambda some=some: job.handle(some, outcomes)).rate  # type: ignore[misc]
+        for count, some in ((count, ranges[:count]) for count in (1, 2, 4, 8))
+    }
+    lines = ["| partitions | " + " | ".join(map(str, found)) + " |", "|---|" + "--:|" * len(found)]
+    return [*lines, "| million records/s | " + " | ".join(f"{rate / 1e6:.2f}" for rate in found.values()) + " |"]
 
 
 def main() -> None:
@@ -254,8 +346,9 @@ def main() -> None:
     text = "\n".join(
         [
             f"`make bench-pipeline`: {options.records:,} records of 200 bytes on {PARTITIONS} partitions, {CORES} "
-            f"cores shared by the broker, Spark on local[{CORES}] and whatever else ran; a handler that does nothing; "
-            f"medians of {options.rounds} rounds, start-up apart.",
+            f"cores shared by the broker, Spark on local[{CORES}] and whatever else ran; handlers that do nothing; "
+            f"files of Parquet with zstd; medians of {options.rounds} rounds, start-up apart. The ratios count: the "
+            "forms run in turns, and what else ran beside them disturbed all alike.",
             "",
             *lines,
         ]

@@ -32,8 +32,9 @@ from kunicorn.kafka.consumer_protocol import (
     encode_subscription,
 )
 from kunicorn.pipeline import outcomes
-from kunicorn.pipeline.export import Form, _Known
+from kunicorn.pipeline.export import _Known
 from kunicorn.pipeline.in_hand_file import died_in_hand, take_up
+from kunicorn.pipeline.lake_columns import Form
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.source import _Place
 from kunicorn.pipeline.state import Counts, Run, Runs, RunState

@@ -51,6 +51,6 @@ def counts_of(counted: Iterable[Counted], observed: Iterable[Observed]) -> list[
             found.setdefault(topic, Counts(topic)).dead_letters[reason] = each.amount
     for calls in observed:
         if calls.name == c.PROCESS_SECONDS.name:
-            (topic,) = calls.labels
-            found.setdefault(topic, Counts(topic)).calls = sum(calls.buckets)
+            topic, _ = calls.labels
+            found.setdefault(topic, Counts(topic)).calls += sum(calls.buckets)
     return list(found.values())

@@ -1,6 +1,6 @@
 """A schema registry in a process of its own: the documented REST API, as far as decoders and encoders use it.
 
-    python -m tests.fakes.schema_registry FILE [PASSWORD]
+    python -m tests.fakes.schema_registry FILE [PASSWORD [PORT]]
 
 FILE has the schemas by id as JSON, `{"1": {"schema": "…", "schemaType": "AVRO", "subject": "orders-value"}}`, and is
 read at every request; a file that holds a number is the status of every answer. A schema without a subject is of none.
@@ -124,9 +124,9 @@ def _incompatible(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 @contextmanager
-def registry(file: Path, password: str = "") -> Iterator[str]:
-    """Its address, while the block lasts."""
-    command = [sys.executable, "-m", "tests.fakes.schema_registry", str(file), *filter(None, [password])]
+def registry(file: Path, password: str = "", port: int = 0) -> Iterator[str]:
+    """Its address, while the block lasts. `port`: that of one that was away."""
+    command = [sys.executable, "-m", "tests.fakes.schema_registry", str(file), password, str(port)]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -139,8 +139,9 @@ def registry(file: Path, password: str = "") -> Iterator[str]:
 
 def main() -> None:
     """Serve until killed."""
-    Registry.file, Registry.password = Path(sys.argv[1]), "".join(sys.argv[2:])
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    file, password, port, *_ = [*sys.argv[1:], "", "0"]
+    Registry.file, Registry.password = Path(file), password
+    server = ThreadingHTTPServer(("127.0.0.1", int(port)), Registry)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

@@ -43,6 +43,9 @@ class PlayedSettings:
     def handling(self, topic: str) -> TopicHandling:
         return self.rules
 
+    def delay_ms(self, topic: str) -> int:
+        return self.settings.delay_ms_of(topic)
+
 
 class Stage:
     """Assignment with a pool of played workers; start offsets are 100 everywhere."""

@@ -10,6 +10,7 @@ from kunicorn.backoff import Backoff
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.worker.produce import transactions
 from kunicorn.worker.produce.outbox import ENDS, Outbox, OutputBatch, Step, TransactionOrder
+from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Table, Transactions
 from kunicorn.worker.stats import Counters
 from tests.fakes.transactional_brokers import TransactionalBrokers, TransactionalProducer
@@ -33,7 +34,14 @@ class SteppedSenders:
         self._asked: list[int] = []
         self._group_metadata = GroupMetadata()
         shared = Shared(
-            "group", outbox, table, Counters(), self._group_metadata, TransactionOrder(), self._hear, 3600.0
+            "group",
+            outbox,
+            table,
+            SendTelemetry(Counters()),
+            self._group_metadata,
+            TransactionOrder(),
+            self._hear,
+            3600.0,
         )
         self.every = [Transactions(cast(Any, TransactionalProducer(brokers)), shared) for _ in range(producers)]
         self._batches: list[OutputBatch | None] = [None] * producers

@@ -76,6 +76,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("docs/settings.md", "How do I set one by the environment?", ("KUNICORN_GROUP__TOPICS=orders,refunds",)),
     ("docs/states.md", "What does “halted” mean, and what do I do?", ("cannot be handled", "kunicorn resume")),
     ("docs/testing.md", "How do I test my handler?", ("HandlerTest(", "run.outcomes ==")),
+    ("docs/otlp.md", "How do I send metrics to a collector?", ("enabled = true", "endpoint", "4318")),
     ("docs/tracing.md", "How do I get spans?", ("enabled = true", "cookbook/opentelemetry.md")),
     ("docs/unusual.md", "What happens with a record of 50 MB?", ("handled, whatever `memory_per_worker_mb` is",)),
     ("docs/migration/aiokafka.md", "What becomes of my loop?", ("async def handle_order(record)", "getmany")),

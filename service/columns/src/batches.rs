@@ -186,7 +186,9 @@ impl<'a> Batch<'a> {
         .map_err(|reason| {
             columns.truncate(mark);
             Damage::Record(reason)
-        })
+        })?;
+        columns.stamp_rows(self.attributes & LOG_APPEND_TIME != 0);
+        Ok(())
     }
 
     /// Whether this batch of control is the marker of a transaction aborted (`EndTransactionMarker.java`).

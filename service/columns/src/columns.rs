@@ -173,11 +173,13 @@ pub struct Columns {
     key: Strings,
     value: Strings,
     headers: Headers,
+    /// Kafka's types of the timestamps (`TimestampType.java`), where they are asked for.
+    kinds: Option<Vec<i32>>,
 }
 
 impl Columns {
-    /// Without rows.
-    pub fn new() -> Self {
+    /// Without rows; with the timestamps' types where they are asked for.
+    pub fn new(timestamp_types: bool) -> Self {
         Self {
             names: Vec::new(),
             indices: HashMap::new(),
@@ -189,6 +191,7 @@ impl Columns {
             key: Strings::new(),
             value: Strings::new(),
             headers: Headers::new(),
+            kinds: timestamp_types.then(Vec::new),
         }
     }
 
@@ -241,6 +244,14 @@ impl Columns {
         self.partition.resize(self.offset.len(), partition);
     }
 
+    /// Say of the rows that were added since the last call whose clock their timestamps are of.
+    pub fn stamp_rows(&mut self, by_broker: bool) {
+        let rows = self.rows();
+        if let Some(kinds) = &mut self.kinds {
+            kinds.resize(rows, i32::from(by_broker));
+        }
+    }
+
     /// Where the columns end now.
     pub fn mark(&self) -> Mark {
         Mark {
@@ -279,7 +290,7 @@ impl Columns {
             .nulls(self.timed.build())
             .add_buffer(Buffer::from_vec(self.timestamp))
             .build()?;
-        ArrayData::builder(row_type())
+        let row = ArrayData::builder(row_type(self.kinds.is_some()))
             .len(rows)
             .add_child_data(topic)
             .add_child_data(plain(
@@ -291,8 +302,13 @@ impl Columns {
             .add_child_data(timestamp)
             .add_child_data(self.key.finish(DataType::Binary)?)
             .add_child_data(self.value.finish(DataType::Binary)?)
-            .add_child_data(self.headers.finish()?)
-            .build()
+            .add_child_data(self.headers.finish()?);
+        match self.kinds {
+            Some(kinds) => row
+                .add_child_data(plain(DataType::Int32, rows, Buffer::from_vec(kinds))?)
+                .build(),
+            None => row.build(),
+        }
     }
 }
 
@@ -329,8 +345,8 @@ fn headers_type() -> DataType {
 }
 
 /// The columns' names, types, and whether there may be nulls.
-pub fn row_type() -> DataType {
-    DataType::Struct(Fields::from(vec![
+fn row_type(timestamp_types: bool) -> DataType {
+    let mut columns = vec![
         Field::new("topic", topic_type(), false),
         Field::new("partition", DataType::Int32, false),
         Field::new("offset", DataType::Int64, false),
@@ -338,5 +354,9 @@ pub fn row_type() -> DataType {
         Field::new("key", DataType::Binary, true),
         Field::new("value", DataType::Binary, true),
         Field::new("headers", headers_type(), true),
-    ]))
+    ];
+    if timestamp_types {
+        columns.push(Field::new("timestamp_type", DataType::Int32, false));
+    }
+    DataType::Struct(Fields::from(columns))
 }

@@ -108,6 +108,7 @@ pub struct Decoded {
 pub struct Decoder {
     read_committed: bool,
     limit: usize,
+    timestamp_types: bool,
     places: HashMap<Vec<u8>, HashMap<i32, Place>>,
     ids: HashMap<Arc<str>, Arc<Topic>>,
     unpacker: Unpacker,
@@ -115,10 +116,11 @@ pub struct Decoder {
 
 impl Decoder {
     /// Without places. `limit`: bytes that a batch may come to, at most `MOST_UNPACKED`.
-    pub fn new(read_committed: bool, limit: usize) -> Self {
+    pub fn new(read_committed: bool, limit: usize, timestamp_types: bool) -> Self {
         Self {
             read_committed,
             limit,
+            timestamp_types,
             places: HashMap::new(),
             ids: HashMap::new(),
             unpacker: Unpacker::new(limit),
@@ -167,7 +169,7 @@ impl Decoder {
             read_committed: self.read_committed,
             limit: self.limit,
             unpacker: &mut self.unpacker,
-            columns: Columns::new(),
+            columns: Columns::new(self.timestamp_types),
             parts: Vec::new(),
             unpacked: 0,
         };

@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyString};
 
 use crate::buffers::with_bytes;
-use crate::columns::row_type;
 use crate::decoder::{Decoded, MOST_UNPACKED};
 use crate::frames::{Node, VERSIONS};
 use crate::{decoder, frames};
@@ -99,7 +98,7 @@ impl Rows {
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         // The interface lets a producer of one schema pass over what is asked for.
         drop(requested_schema);
-        let schema = FFI_ArrowSchema::try_from(&row_type()).map_err(bug)?;
+        let schema = FFI_ArrowSchema::try_from(self.0.data_type()).map_err(bug)?;
         let array = FFI_ArrowArray::new(&self.0);
         Ok((
             PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
@@ -131,11 +130,12 @@ struct Decoder(decoder::Decoder);
 #[pymethods]
 impl Decoder {
     #[new]
-    #[pyo3(signature = (*, read_committed, max_unpacked))]
-    fn new(read_committed: bool, max_unpacked: i64) -> PyResult<Self> {
+    #[pyo3(signature = (*, read_committed, max_unpacked, timestamp_types = false))]
+    fn new(read_committed: bool, max_unpacked: i64, timestamp_types: bool) -> PyResult<Self> {
         match usize::try_from(max_unpacked) {
             Ok(limit) if (1..=MOST_UNPACKED).contains(&max_unpacked) => {
-                Ok(Self(decoder::Decoder::new(read_committed, limit)))
+                let decoder = decoder::Decoder::new(read_committed, limit, timestamp_types);
+                Ok(Self(decoder))
             }
             _ => Err(PyValueError::new_err(format!(
                 "max_unpacked = {max_unpacked}, where 1 to {MOST_UNPACKED} bytes are possible"

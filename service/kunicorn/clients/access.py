@@ -12,11 +12,18 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from kunicorn.clients.config import consumer_properties, dead_letter_target, token_request
+from kunicorn.clients.column_reader import BEHIND_DAMAGE, ColumnReader
+from kunicorn.clients.config import consumer_properties, dead_letter_target, security_of, token_request
 from kunicorn.clients.oauth import request
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, current_token
+from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, PeerError
+from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of, is_read_committed
 from kunicorn.ipc.messages import Token
+from kunicorn.kafka.auth import BearerToken
+from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.librdkafka.errors import librdkafka, log_client_error
+from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import KafkaSettings, Settings
 
 T = TypeVar("T")
@@ -47,6 +54,35 @@ class Access:
         if fetched is not None:
             own = {"statistics.interval.ms": _STATISTICS_MS, **own, "stats_cb": fetched}
         return made(lambda: Consumer(own, logger=librdkafka))
+
+    def columns(self, *, timestamp_types: bool = False, **reading: Any) -> ColumnReader:
+        """Reader of ranges as columns, its fetcher begun; where they end and what is read is as with `consumer`.
+        `timestamp_types` as the decoder has it, `reading` as `ColumnReader`.
+
+        Raises `ConfigError` where pyarrow or the compiled decoder is missing.
+        """
+        properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
+        own = {**fetch_tuning(properties), **properties}
+        committed = is_read_committed(own)
+        made = compiled()(read_committed=committed, max_unpacked=MAX_UNPACKED, timestamp_types=timestamp_types)
+        bearer = self._bearer if self.kafka.uses_tokens else None
+        fetcher, queue = fetcher_of(own, security_of(self.kafka, bearer), made, BEHIND_DAMAGE)
+        fetcher.start()
+        return ColumnReader(fetcher, queue, self._edges, **reading)
+
+    def _edges(self, tp: TopicPartition) -> Edges:
+        with cluster_session(self.settings, patience=JOB_PATIENCE) as session:
+            if tp.partition >= session.count(tp.topic):
+                raise ConfigError(f"there is no partition {tp}: was its topic deleted?")
+            return session.edges([tp])[tp]
+
+    def _bearer(self) -> BearerToken:
+        """Token for one log-in. Called in a thread of its own. Raises `AuthenticationFailed`."""
+        try:
+            token = current_token(self.kafka)
+        except PeerError as error:
+            raise AuthenticationFailed(f"no OAUTHBEARER token: {error}") from error
+        return BearerToken(token.value, token.extensions)
 
     def letters(self, topic: str) -> Producer:
         """Producer of dead letters: every in-sync replica acknowledges, and keys go where Java's partitioner puts

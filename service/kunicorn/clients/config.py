@@ -28,6 +28,7 @@ from kunicorn.kafka.tls import Tls
 from kunicorn.librdkafka.properties import client_properties, letter_properties, producer_properties
 from kunicorn.settings import HandlerSettings, KafkaSettings, Settings
 from kunicorn.settings.handler import completed, retry_topics_of, taken_topics
+from kunicorn.settings.sections import BODY_SIZE, RECORD_KEY
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -142,10 +143,17 @@ def _handler_config(settings: Settings, handler: HandlerSettings) -> HandlerConf
         decoding=decoding_of(settings, handler),
         rate_limit=_rate_limit_of(handler),
         batching=_batching_of(settings, handler),
-        tracing=Tracing(settings.group.id) if settings.tracing.enabled else None,
+        tracing=_tracing_of(settings),
         topics=taken_topics(handler, settings.group.id),
         retry_topics=list(retry_topics_of(handler, settings.group.id)),
     )
+
+
+def _tracing_of(settings: Settings) -> Tracing | None:
+    if not settings.tracing.enabled:
+        return None
+    asked = settings.tracing.optional_attributes
+    return Tracing(settings.group.id, with_key=RECORD_KEY in asked, with_size=BODY_SIZE in asked)
 
 
 def _rate_limit_of(handler: HandlerSettings) -> RateLimiting | None:

@@ -22,15 +22,16 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.errors import PeerError
 from kunicorn.handler.record import offset_of
+from kunicorn.handler.rows import Run, between_times
 from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
-from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, OffsetRange, TopicPartition
+from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, Edges, OffsetRange, TopicPartition
 
-log = logging.getLogger("kunicorn.pipeline")
+log_of_jobs = logging.getLogger("kunicorn.pipeline")
 
 _RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 60.0
 """Without a record, an end or a fetch that has come further for so long, with records still to come, the brokers count
 as gone."""
 _WARM_UP_SECONDS = 10.0
@@ -40,11 +41,41 @@ _PASSING = (RETRIABLE | UNREACHED | {KafkaError.GROUP_AUTHORIZATION_FAILED}) - {
 an unknown topic only once the topic has been unknown for 30 s (`topic.metadata.propagation.max.ms`), which nobody waits
 out."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-_GONE_REMEDY = "start the run anew from there, or set pipeline.fail_on_data_loss = false"
+GONE_REMEDY = "start the run anew from there, or set pipeline.fail_on_data_loss = false"
 
 
 class RangeUnreadable(PeerError):
     """The range's records cannot be had; the message names what is missing and what to do."""
+
+
+UNKNOWN_EDGES = Edges(NO_OFFSET, NO_OFFSET)
+
+
+def first_left(wanted: OffsetRange, at: int, log: Edges) -> int | None:
+    """Where the log begins, if that is behind the offset `at` that was asked for; None: that was not deleted. What is
+    passed over is logged.
+    """
+    if at < 0 or log.first <= at:
+        return None
+    lost = f"offsets {at} to {min(wanted.stop, log.first)} were deleted before they were read"
+    log_of_jobs.warning(f"{wanted.tp}: {lost}; going on behind them, the log has {log.first} to {log.end} now")
+    return log.first
+
+
+def gone(wanted: OffsetRange, at: int, log: Edges, remedy: str) -> RangeUnreadable:
+    """Error of a range whose offset `at` is not in the log."""
+    lost = f"offsets {at} to {min(wanted.stop, log.first)} are gone, the log has {log.first} to {log.end} now"
+    return RangeUnreadable(f"{wanted.tp}: {lost}; {remedy}")
+
+
+def silent(wanted: OffsetRange, log: Edges, patience: float) -> RangeUnreadable:
+    """Error of a range of which nothing has come for so many seconds."""
+    if 0 <= log.end < wanted.stop:
+        return RangeUnreadable(
+            f"{wanted.tp}: the log ends at {log.end} and the range at {wanted.stop}: the log was truncated, or the "
+            f"topic created anew; start the run anew"
+        )
+    return RangeUnreadable(f"{wanted}: no record for {patience:g} s with some still to come; see its brokers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +87,12 @@ class Window:
     since: int | None
     until: int | None
 
-    def chosen(self, fetched: Iterator[list[Message]]) -> Iterator[list[Message]]:
+    def chosen(self, fetched: Iterator[Run]) -> Iterator[Run]:
         """Records within the window. One without a timestamp counts as older than every time."""
         since = NO_TIMESTAMP if self.since is None else self.since
         until = sys.maxsize if self.until is None else self.until
-        for messages in fetched:
-            if some := [message for message in messages if since <= message.timestamp()[1] < until]:
+        for run in fetched:
+            if some := between_times(run, since, until):
                 yield some
 
 
@@ -94,8 +125,8 @@ class RangeReader:
     def __init__(
         self,
         consumer: Consumer,
-        patience: float = _PATIENCE_SECONDS,
-        gone: str = _GONE_REMEDY,
+        patience: float = PATIENCE_SECONDS,
+        gone: str = GONE_REMEDY,
         *,
         passes_over_deleted: bool = False,
         fetched: FetchPositions | None = None,
@@ -202,38 +233,23 @@ class RangeReader:
 
     def _first_left(self, wanted: OffsetRange, message: Message) -> int | None:
         """Where the log begins, if that is behind the offset that was asked for; None: that was not deleted."""
-        at, (first, end) = offset_of(message), self._watermarks(wanted)
-        if at < 0 or first <= at:
-            return None
-        lost = f"offsets {at} to {min(wanted.stop, first)} were deleted before they were read"
-        log.warning(f"{wanted.tp}: {lost}; going on behind them, the log has {first} to {end} now")
-        return first
+        return first_left(wanted, offset_of(message), self._edges(wanted))
 
     def _unreadable(self, wanted: OffsetRange, message: Message, error: KafkaError) -> RangeUnreadable:
         if error.code() in _GONE:
-            first, end = self._watermarks(wanted)
-            return RangeUnreadable(
-                f"{wanted.tp}: offsets {offset_of(message)} to {min(wanted.stop, first)} are gone, the log has {first} "
-                f"to {end} now; {self._gone} ({error.str()})"
-            )
+            return gone(wanted, offset_of(message), self._edges(wanted), f"{self._gone} ({error.str()})")
         remedy = fault_of(error.code()).remedy(rights="READ", topic=f"the topic {wanted.topic!r}")
         return RangeUnreadable(f"{wanted.tp} cannot be read: {error.str()}; {remedy}")
 
     def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
-        _, end = self._watermarks(wanted)
-        if 0 <= end < wanted.stop:
-            return RangeUnreadable(
-                f"{wanted.tp}: the log ends at {end} and the range at {wanted.stop}: the log was truncated, or the "
-                f"topic created anew; start the run anew"
-            )
-        return RangeUnreadable(f"{wanted}: no record for {self._patience:g} s with some still to come; see its brokers")
+        return silent(wanted, self._edges(wanted), self._patience)
 
-    def _watermarks(self, wanted: OffsetRange) -> tuple[int, int]:
+    def _edges(self, wanted: OffsetRange) -> Edges:
         try:
             answer: Any = self.consumer.get_watermark_offsets(ClientPartition(*wanted.tp), timeout=_WARM_UP_SECONDS)
         except KafkaException:
-            return -1, -1
-        return int(answer[0]), int(answer[1])
+            return UNKNOWN_EDGES
+        return Edges(int(answer[0]), int(answer[1]))
 
 
 def _of_one(records: list[Message], wanted: OffsetRange) -> tuple[list[Message], list[TopicPartition]]:

@@ -58,13 +58,16 @@ _tokens: list[tuple[FetchToken, Token, float]] = []
 
 async def fetch_token(kafka: KafkaSettings) -> Token | None:
     """OAUTHBEARER token, if the settings ask for one. Raises `PeerError`, `ConfigError`."""
-    if not kafka.uses_tokens:
-        return None
+    return await asyncio.to_thread(current_token, kafka) if kafka.uses_tokens else None
+
+
+def current_token(kafka: KafkaSettings) -> Token:
+    """OAUTHBEARER token of settings that ask for one. Blocks. Raises `PeerError`, `ConfigError`."""
     asked, now = token_request(kafka), time.time()
     for known, token, until in _tokens:
         if known == asked and now < until:
             return token
-    token = await asyncio.to_thread(request.fetch, asked)
+    token = request.fetch(asked)
     _tokens[:] = [(asked, token, now + _TOKEN_LIFE * (token.expires_at - now))]
     return token
 

@@ -50,6 +50,8 @@ class Row:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    timestamp_type: int = 0
+    """`TimestampType.java`: 0 the producer's time, 1 the broker's."""
 
     @property
     def bytes(self) -> int:
@@ -126,8 +128,10 @@ class Batch:
         headers = _headers(reader)
         if reader.left:
             raise Unreadable(f"{reader.left} bytes behind a record's end")
-        time = self.max_timestamp if self.attributes & _LOG_APPEND_TIME else _wrapped(self.base_timestamp + time_delta)
-        return delta, Row(self.base_offset + delta, time if time >= 0 else None, _bytes(key), _bytes(value), headers)
+        by_broker = bool(self.attributes & _LOG_APPEND_TIME)
+        time = self.max_timestamp if by_broker else _wrapped(self.base_timestamp + time_delta)
+        offset, timestamp = self.base_offset + delta, time if time >= 0 else None
+        return delta, Row(offset, timestamp, _bytes(key), _bytes(value), headers, int(by_broker))
 
     def aborts(self, limit: int) -> bool:
         """Whether this batch of control is the marker of a transaction aborted (`EndTransactionMarker.java`). Raises

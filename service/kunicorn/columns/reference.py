@@ -35,6 +35,8 @@ SCHEMA = pa.schema(
     ]
 )
 """The written contract: docs/columns.md."""
+TIMESTAMP_TYPE = pa.field("timestamp_type", pa.int32(), nullable=False)
+"""The column behind them, where it is asked for."""
 
 _NO_WATERMARKS = (-1, -1, -1)
 
@@ -98,11 +100,12 @@ class _Taken:
 class Decoder:
     """See `kunicorn.columns.decoding.Decoder`."""
 
-    def __init__(self, *, read_committed: bool, max_unpacked: int) -> None:
+    def __init__(self, *, read_committed: bool, max_unpacked: int, timestamp_types: bool = False) -> None:
         if not 1 <= max_unpacked <= MOST_UNPACKED:
             raise ValueError(f"max_unpacked = {max_unpacked}, where 1 to {MOST_UNPACKED} bytes are possible")
         self._read_committed = read_committed
         self._max_unpacked = max_unpacked
+        self._timestamp_types = timestamp_types
         self._places: dict[tuple[bytes, int], _Place] = {}
         self._ids: dict[str, bytes] = {}
 
@@ -128,7 +131,7 @@ class Decoder:
             if self._take(each, place, taken):
                 more = number
                 break
-        columns = _columns(taken.rows)
+        columns = _columns(taken.rows, timestamp_types=self._timestamp_types)
         return Response(frame.throttle_ms, frame.error, frame.session_id, taken.parts, list(frame.nodes), columns, more)
 
     def _place_of(self, frame: PartitionFrame, version: int) -> _Place | None:
@@ -234,7 +237,7 @@ def _is_news(part: Part, offset: int) -> bool:
     )
 
 
-def _columns(taken: list[tuple[Part, Row]]) -> pa.RecordBatch:
+def _columns(taken: list[tuple[Part, Row]], *, timestamp_types: bool) -> pa.RecordBatch:
     topics: dict[str, int] = {}
     indices = [topics.setdefault(part.topic, len(topics)) for part, _ in taken]
     rows = [row for _, row in taken]
@@ -248,4 +251,7 @@ def _columns(taken: list[tuple[Part, Row]]) -> pa.RecordBatch:
         pa.array([row.value for row in rows], pa.binary()),
         pa.array(headers, SCHEMA.field("headers").type),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    if not timestamp_types:
+        return batch
+    return batch.append_column(TIMESTAMP_TYPE, pa.array([row.timestamp_type for row in rows], pa.int32()))

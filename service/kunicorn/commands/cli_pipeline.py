@@ -127,7 +127,7 @@ def stream(
 
 
 @app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
-def export(
+def export(  # noqa: PLR0913 - each is an option
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = DEFAULT_CONFIG,
@@ -137,6 +137,13 @@ def export(
         str | None, typer.Option(metavar="TYPE", help="bytes, text or json; else as handler.value decodes it.")
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="TYPE", help="As --value; else as handler.key decodes it.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A schema or a model: values become a column of its fields."),
+    ] = None,
+    partition_by: Annotated[
+        str, typer.Option(metavar="WHAT", help="Directories: day, hour, or a field of --columns: value.region.")
+    ] = "day",
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
@@ -147,14 +154,36 @@ def export(
     """
     _check_extra()
     from kunicorn.pipeline import export as job
-    from kunicorn.pipeline.export import form_asked
+    from kunicorn.pipeline.lake_columns import Asked, form_asked
     from kunicorn.pipeline.state import place
 
     settings, file = _read(config)
-    form = form_asked(settings, to, value, key)
+    form = form_asked(settings, Asked(to, value, key, columns, partition_by))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
+
+
+@app.command(short_help="Make the small files of many exports fewer and larger.")
+def compact(
+    target: Annotated[str, typer.Argument(metavar="DIR", help="Where an export writes, as it was named there.")],
+    *,
+    target_mb: Annotated[
+        int, typer.Option("--target-mb", min=1, metavar="MB", help="Size of a file that is large enough.")
+    ] = 256,
+    dry_run: Dry = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For a program: how many files became how many.")] = False,
+) -> None:
+    """Merge neighbouring files of each directory and partition, in this process: Spark is not started.
+
+    Killed anywhere, nothing is lost; run again, it goes on, and removes what was there twice meanwhile. Not beside an
+    export into DIR: the one that began later makes the other end. In a Delta table that is the table's own OPTIMIZE.
+    """
+    _check_extra()
+    from kunicorn.pipeline import compact as job
+    from kunicorn.pipeline.state import place
+
+    _tell(job.compact(place(target), target_mb * 1_000_000, dry=dry_run), as_json=as_json)
 
 
 @app.command(short_help="Compare a table of outcomes with the topic: what is missing, what is repeated?")

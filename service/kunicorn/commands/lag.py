@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.group_lag import GroupStanding, Standing, look
-from kunicorn.handler.config import RetryTopic
+from kunicorn.handler.config import delay_in_words
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import duration, table
 
 Ages = Mapping[TopicPartition, float]
-"""Seconds since the oldest unhandled record was written (in a retry topic: since its time came), 0 without lag; where
-it is not known there is no entry."""
+"""Seconds since the oldest unhandled record was written (in a retry topic, and with `delay_ms`: since its time came), 0
+without lag; where it is not known there is no entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,15 @@ class Lag:
 
     group: GroupStanding
     ages: Ages
-    retry_topics: Collection[RetryTopic]
+    delays_ms: Mapping[str, int]
+    """Of the topics whose records wait for their time."""
     most: int
     """So many partitions are shown to a person, those with the greatest lag."""
 
     def lines(self) -> Iterator[str]:
         yield from _shown(self.group, self.ages, self.most)
-        for topic in self.retry_topics:
-            yield f"{topic.name} is a retry topic: its records wait {topic.delay} each, which counts as lag, not as age"
+        for topic, delay_ms in self.delays_ms.items():
+            yield f"records of {topic} wait {delay_in_words(delay_ms)} for their time, which counts as lag, not as age"
 
     def as_json(self) -> dict[str, object]:
         return _json(self.group, self.ages)
@@ -56,9 +57,10 @@ def lag(settings: Settings, most: int) -> Lag:
         group = look(session)
         behind = {each.tp: each.start for each in group.partitions if each.lag and each.start is not None}
         told = session.record_times(behind)
-    waits = {name: topic.delay_ms for name, topic in settings.retry_topics.items()}
-    due = {tp: timestamp_ms + waits.get(tp.topic, 0) for tp, timestamp_ms in told.items()}
-    return Lag(group, _ages(group.partitions, due, time.time()), settings.retry_topics.values(), most)
+    waits = {topic: settings.delay_ms_of(topic) for topic in {each.tp.topic for each in group.partitions}}
+    due = {tp: timestamp_ms + waits[tp.topic] for tp, timestamp_ms in told.items()}
+    delays = {topic: waits_ms for topic, waits_ms in sorted(waits.items()) if waits_ms}
+    return Lag(group, _ages(group.partitions, due, time.time()), delays, most)
 
 
 def by_topic(partitions: Sequence[Standing], ages: Ages) -> list[TopicLag]:

@@ -64,6 +64,7 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._logged_at = -_LOG_SECONDS
+        self._running: asyncio.Task[None] | None = None
         queue.on_room(self._tell_room)
 
     def start(self) -> None:
@@ -74,6 +75,10 @@ class Fetcher:
         """Have the table changed, at once. Caller: any thread."""
         self._loop.call_soon_threadsafe(self._change, change)
 
+    def close(self) -> None:
+        """End the thread and close its connections, soon. Caller: whoever called `start`, as the last call."""
+        self._loop.call_soon_threadsafe(self._end)
+
     def _tell_room(self) -> None:
         self._loop.call_soon_threadsafe(self._room.set)
 
@@ -81,7 +86,22 @@ class Fetcher:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self.run())
+        self._running = self._loop.create_task(self.run(), name="fetch")
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._running)
+        self._loop.run_until_complete(self._disconnect())
+        self._loop.close()
+
+    def _end(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _disconnect(self) -> None:
+        serving = list(self._serving.values())
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await self._cluster.close()
 
     async def run(self) -> None:
         """Serve every broker that something is asked of, and keep the metadata; never returns."""

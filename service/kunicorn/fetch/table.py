@@ -36,6 +36,7 @@ REPLICA_SECONDS = 300.0
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
 """Java's retry.backoff.ms and retry.backoff.max.ms."""
 _MOST_BYTES = 1 << 30
+BEHIND_DAMAGE = "none behind it is handled until kunicorn resume, or kunicorn seek"
 
 
 class Fault(NamedTuple):
@@ -81,6 +82,8 @@ class Place:
     began: bool = False
     """Something of it was fetched."""
     ended: bool = False
+    stop: int | None = None
+    """It is asked for no more once its offset is there. None: until it is removed."""
 
 
 def decoders_id(place: Place) -> bytes:
@@ -106,11 +109,13 @@ class Known(NamedTuple):
 class Fetching:
     """Table of the partitions that are fetched."""
 
-    def __init__(self, max_bytes: int, chance: Callable[[], float]) -> None:
-        """`max_bytes`: of one partition in one answer. `chance`: of the jitter, from [0, 1)."""
+    def __init__(self, max_bytes: int, chance: Callable[[], float], behind_damage: str = BEHIND_DAMAGE) -> None:
+        """`max_bytes`: of one partition in one answer. `chance`: of the jitter, from [0, 1). `behind_damage`: what a
+        damaged batch means for the records behind it, for people."""
         self.wants_metadata = False
         """Some partition's leader, or id, is to be asked for."""
         self._max_bytes = max_bytes
+        self._behind_damage = behind_damage
         self._chance = chance
         self._places: dict[TopicPartition, Place] = {}
         self._sessions: dict[int, Session] = {}
@@ -125,10 +130,10 @@ class Fetching:
 
     # -- what is fetched -----------------------------------------------------------------------------------------------
 
-    def place(self, tp: TopicPartition, number: int, offset: int, last_epoch: int) -> None:
-        """Fetch the partition from that offset on, in place of an earlier one."""
+    def place(self, tp: TopicPartition, number: int, offset: int, last_epoch: int, stop: int | None = None) -> None:
+        """Fetch the partition from that offset on, in place of an earlier one; to `stop`, where there is one."""
         old = self._places.get(tp)
-        place = Place(tp, number, offset, last_epoch, self._max_bytes)
+        place = Place(tp, number, offset, last_epoch, self._max_bytes, stop=stop)
         if old is not None:
             # Where it was, it is most likely still; nothing else of it counts any more.
             place.topic_id, place.leader, place.leader_epoch = old.topic_id, old.leader, old.leader_epoch
@@ -246,6 +251,10 @@ class Fetching:
             place.last_epoch = max(part.last_epoch, place.last_epoch)
             place.max_bytes = self._max_bytes
             news = News(place.tp, place.number, part.first_row, part.rows, part.next_offset, place.last_epoch)
+            if place.stop is not None and place.offset >= place.stop:
+                self._unask(place)
+                place.ended = True
+                return news
         if part.damage:
             return self._damaged(place, part)
         if part.incomplete:
@@ -273,8 +282,8 @@ class Fetching:
     def _damaged(self, place: Place, part: Part) -> News:
         advice = fault(ErrorCode.CORRUPT_MESSAGE).remedy(topic=f"topic {place.tp.topic!r}", rights="READ")
         text = (
-            f"{place.tp}: the batch at offset {part.damage_offset} cannot be read: {part.damage}; {advice}; none "
-            f"behind it is handled until kunicorn resume, or kunicorn seek"
+            f"{place.tp}: the batch at offset {part.damage_offset} cannot be read: {part.damage}; {advice}; "
+            f"{self._behind_damage}"
         )
         end = self._end(place, Fault(FailureKind.PARTITION, text))
         return end._replace(first=part.first_row, rows=part.rows)

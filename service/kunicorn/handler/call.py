@@ -310,7 +310,7 @@ def _traced(form: Form, handler: Handler, tracing: Tracing) -> Form:
         raise HandlerLoadError(
             f"tracing.enabled = true needs OpenTelemetry's API ({error}): {install_extra('tracing')}"
         ) from error
-    return Traced(form, handler.is_async, tracing.group)
+    return Traced(form, handler.is_async, tracing)
 
 
 class OwnLoop:

@@ -55,6 +55,8 @@ class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_failure: str
     retry_topic_delays_ms: list[int] = []
     """Of which retry topics; none: `on_failure` follows at once."""
+    dead_letter_topic: str | None = None
+    """None: as for other failures."""
 
 
 class DeadLetterTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,6 +159,14 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tracing is on: calls of the handler are within spans."""
 
     group: str
+    client_id: str = ""
+    """Of the worker's client; empty outside of workers."""
+    cluster_id: str = ""
+    """Of the brokers; empty where they tell none."""
+    with_key: bool = False
+    """Spans have their record's key."""
+    with_size: bool = False
+    """Spans have the size of their record's value."""
 
 
 class CircuitBreaking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

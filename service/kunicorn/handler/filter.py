@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Message
 
@@ -40,11 +40,15 @@ class FilterFailed(Undecodable):
     """A filter raised, or returned something that is no bool. A rule for `kunicorn.Undecodable` is for it, too."""
 
 
-OnFiltered = Callable[[Message, str], None]
-"""Is told of each record that was dropped, and of the filter's name. Caller: the thread that calls the handler."""
+class OnFiltered(Protocol):
+    """Is told of each record that was dropped. Caller: the thread that calls the handler."""
+
+    def __call__(self, message: Message, name: str, *, saved: bool) -> None:
+        """`name`: the filter's. `saved`: no call was made for it; a batch that is dropped as a whole says so with its
+        last record."""
 
 
-def untold(message: Message, name: str) -> None:
+def untold(message: Message, name: str, *, saved: bool) -> None:
     """Tell nobody of a dropped record."""
 
 
@@ -257,7 +261,7 @@ class Filtered:
     def _plain(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def filtered(argument: Any) -> Any:
             if type(argument) is Dropped:
-                self.filters.on_filtered(*argument)
+                self.filters.on_filtered(*argument, saved=True)
                 return None
             if type(argument) is not Selection:
                 return call(argument)
@@ -275,7 +279,7 @@ class Filtered:
     def _awaited(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         async def filtered(argument: Any) -> Any:
             if type(argument) is Dropped:
-                self.filters.on_filtered(*argument)
+                self.filters.on_filtered(*argument, saved=True)
                 return None
             if type(argument) is not Selection:
                 return await call(argument)
@@ -291,5 +295,6 @@ class Filtered:
         return filtered
 
     def _tell(self, of: Selection) -> None:
-        for each in of.dropped.values():
-            self.filters.on_filtered(*each)
+        last = len(of.dropped) if of.argument is None else 0
+        for number, each in enumerate(of.dropped.values(), 1):
+            self.filters.on_filtered(*each, saved=number == last)

@@ -121,6 +121,11 @@ class Outcome(Exception):
     reason = ""
 
 
+def error_type(error: BaseException) -> str:
+    """What spans and metrics call it: its class. Empty for an outcome, which is no error."""
+    return "" if isinstance(error, Outcome) else type(error).__qualname__
+
+
 class Done(Outcome):
     """The record is handled, as if the handler had returned nothing."""
 

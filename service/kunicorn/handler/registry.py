@@ -73,7 +73,7 @@ def set_up(
     made: Callable[[Handler], Handler] = _as_loaded,
     *,
     yields: bool = False,
-    on_filtered: OnFiltered = untold,
+    on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,
 ) -> Handling[C]:
     """Load the handler, its filters and its middlewares, and call their `setup`. `form` makes its `Calls`; `made` may
     wrap it. `yields`: a generator is allowed, since what it yields is sent.
@@ -86,7 +86,7 @@ def set_up(
     if loaded.keeps_offsets:
         _check_offsets_say_all(config)
     handler = middleware.loaded(made(loaded), config.middlewares)
-    handler = replace(handler, filters=filters_of(config, on_filtered))
+    handler = replace(handler, filters=filters_of(config, on_filtered(config)))
     calls = form(handler, config)
     try:
         middleware.set_up(handler, calls.run, worker, config.options)
@@ -149,7 +149,7 @@ class HandlerRegistry(Generic[C]):
         made: Callable[[Handler], Handler] = _as_loaded,
         *,
         yields: bool = False,
-        on_filtered: OnFiltered = untold,
+        on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,
     ) -> HandlerRegistry[C]:
         """Load and set up every handler, in their order. See `set_up`."""
         every = [set_up(config, worker, form, made, yields=yields, on_filtered=on_filtered) for config in configs]

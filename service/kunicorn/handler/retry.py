@@ -140,6 +140,8 @@ class RetryPolicy:
     retry_timeout_ms: int | None = None
     on_failure: End = End.HALT
     retry_topics: tuple[RetryTopic, ...] = ()
+    dead_letter_topic: str | None = None
+    """Of a rule's own; None: it has none."""
 
     def behind(self, delay_ms: int) -> RetryPolicy:
         """Policy for records that have waited `delay_ms` in a retry topic: only topics with longer delays are left."""
@@ -276,6 +278,7 @@ def _policy(rules: HandlerConfig | FailureRule, retry_topics: Iterable[RetryTopi
         rules.retry_timeout_ms,
         End(rules.on_failure),
         tuple(retry_topics),
+        rules.dead_letter_topic if isinstance(rules, FailureRule) else None,
     )
 
 

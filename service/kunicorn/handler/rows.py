@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from kunicorn.handler.record import gapless_offsets, offset_of
-from kunicorn.positions import NO_EPOCH
+from kunicorn.positions import NO_EPOCH, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,6 +89,15 @@ class Rows(Sequence[Message]):
         kept = pa.array([offset not in offsets for offset in self.offsets()], pa.bool_())
         return Rows(self.batch.filter(kept), self.epoch)
 
+    def between_times(self, since: int, until: int) -> Rows:
+        """See the function of that name."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        times = pc.fill_null(self.batch.column(TIMESTAMP).view(pa.int64()), NO_TIMESTAMP)
+        kept = pc.and_(pc.greater_equal(times, since), pc.less(times, until))
+        return self if pc.all(kept).as_py() else Rows(self.batch.filter(kept), self.epoch)
+
     def _message(
         self,
         topic: str,
@@ -153,6 +162,15 @@ def before(run: Run, offset: int) -> Run:
     if isinstance(run, Rows):
         return run[: bisect_left(run.offsets(), offset)]
     return run[: bisect_left(run, offset, key=offset_of)]
+
+
+def between_times(run: Run, since: int, until: int) -> Run:
+    """The records of the run whose timestamps, in milliseconds since 1970, are from `since` on and before `until`. One
+    without a timestamp counts as older than every time.
+    """
+    if isinstance(run, Rows):
+        return run.between_times(since, until)
+    return [message for message in run if since <= message.timestamp()[1] < until]
 
 
 def ends(run: Run) -> tuple[int, int]:

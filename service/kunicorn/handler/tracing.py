@@ -1,10 +1,11 @@
 """OpenTelemetry tracing (an extra): spans around the handler's calls, and trace contexts in the records it sends.
 
-One span for each record, or for each batch with links. A record's producer is its parent: the context is taken from the
-headers that the process's propagators know, W3C Trace Context (traceparent, tracestate) unless OTEL_PROPAGATORS says
-otherwise. Each output gets a span of its own (operation "create", kind PRODUCER), a child of the handler's, whose
-context goes into its headers. Names are those of OpenTelemetry's semantic conventions for messaging and Kafka, 1.27 and
-later. Keys and values are told to nobody.
+One span for each record, or for each batch with links. A record's producer is its parent and is linked to, too: the
+context is taken from the headers that the process's propagators know, W3C Trace Context (traceparent, tracestate)
+unless OTEL_PROPAGATORS says otherwise. Each output gets a span of its own (operation "create", kind PRODUCER), a child
+of the handler's, whose context goes into its headers. Outputs that are sent together have a span for each topic
+(operation "send", kind CLIENT), which links to those. Names are those of OpenTelemetry's semantic conventions for
+messaging and Kafka, 1.44. Values are told to nobody, and keys only where the settings ask for them.
 
 Only the API is used. Whoever wants the spans sets a tracer provider up in the handler's `setup`: a provider made at
 import would be forked without its thread. Nothing of this is imported where tracing is off.
@@ -12,7 +13,7 @@ import would be forked without its thread. Nothing of this is imported where tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,11 +26,14 @@ from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from kunicorn import __version__
+from kunicorn.handler.config import Tracing
 from kunicorn.handler.decode.forms import Form, Gathered
-from kunicorn.handler.outcome import HeaderValue, Outcome
+from kunicorn.handler.outcome import HeaderValue, Outcome, error_type
 from kunicorn.handler.record import Record
 
 Attributes = Mapping[str, str | int | bool]
+_SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
+"""Which version of the conventions the names are of."""
 
 
 class _Headers(Getter[Message]):
@@ -55,7 +59,7 @@ class Traced:
 
     inner: Form
     is_async: bool
-    group: str
+    tracing: Tracing
 
     def adapted(self, handle: Callable[..., Any]) -> Callable[[Any], Any]:
         call = self.inner.adapted(handle)
@@ -92,9 +96,8 @@ class Traced:
     def _span(self, of: Message | Sequence[Message]) -> Iterator[Callable[[Any], Any]]:
         """Span of one call. Yields a function that is told the handler's return value, and returns it."""
         first = of if isinstance(of, Message) else of[0]
-        parent, links, attributes = _of_one(first) if isinstance(of, Message) else _of_batch(of)
-        # Asked for each time, as the provider may be set up later than this.
-        span = trace.get_tracer("kunicorn", __version__).start_span(
+        parent, links, attributes = self._of_one(first) if isinstance(of, Message) else _of_batch(of)
+        span = _tracer().start_span(
             f"process {first.topic()}",
             context=parent,
             kind=SpanKind.CONSUMER,
@@ -116,21 +119,57 @@ class Traced:
                 raise
             except BaseException as error:
                 span.record_exception(error)
-                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_attribute("error.type", error_type(error))
                 span.set_status(Status(StatusCode.ERROR))
                 raise
             finally:
                 IN_HAND.reset(in_hand)
 
+    def _of_one(self, message: Message) -> tuple[Context, list[Link], Attributes]:
+        """Parent, links and attributes of a record's span."""
+        value = message.value()
+        attributes: dict[str, str | int | bool] = {"messaging.kafka.offset": message.offset() or 0}
+        if value is None:
+            attributes["messaging.kafka.message.tombstone"] = True
+        elif self.tracing.with_size:
+            attributes["messaging.message.body.size"] = len(value)
+        if self.tracing.with_key and (key := _text(message.key())) is not None:
+            attributes["messaging.kafka.message.key"] = key
+        parent = propagate.extract(message, context=Context(), getter=_HEADERS)
+        return parent, _links([parent]), attributes
+
     def _common(self, message: Message) -> Attributes:
+        known = {
+            "messaging.client.id": self.tracing.client_id,
+            "messaging.kafka.cluster.id": self.tracing.cluster_id,
+        }
         return {
+            **{name: value for name, value in known.items() if value},
             "messaging.system": "kafka",
             "messaging.operation.name": "process",
             "messaging.operation.type": "process",
             "messaging.destination.name": message.topic() or "",
             "messaging.destination.partition.id": str(message.partition()),
-            "messaging.consumer.group.name": self.group,
+            "messaging.consumer.group.name": self.tracing.group,
         }
+
+
+def _tracer() -> trace.Tracer:
+    """Asked for each time, as the provider may be set up later than this."""
+    return trace.get_tracer("kunicorn", __version__, schema_url=_SCHEMA)
+
+
+def _text(key: bytes | None) -> str | None:
+    """The key as the conventions want it; None for one that is no text, which has no form that is beyond doubt."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _links(contexts: Iterable[Context]) -> list[Link]:
+    spans = [trace.get_current_span(context).get_span_context() for context in contexts]
+    return [Link(span) for span in spans if span.is_valid]
 
 
 Traceable = Message | Sequence[Message] | None
@@ -148,23 +187,10 @@ def _with_headers(message: Message) -> Message | None:
     return message if message.headers() else None
 
 
-def _of_one(message: Message) -> tuple[Context, list[Link], Attributes]:
-    """Parent, links and attributes of a record's span: the producer's span is the parent."""
-    value = message.value()
-    attributes: dict[str, str | int | bool] = {"messaging.kafka.offset": message.offset() or 0}
-    if value is None:
-        attributes["messaging.kafka.message.tombstone"] = True
-    else:
-        attributes["messaging.message.body.size"] = len(value)
-    return propagate.extract(message, context=Context(), getter=_HEADERS), [], attributes
-
-
 def _of_batch(messages: Sequence[Message]) -> tuple[Context, list[Link], Attributes]:
     """Parent, links and attributes of a batch's span: a batch has many producers, which are linked to."""
     contexts = (propagate.extract(message, context=Context(), getter=_HEADERS) for message in messages)
-    spans = [trace.get_current_span(context).get_span_context() for context in contexts]
-    attributes = {"messaging.batch.message_count": len(messages), "messaging.kafka.offset": messages[0].offset() or 0}
-    return Context(), [Link(span) for span in spans if span.is_valid], attributes
+    return Context(), _links(contexts), {"messaging.batch.message_count": len(messages)}
 
 
 def span_in_hand() -> Mapping[str, str]:
@@ -179,11 +205,18 @@ def span_in_hand() -> Mapping[str, str]:
 Pairs = list[tuple[str, HeaderValue]]
 
 
-class _Pairs(Setter[Pairs]):
-    """Record headers as a propagator writes them."""
+class _Pairs(Setter[Pairs], Getter[Pairs]):
+    """Headers of an output as a propagator writes and reads them."""
 
     def set(self, carrier: Pairs, key: str, value: str) -> None:
         carrier.append((key, value.encode()))
+
+    def get(self, carrier: Pairs, key: str) -> list[str] | None:
+        values = [value for name, value in carrier if name.lower() == key and value is not None]
+        return [v if isinstance(v, str) else v.decode("ascii", errors="ignore") for v in values] or None
+
+    def keys(self, carrier: Pairs) -> list[str]:
+        return [name for name, _ in carrier]
 
 
 _PAIRS = _Pairs()
@@ -199,17 +232,15 @@ def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | Non
     told = [pair for pair in headers if pair[0].lower() in fields]
     if told and not _copied(told):
         return headers
-    span = trace.get_tracer("kunicorn", __version__).start_span(
-        f"create {topic}",
-        kind=SpanKind.PRODUCER,
-        attributes={
-            "messaging.system": "kafka",
-            "messaging.operation.name": "create",
-            "messaging.operation.type": "create",
-            "messaging.destination.name": topic,
-            "messaging.message.body.size": len(value or b""),
-        },
-    )
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "create",
+        "messaging.operation.type": "create",
+        "messaging.destination.name": topic,
+    }
+    if value is None:
+        attributes["messaging.kafka.message.tombstone"] = True
+    span = _tracer().start_span(f"create {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
     with trace.use_span(span, end_on_exit=True):
         pairs: Pairs = [pair for pair in headers if pair[0].lower() not in fields]
         propagate.inject(pairs, setter=_PAIRS)
@@ -219,3 +250,41 @@ def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | Non
 def _copied(told: Pairs) -> bool:
     """Whether one record that the handler has in hand has all of these headers."""
     return any(set(told) <= set(Record.of(message).headers) for message in IN_HAND.get(()))
+
+
+class SendSpans:
+    """Spans of what is sent together: one for each topic, with links to the contexts that its records carry; none
+    where nobody collects spans. Caller: a sender's thread."""
+
+    def __init__(self, outputs: Iterable[tuple[str, Pairs]]) -> None:
+        """Begins them, for outputs that are given by topic and headers."""
+        by_topic: dict[str, list[Pairs]] = {}
+        for topic, headers in outputs if _is_collected() else ():
+            by_topic.setdefault(topic, []).append(headers)
+        self._spans = {topic: _sent_together(topic, headers) for topic, headers in by_topic.items()}
+
+    def end(self, errors: Mapping[tuple[str, str], int]) -> None:
+        """End them. `errors`: how many outputs were refused, by topic and error."""
+        for topic, error in errors:
+            if (span := self._spans.get(topic)) is not None:
+                span.set_attribute("error.type", error)
+                span.set_status(Status(StatusCode.ERROR))
+        for span in self._spans.values():
+            span.end()
+
+
+def _sent_together(topic: str, headers: Sequence[Pairs]) -> trace.Span:
+    contexts = (propagate.extract(pairs, context=Context(), getter=_PAIRS) for pairs in headers)
+    return _tracer().start_span(
+        f"send {topic}",
+        context=Context(),
+        kind=SpanKind.CLIENT,
+        links=_links(contexts),
+        attributes={
+            "messaging.system": "kafka",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.destination.name": topic,
+            "messaging.batch.message_count": len(headers),
+        },
+    )

@@ -49,10 +49,9 @@ _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 """Requests to a broker."""
 _SLOW = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0)
 """What waits for handlers and for other members."""
-_CALLS = (
-    *(0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
-    300.0,
-)
+CONVENTIONAL = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""The buckets that OpenTelemetry's messaging conventions ask for."""
+_CALLS = (0.000_01, 0.000_1, 0.001, 0.002_5, *CONVENTIONAL, 30.0, 60.0, 300.0)
 """From a trivial handler's microseconds to one that should have been split up."""
 
 C, G, H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
@@ -64,9 +63,10 @@ CONSUMED = Declared(
     "Flat while lag grows: look at in-flight records, halted partitions and worker restarts.", ("topic",),
 )  # fmt: skip
 PROCESS_SECONDS = Declared(
-    "messaging_process_duration_seconds", H, "Duration of handler calls; a batch is one call.",
+    "messaging_process_duration_seconds", H, "Duration of handler calls, by the exception of those that failed (empty: "
+    "none); a batch is one call.",
     "Rising: the handler's own dependencies are slow; more workers help only while there are CPUs and partitions.",
-    ("topic",),
+    ("topic", "error_type"),
     buckets=_CALLS,
 )  # fmt: skip
 FAILURES = Declared(
@@ -156,9 +156,19 @@ INFLIGHT_AGE = Declared(
 )  # fmt: skip
 
 SENT = Declared(
-    "messaging_client_sent_messages", C, "Records sent for handlers and acknowledged; in transactions, committed.",
-    "Flat while records are handled: the log says which broker does not acknowledge, or the handler returns nothing.",
-    ("topic",),
+    "messaging_client_sent_messages", C, "Records sent for handlers. Without error_type: acknowledged; in "
+    "transactions, committed. With it: refused, by the brokers' error; such a record is sent again, or has failed.",
+    "Flat while records are handled: the log says which broker does not acknowledge, or the handler returns nothing. "
+    "With error_type: the log has the topic, the brokers' reason and what to do.",
+    ("topic", "error_type"),
+)  # fmt: skip
+OPERATION_SECONDS = Declared(
+    "messaging_client_operation_duration_seconds", H, "Duration of a client's operations: send (all that is sent "
+    "together, until it is acknowledged) and commit, by the error of those that failed.",
+    "send of seconds: a broker's replicas are slow, or acks wait for one that is away. commit: see "
+    "kafka_consumer_commit_duration_seconds.",
+    ("operation", "error_type"),
+    buckets=CONVENTIONAL,
 )  # fmt: skip
 UNENCODED = Declared(
     "kunicorn_unencoded_outputs", C, "Outputs that could not be encoded as [producing] says, by why: content (the "
@@ -243,6 +253,10 @@ LOGS_DROPPED = Declared(
     counted_elsewhere=True,
 )  # fmt: skip
 
+OTLP_EXPORTS = Declared(
+    "kunicorn_otlp_exports", C, "Exports of these metrics to an OpenTelemetry collector, with [otlp]: ok, failed.",
+    "failed: the log says why; a later export has the counts that an earlier one has not brought.", ("result",),
+)  # fmt: skip
 HTTP_ACTIONS = Declared(
     "kunicorn_http_actions", C, "Actions asked for over HTTP: done, refused (not possible now), denied (no right).",
     "denied: somebody tries without the token of [http]; the port should not be open to everybody.",
@@ -315,7 +329,8 @@ LAG_MAX = Declared(
     "Far above the mean: a hot key or a halted partition.", ("group",),
 )  # fmt: skip
 LAG_SECONDS = Declared(
-    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record, in a retry topic since its time came; 0 "
+    "kafka_consumer_lag_seconds", G, "Age of the oldest unhandled record, in a retry topic and with delay_ms since its "
+    "time came; 0 "
     "without lag. Absent while unknown: for seconds where no worker has begun with the partition, for good where "
     "records carry no time.",
     "The figure to alert on: it means the same at every throughput.", _PARTITION,

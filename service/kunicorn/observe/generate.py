@@ -119,7 +119,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Outputs, with [producing]",
         (
-            Panel("Records sent", "ops", _rate(c.SENT, "topic")),
+            Panel("Records sent", "ops", (
+                Query("sum by (topic) (rate({0}{w}))", (c.SENT,), "{{topic}}", 'error_type=""'),
+                Query("sum by (error_type) (rate({0}{w}))", (c.SENT,), "refused: {{error_type}}", 'error_type!=""'),
+            )),
             Panel("Transactions by result", "ops", _rate(c.TRANSACTIONS, "result")),
             Panel("Transaction duration", "s", _quantiles(c.TRANSACTION_SECONDS)),
         ),

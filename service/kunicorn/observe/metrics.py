@@ -149,6 +149,13 @@ class Gauges:
         counts = Counts(worker.state for worker in self._status.workers)
         return [((state,), counts[state]) for state in _WORKER_STATES]
 
+    def partition_families(self) -> Iterator[Metric]:
+        """The partitions' series, for what takes them in another form than text."""
+        group_id = self._status.group_id
+        for declared, read in _PARTITION_SERIES:
+            values = [((group_id, p.topic, str(p.partition)), read(p)) for p in self._partitions]
+            yield _family(declared, values)
+
     def partition_lines(self) -> Iterator[str]:
         """Lines of the partitions' series, as both text formats have them. Written here: with a thousand partitions
         they are most of a page, and Prometheus's own encoder sorts, checks and escapes the same labels for each of them
@@ -265,6 +272,7 @@ def _metric(family: Family) -> Metric:
 
 log = logs.get("kunicorn.metrics")
 
+_ERROR_TYPE = "error_type"
 _OPENMETRICS = "application/openmetrics-text"
 _EOF = b"# EOF\n"
 """The last line of OpenMetrics."""
@@ -285,6 +293,15 @@ _OF_MEMBERS = frozenset(declared.name for declared in every() if declared.member
 
 
 _OURS = frozenset(declared.name for declared in every())
+_LABELS = {declared.name: len(declared.labels) for declared in every() if not declared.counted_elsewhere}
+
+
+def _is_declared(told: Counted | Observed) -> bool:
+    """Whether we know the metric with these labels: after a reload a worker may be of newer code than the
+    supervisor."""
+    return _LABELS.get(told.name) == len(told.labels)
+
+
 _OF_THE_PROCESS = (
     *("virtual_memory_bytes", "resident_memory_bytes", "start_time_seconds", "cpu_seconds", "open_fds", "max_fds"),
 )
@@ -332,11 +349,10 @@ class Metrics:
 
     def hear(self, pid: int, pong: Pong) -> None:
         """Count what a worker reports."""
-        for counted in pong.counted:
+        for counted in filter(_is_declared, pong.counted):
             self._add(counted)
-        for observed in pong.observed:
-            if (histogram := self._histograms.get(observed.name)) is not None:
-                histogram.add(observed)
+        for observed in filter(_is_declared, pong.observed):
+            self._histograms[observed.name].add(observed)
         if pong.families is not None:
             self.handlers.report(pid, pong.families)
         if pong.client_families is not None:
@@ -356,9 +372,10 @@ class Metrics:
         self.clients.gone(pid)
 
     def _add(self, counted: Counted) -> None:
-        if (counter := self._counters.get(counted.name)) is None:
-            return  # After a reload a worker may be of newer code than the supervisor.
+        counter = self._counters[counted.name]
         (counter.labels(*counted.labels) if counted.labels else counter).inc(counted.amount)
+        if counted.name == c.SENT.name and counted.labels[-1]:
+            return  # Of those that were refused.
         if (total := _TOTALS.get(counted.name)) is not None:
             self.totals[total] += counted.amount
         elif counted.name == c.TRANSACTIONS.name and counted.labels == [_ABORTED]:
@@ -370,17 +387,27 @@ class Metrics:
         Takes a tenth of a second with thousands of partitions: never on the event loop. One at a time.
         """
         with self._rendering:
-            self._mind_the_limit(len(status.partitions), partition_metrics_max)
-            dropped = logs.dropped() + self._lines_dropped
-            left_out = _OF_MEMBERS if status.group is None else frozenset()
             gauges = Gauges(status, partition_metrics_max)
-            said = _Said(status.group_id, dropped, left_out, self._certificate_ends)
-            page = _Page(self._registry, gauges, (self.clients, self.handlers), said)
+            page = self._page(status, gauges, partition_metrics_max)
             lines = "".join(f"{line}\n" for line in gauges.partition_lines()).encode()
             if _OPENMETRICS in accept:
                 body = bytes(openmetrics.generate_latest(page))  # type: ignore[no-untyped-call]
                 return body.removesuffix(_EOF) + lines + _EOF, openmetrics.CONTENT_TYPE_LATEST
             return generate_latest(page) + lines, CONTENT_TYPE_PLAIN_0_0_4
+
+    def families(self, status: Status, partition_metrics_max: int) -> list[Metric]:
+        """Likewise as families, the same ones with the same labels. Never on the event loop, and one at a time."""
+        with self._rendering:
+            gauges = Gauges(status, partition_metrics_max)
+            page = self._page(status, gauges, partition_metrics_max)
+            return [*page.collect(), *gauges.partition_families()]
+
+    def _page(self, status: Status, gauges: Gauges, partition_metrics_max: int) -> _Page:
+        self._mind_the_limit(len(status.partitions), partition_metrics_max)
+        dropped = logs.dropped() + self._lines_dropped
+        left_out = _OF_MEMBERS if status.group is None else frozenset()
+        said = _Said(status.group_id, dropped, left_out, self._certificate_ends)
+        return _Page(self._registry, gauges, (self.clients, self.handlers), said)
 
     def _mind_the_limit(self, partitions: int, limit: int) -> None:
         if partitions > limit and not self._said_too_many:
@@ -467,7 +494,12 @@ class _Page:
         yield _family(c.CERTIFICATE_ENDS, [((), self._said.certificate_ends)])
 
     def _with_group(self, family: Metric) -> Metric:
-        """Whatever is asked of one group, such as an alert of one release, is asked by this label."""
+        """Whatever is asked of one group, such as an alert of one release, is asked by this label. What has not failed
+        has no type of error."""
         group = {"group": self._said.group_id}
-        family.samples = [sample._replace(labels={**group, **sample.labels}) for sample in family.samples]
+        for index, sample in enumerate(family.samples):
+            labels = {**group, **sample.labels}
+            if not labels.get(_ERROR_TYPE, True):
+                del labels[_ERROR_TYPE]
+            family.samples[index] = sample._replace(labels=labels)
         return family

@@ -19,7 +19,7 @@ from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
@@ -209,6 +209,7 @@ def _run(
         holding.move(state.positions)
         runs.save(advanced(run, state))
 
+    told_of_columns(settings, say)
     job = RangeJob(
         name=JOB,
         settings=settings,

@@ -31,6 +31,7 @@ from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
+from kunicorn.handler.rows import Run
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.outcomes import Row, Tiling
@@ -187,7 +188,7 @@ class ConcurrentRanges:
         """Heap: when, and the record that is to be tried again then."""
         self._overdue: set[InFlight] = set()
 
-    def handle(self, parts: Sequence[Part], fetched: Iterator[list[Message]]) -> None:
+    def handle(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
         """Handle the records of these ranges, all fetched together; returns when each has its last row. Raises what
         fetching, and `add` of a part, raise; what the handler raises is in the rows.
         """
@@ -222,7 +223,7 @@ class ConcurrentRanges:
                 self._table.failures
             )
 
-    def _fetch(self, fetched: Iterator[list[Message]]) -> bool:
+    def _fetch(self, fetched: Iterator[Run]) -> bool:
         """Take in the next records; whether there may be more."""
         messages = next(fetched, None)
         if messages is None:

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +24,10 @@ from confluent_kafka import libversion
 
 from kunicorn import __version__
 from kunicorn.clients.access import Access
+from kunicorn.clients.column_reader import ColumnReader
 from kunicorn.clients.config import configs_of_jobs
 from kunicorn.clients.range_reader import FetchPositions, RangeReader
+from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError, ServiceError
 from kunicorn.handler import load
 from kunicorn.handler.call import Calls, arguments_of
@@ -102,9 +104,41 @@ class SettingsFile:
         access.log_in(known.consumer)
         return known
 
+    def records(self, *, timestamp_types: bool = False) -> RangeReader | ColumnReader:
+        """This process's reader of records for whoever takes columns: our own fetcher's, or where the compiled decoder
+        is missing `reader`, whose messages become columns one by one. `timestamp_types` as the decoder has it.
+
+        Raises `ConfigError`.
+        """
+        if without_columns() is not None:
+            return self.reader()
+        if (known := _columns.get((self, timestamp_types))) is None:
+            settings = self.settings()
+            strict = settings.pipeline.fail_on_data_loss
+            known = Access(settings).columns(timestamp_types=timestamp_types, passes_over_deleted=not strict)
+            _columns[self, timestamp_types] = known
+        return known
+
+
+def without_columns() -> str | None:
+    """Why this process has no columns of our own fetcher's, in one sentence; None where it has."""
+    try:
+        compiled()
+    except ConfigError as error:
+        return f"records are fetched one by one, and made columns then, as {error}"
+    return None
+
+
+def told_of_columns(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say where handlers of columns get records that were fetched one by one. Caller: a driver, once."""
+    if any(handler.mode == "arrow" for handler in settings.every_handler) and (why := without_columns()) is not None:
+        say(why)
+
 
 _read: dict[SettingsFile, Settings] = {}
 _readers: dict[SettingsFile, RangeReader] = {}
+_columns: dict[tuple[SettingsFile, bool], ColumnReader] = {}
+"""By whether the timestamps' types are wanted."""
 
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:

@@ -4,278 +4,41 @@
    in the target's manifest before the round, so that one that was cut off is repeated under the same names.
 2. The manifest belongs to the target, not to a run: each export brings the target up to now, from where the last one
    ended. Of two exports at once the one that moves it on second ends.
-3. Columns are those of Spark's own Kafka source. The type of value and key follows from their decoder's name alone,
-   never from the records: schemas change from one record to the next, and a table whose columns follow them cannot be
-   appended to. `bytes` is binary, `text` is string. `json` is string, the record's own characters once they have been
-   found to be JSON: parsed and written again, numbers would lose digits. Any other decoder's result is kept as JSON in
-   a string, which every engine can look into.
-4. In a Delta table a file counts once the table's log names it. Each attempt of a task has names of its own, so that a
-   late one never replaces what is committed; files that no transaction names are rubbish for VACUUM.
-5. The Delta transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is
-   accepted by the format, so the number is looked up before: a round whose commit went through before a crash is not
-   repeated.
+3. What the columns are: `lake_columns`. Which files of a table count: `lake_tables`.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from decimal import Decimal
-from typing import Any
-
-import orjson
-import pyarrow as pa
-from confluent_kafka import Message
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
-from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.handler.columns import SCHEMA, records_batch
-from kunicorn.handler.config import Decoding
-from kunicorn.handler.decode import NotDecodableYet, Undecodable
-from kunicorn.handler.decode.decoders import Decoder, Part
-from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
-from kunicorn.handler.extras import install_extra
-from kunicorn.handler.rows import following_offsets
+from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import in_batches
+from kunicorn.handler.rows import Run, ends
 from kunicorn.kafka.stored_positions import Loss, Lost
-from kunicorn.pipeline.executors import SettingsFile, named_by_place
+from kunicorn.pipeline.compact import pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
-from kunicorn.pipeline.lake_files import NO_DATE, DayFiles, LakeFile
-from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.lake_columns import Form, LakeColumns
+from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name, partitioning
+from kunicorn.pipeline.lake_tables import DeltaLake
+from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.positions import EARLIEST, LATEST, OffsetRange, Offsets
+from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
-_REMEDY = (
-    "handler.value and handler.key say how records are decoded; --value bytes and --key bytes take them as they are"
-)
-_PAUSE_SECONDS = 1.0
-_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z
-
-
-class NotExportable(ServiceError):
-    """A record does not fit the lake's columns; none is left out silently."""
-
-
-class NotCommitted(ServiceError):
-    """The lake refuses a round, as when another export has committed it."""
-
-    exit_code = ExitCode.NOT_ALL_COMMITTED
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Columns of the lake; travels to the tasks, and is kept in the lake's manifest."""
-
-    delta: bool = False
-    value: str = BYTES
-    """A decoder's name, as in `handler.value`."""
-    key: str = BYTES
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Schema of the files."""
-        schema = SCHEMA
-        for part in self.decoded:
-            at = schema.get_field_index(part.value)
-            schema = schema.set(at, pa.field(part.value, pa.string()))
-        return schema
-
-    def columns(self, decoding: Decoding) -> LakeColumns:
-        """Maker of the columns, in the calling process. Raises `HandlerLoadError`."""
-        decoders = (decoder_of(self.value, Part.VALUE, decoding), decoder_of(self.key, Part.KEY, decoding))
-        return LakeColumns(self.schema, *decoders, self.decoded)
-
-    @property
-    def decoded(self) -> Mapping[Part, str]:
-        """Columns that are not bytes, with their decoders' names."""
-        return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
-
-
-LAKES = ("parquet", "delta")
-_NAMED = ("bytes", "text", "json")
-"""What the command line names; other decoders have more to say than fits there."""
-
-
-def form_asked(settings: Settings, to: str, value: str | None, key: str | None) -> Form:
-    """Form that the command line asks for, completed from the settings. Pure. Raises `ConfigError`."""
-    if to not in LAKES:
-        raise ConfigError(f"--to {to!r} is neither parquet nor delta; choose one")
-    return Form(to == "delta", _decoder(settings, Part.VALUE, value), _decoder(settings, Part.KEY, key))
-
-
-def _decoder(settings: Settings, part: Part, asked: str | None) -> str:
-    name = part.value
-    if asked is not None:
-        if asked not in _NAMED:
-            raise ConfigError(f"--{name} {asked!r} is none of bytes, text and json; handler.{name} names any decoder")
-        return asked
-    found = sorted({str(getattr(each, name)) for each in settings.every_handler})
-    if len(found) > 1:
-        raise ConfigError(
-            f"the [[handlers]] decode {name}s in different ways ({', '.join(found)}), and an export has one form of "
-            f"columns: say --{name}, or export each topic with settings of its own"
-        )
-    return found[0]
-
-
-@dataclass(frozen=True, slots=True)
-class LakeColumns:
-    """Makes columns of messages."""
-
-    schema: pa.Schema
-    value: Decoder
-    key: Decoder
-    decoded: Mapping[Part, str]
-    """As `Form.decoded`."""
-    patience: float = 60.0
-    """Seconds to wait for a schema registry that does not answer."""
-
-    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch:
-        """Messages as rows. Raises `NotExportable`, naming the record. Blocks while the schema registry is away."""
-        plain = records_batch(messages)
-        if not self.decoded:
-            return plain
-        (values, keys), failure = self._decoded(messages)
-        if failure is not None:
-            raise NotExportable(f"{failure}; {_REMEDY}")
-        found = {Part.VALUE: values, Part.KEY: keys}
-        columns = plain.columns
-        for part, name in self.decoded.items():
-            texts = pa.array(map(_text_of(name, part), messages, found[part]), pa.string())
-            columns[self.schema.get_field_index(part.value)] = texts
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _decoded(self, messages: Sequence[Message]) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
-        """As `decoded_columns`, waiting while the schema registry is away: otherwise Spark's four tries of a task would
-        be over within a second.
-        """
-        deadline = time.monotonic() + self.patience
-        while True:
-            try:
-                return decoded_columns(messages, self.value, self.key)
-            except NotDecodableYet as away:
-                if time.monotonic() >= deadline:
-                    raise NotExportable(
-                        f"{away}, for {self.patience:g} s; see [schema_registry] and whether it serves, then export "
-                        f"again: it goes on where it ended"
-                    ) from away
-            time.sleep(min(_PAUSE_SECONDS, self.patience))
-
-
-def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:
-    """Function from a message and its decoded part to the column's text."""
-    if name == "text":
-        return lambda message, text: text
-    if name == "json":
-        return lambda message, _: None if (raw := part.of(message)) is None else raw.decode()
-    return lambda message, decoded: None if decoded is None else _json(message, part, decoded)
-
-
-def _json(message: Message, part: Part, decoded: Any) -> str:
-    try:
-        return orjson.dumps(decoded, _plain, _OPTIONS).decode()
-    except orjson.JSONEncodeError as error:
-        place = f"{message.topic()}-{message.partition()}@{message.offset()}"
-        raise NotExportable(f"{place}: its {part.value} cannot be written as JSON: {error}; {_REMEDY}") from error
-
-
-def _plain(found: Any) -> Any:
-    """JSON value for types that JSON lacks: bytes as base64 and decimals as text, as Protobuf's JSON has them."""
-    if isinstance(found, bytes | bytearray | memoryview):
-        return base64.b64encode(found).decode()
-    if isinstance(found, Decimal):
-        return str(found)
-    if hasattr(found, "DESCRIPTOR"):
-        from google.protobuf.json_format import MessageToDict
-
-        return MessageToDict(found, preserving_proto_field_name=True)
-    raise TypeError
-
-
-APP_ID = "kunicorn-export"
-
-
-class DeltaLake:
-    """One Delta table. Every method blocks. Raises `ConfigError` where it is none, or deltalake is not installed."""
-
-    def __init__(self, target: Directory, schema: pa.Schema) -> None:
-        """`schema`: of the files; the table has `date` besides."""
-        try:
-            import deltalake
-        except ImportError as error:
-            raise ConfigError(f"deltalake is not installed: {install_extra('pipeline', 'delta')}") from error
-        self._deltalake: Any = deltalake
-        self._uri = target.url
-        self._schema = schema.append(pa.field("date", pa.string()))
-        self._table: Any = None
-
-    def open(self) -> None:
-        """Open the table, or make it, partitioned by date."""
-        errors = self._deltalake.exceptions
-        try:
-            if self._deltalake.DeltaTable.is_deltatable(self._uri):
-                self._table = self._deltalake.DeltaTable(self._uri)
-            else:
-                self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=["date"])
-        except (errors.DeltaError, OSError) as error:
-            raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
-        found = set(pa.schema(self._table.schema().to_arrow()).names)
-        if missing := [name for name in self._schema.names if name not in found]:
-            raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
-
-    def rounds(self) -> int:
-        """Number of the last round that is committed; 0 before the first."""
-        self._table.update_incremental()
-        return int(self._table.transaction_version(APP_ID) or 0)
-
-    def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
-        """Add a round's files in one transaction, unless that has happened already."""
-        if self.rounds() >= number:
-            return
-        transaction, errors = self._deltalake.transaction, self._deltalake.exceptions
-        try:
-            self._table.create_write_transaction(
-                [self._added(each) for each in files],
-                mode="append",
-                schema=self._schema,
-                partition_by=["date"],
-                commit_properties=self._deltalake.CommitProperties(
-                    custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
-                    app_transactions=[transaction.Transaction(APP_ID, number)],
-                ),
-            )
-        except (errors.DeltaError, OSError) as error:
-            raise NotCommitted(
-                f"the Delta table {self._uri} does not take round {number}: {error}. Nothing of it is in the table; "
-                f"see whether another export writes there, then export again: it goes on where it ended"
-            ) from error
-
-    def _added(self, file: LakeFile) -> Any:
-        day = file.path.partition("/")[0].removeprefix("date=")
-        return self._deltalake.transaction.AddAction(
-            path=file.path,
-            size=file.size,
-            partition_values={"date": None if day == NO_DATE else day},
-            modification_time=time.time_ns() // 1_000_000,
-            data_change=True,
-            stats=json.dumps({"numRecords": file.records}),
-        )
-
-
 JOB = "export"
-OWN = "_kunicorn"
-"""What an export keeps for itself, below its target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,36 +59,28 @@ class ExportRanges:
             hand = take_up(whole, self.target / OWN)
             with named_by_place(whole, hand.cells):
                 columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-                files = self._write(whole, _noted(self.file.reader().read(whole), hand.cells), columns)
+                fetched = self.file.records(timestamp_types=True).read(whole)
+                files = self._write(whole, _noted(fetched, hand.cells), columns)
             hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield Summary(*whole, whole.stop, records, 0, 0, None, told, seconds)
 
-    def _write(self, whole: OffsetRange, fetched: Iterator[list[Message]], columns: LakeColumns) -> list[LakeFile]:
+    def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
         name = file_name(whole, self.topics.get(whole.topic), attempt)
-        with DayFiles(self.target, lambda day: f"date={day}/{name}", columns) as files:
-            for messages in fetched:
-                files.add(messages)
+        split = partitioning(self.form.partition_by, typed=columns.typed is not None).split
+        with PartitionedFiles(self.target, lambda part: f"{part}/{name}", columns, split) as files:
+            for run in fetched:
+                files.add(run)
             return files.close()
 
 
-def _noted(fetched: Iterator[list[Message]], cells: memoryview) -> Iterator[list[Message]]:
-    """The fetched messages, with their progress noted for the driver."""
-    for messages in fetched:
-        yield messages
-        cells[NEXT] = following_offsets(messages[-1:])[0]
-
-
-def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
-    """Name of a range's files, in the directory of each day. With the topic's id: a topic created anew replaces no
-    files of its predecessor.
-    """
-    # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
-    named = "" if not topic_id else "-" + topic_id.replace("/", "_").replace("+", "-")
-    place = f"{whole.topic}-{whole.partition}{named}"
-    return f"{place}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
+def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
+    """The fetched records, with their progress noted for the driver."""
+    for run in in_batches(fetched):
+        yield run
+        cells[NEXT] = ends(run)[1] + 1
 
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
@@ -336,10 +91,10 @@ def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
     """Bring the target up to now. Blocks. Raises a `ServiceError` where it ends early."""
-    for handler in settings.every_handler:
-        form.columns(decoding_of(settings, handler))  # That its decoders can be had is found out here, not by tasks.
+    # That decoders can be had is found out here, not by tasks. The schema is the form's, whoever's decoders these are.
+    schema, *_ = (form.columns(decoding_of(settings, handler)).schema for handler in settings.every_handler)
     known = _Known(target, form)
-    lake = DeltaLake(target, form.schema) if form.delta else None
+    lake = DeltaLake(target, schema, partitioning(form.partition_by)) if form.delta else None
     before = known.read()
     settled = before if lake is None else _settled(lake, before)
     state, lost, dropped = _continued(settings, settled)
@@ -347,11 +102,15 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         say(f"warning: {each}")
     if dropped:
         _remove(target, dropped)
+    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
+        remove_covered(target, pieces, sources_in(target, pieces))
     if lost or settled is not before:
         # What is accepted once is not asked for again.
         known.save(state)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
+    if (why := without_columns()) is not None:
+        say(why)
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
         known.check()
@@ -447,7 +206,7 @@ class _Known:
 
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
-        self._manifest.write({**asdict(self._form), **state.as_json()})
+        self._manifest.write({**self._form.as_json(), **state.as_json()})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -460,14 +219,16 @@ class _Known:
             if self._target.names(".parquet"):
                 raise ConfigError(f"{self._target.url} has Parquet files of another's; name another directory")
             return RunState(())
-        if (before := Form(told["delta"], told["value"], told["key"])) != form:
+        if (before := Form.of(told)) != form:
             raise ConfigError(
                 f"{self._target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same "
-                f"--to, --value and --key (handler.value and handler.key where those are left out), or name another "
-                f"directory"
+                f"--to, --value, --key, --columns and --partition-by (handler.value and handler.key where --value and "
+                f"--key are left out), or name another directory"
             )
         return RunState.from_json(told)
 
 
 def _shown(form: Form) -> str:
-    return f"{'delta' if form.delta else 'parquet'} of {form.value} values and {form.key} keys"
+    columns = "" if form.columns_of is None else f", columns by {form.columns_of}"
+    lake = "delta" if form.delta else "parquet"
+    return f"{lake} of {form.value} values and {form.key} keys{columns}, by {form.partition_by}"

@@ -1,4 +1,5 @@
-"""Files that one range writes into a lake: one for each day of its records, in the range's order.
+"""Files that one range writes into a lake: one for each day of its records (or hour, or value of a field), in the
+range's order. "Day" stands for all of these below.
 
 1. What is held back is bounded by bytes, over all days together: the memory of a task follows neither from the size of
    records nor from how many days a range spans.
@@ -10,23 +11,44 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from itertools import chain, groupby
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from confluent_kafka import Message
 
-from kunicorn.handler.record import milliseconds_of
+from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
+from kunicorn.handler.rows import Run
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange, TopicPartition
+
+OWN = "_kunicorn"
+"""What an export keeps for itself, below its target."""
+
+
+def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> str:
+    """Name of a range's files, in the directory of each day."""
+    return f"{log_name(whole.tp, topic_id)}-{whole.start:020}-{whole.stop:020}{attempt}.parquet"
+
+
+def log_name(tp: TopicPartition, topic_id: str | None) -> str:
+    """Name of a partition's log. With the topic's id: a topic created anew replaces no files of its predecessor."""
+    # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
+    return str(tp) if not topic_id else f"{tp}-" + topic_id.replace("/", "_").replace("+", "-")
+
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-_DAY_MS = 86_400_000
+_HOUR_US = 3_600_000_000
+_DAY_US = 24 * _HOUR_US
 
 
 class LakeFile(NamedTuple):
@@ -35,6 +57,13 @@ class LakeFile(NamedTuple):
     path: str
     size: int
     records: int
+    bounds: Mapping[str, tuple[Any, Any, int]] = {}
+    """Least and largest value, and number of nulls, of the columns that queries choose files by. Times are in
+    microseconds since 1970."""
+
+
+BOUNDED = ("topic", "partition", "offset", "timestamp")
+"""Columns whose least and largest values are told: an engine passes over files that cannot have what is asked for."""
 
 
 class Columns(Protocol):
@@ -43,7 +72,7 @@ class Columns(Protocol):
     @property
     def schema(self) -> pa.Schema: ...
 
-    def batch(self, messages: Sequence[Message]) -> pa.RecordBatch: ...
+    def batch(self, run: Run) -> pa.RecordBatch: ...
 
 
 class Bounds(NamedTuple):
@@ -60,14 +89,20 @@ class Bounds(NamedTuple):
 _BOUNDS = Bounds()
 
 
-class DayFiles:
+class PartitionedFiles:
     """Files of a range. As a context it leaves no unfinished file, and nothing on this machine's disk."""
 
     def __init__(
-        self, target: Directory, path_of: Callable[[str], str], columns: Columns, bounds: Bounds = _BOUNDS
+        self,
+        target: Directory,
+        path_of: Callable[[str], str],
+        columns: Columns,
+        split: Split | None = None,
+        bounds: Bounds = _BOUNDS,
     ) -> None:
-        """`path_of`: a day's file, below the target."""
+        """`path_of`: the file of a directory that `split` names, below the target. By default that is a day's."""
         self._target, self._path_of, self._columns, self._bounds = target, path_of, columns, bounds
+        self._split = split or by_day
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
         self._disk: Path | None = None
@@ -82,11 +117,10 @@ class DayFiles:
     ) -> None:
         self._files.__exit__(kind, error, trace)
 
-    def add(self, messages: Sequence[Message]) -> None:
-        """Append messages, in order."""
-        for name, some in groupby(messages, day_of):
+    def add(self, run: Run) -> None:
+        """Append records, in order."""
+        for name, batch in self._split(self._columns.batch(run)):
             day = self._days.setdefault(name, _Day())
-            batch = self._columns.batch(list(some))
             day.hold(batch)
             self.held_bytes += batch.nbytes
             if day.rows >= self._bounds.row_group:
@@ -98,23 +132,25 @@ class DayFiles:
         """Finish all files."""
         return [self._finish(name, day) for name, day in self._days.items()]
 
+    def _writer(self, stream: Any, day: _Day) -> pq.ParquetWriter:
+        return pq.ParquetWriter(stream, self._columns.schema, compression="zstd", metadata_collector=day.metadata)
+
     def _let_go(self, name: str, day: _Day) -> None:
         """Write what is held of the day: to its file, or where too many are open to this machine's disk."""
         if day.writer is None and self._open < self._bounds.open_files and day.spilled is None:
             self._open += 1
             day.stream = self._files.enter_context(self._target.writing(self._path_of(name)))
-            writer = pq.ParquetWriter(day.stream, self._columns.schema, compression="zstd")
-            day.writer = self._files.enter_context(writer)
+            day.writer = self._files.enter_context(self._writer(day.stream, day))
         self.held_bytes -= day.bytes
         if day.writer is not None:
             day.writer.write_table(day.taken(self._columns.schema))
         else:
-            self._spill(name, day)
+            self._spill(day)
 
-    def _spill(self, name: str, day: _Day) -> None:
+    def _spill(self, day: _Day) -> None:
         if self._disk is None:
             self._disk = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="kunicorn-export-")))
-        day.spilled = self._disk / name
+        day.spilled = day.spilled or self._disk / str(len([*self._disk.iterdir()]))
         with day.spilled.open("ab") as file, pa.ipc.new_stream(file, self._columns.schema) as stream:
             stream.write_table(day.taken(self._columns.schema))
 
@@ -126,12 +162,12 @@ class DayFiles:
             if rest.num_rows:
                 day.writer.write_table(rest)
             day.writer.close()
-            return LakeFile(path, day.stream.tell(), records)
+            return LakeFile(path, day.stream.tell(), records, day.bounds())
         with self._target.writing(path) as stream:
-            with pq.ParquetWriter(stream, self._columns.schema, compression="zstd") as writer:
+            with self._writer(stream, day) as writer:
                 for table in self._grouped(day, rest):
                     writer.write_table(table)
-            return LakeFile(path, stream.tell(), records)
+            return LakeFile(path, stream.tell(), records, day.bounds())
 
     def _grouped(self, day: _Day, rest: pa.Table) -> Iterator[pa.Table]:
         """What lies on the disk and the rest, in row groups of the bounds."""
@@ -154,7 +190,12 @@ class _Day:
         self.stream: Any = None
         self.writer: pq.ParquetWriter | None = None
         self.spilled: Path | None = None
+        self.metadata: list[pq.FileMetaData] = []
         self._held: list[pa.RecordBatch] = []
+
+    def bounds(self) -> dict[str, tuple[Any, Any, int]]:
+        """As `LakeFile.bounds`, of the file that was closed."""
+        return bounds_of(self.metadata[0])
 
     def hold(self, batch: pa.RecordBatch) -> None:
         self._held.append(batch)
@@ -178,10 +219,117 @@ def _read(path: Path) -> Iterator[pa.Table]:
                 yield stream.read_all()
 
 
-def day_of(message: Message) -> str:
-    """Day of the record in UTC, as directories of a lake are named."""
-    milliseconds = milliseconds_of(message)
-    return NO_DATE if milliseconds is None else _day(milliseconds // _DAY_MS)
+def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any, int]]:
+    """As `LakeFile.bounds`: of the columns of `BOUNDED`, without those of which the file does not tell."""
+    found = {}
+    # By their paths: within a column of structs there may be fields of these names, too.
+    places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
+    for name in BOUNDED:
+        at = places[name]
+        told = [metadata.row_group(each).column(at).statistics for each in range(metadata.num_row_groups)]
+        if told and all(each is not None and each.has_min_max for each in told):
+            least, most = min(each.min_raw for each in told), max(each.max_raw for each in told)
+            found[name] = (_text(least), _text(most), sum(each.null_count for each in told))
+    return found
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+Split = Callable[[pa.RecordBatch], Iterator[tuple[str, pa.RecordBatch]]]
+"""Rows by their directory; those of each in their order."""
+DAY, HOUR, _FIELD = "day", "hour", "value."
+
+
+class Partitioning(NamedTuple):
+    """How a lake's directories are cut."""
+
+    columns: Sequence[str]
+    """Which the directories add to the files' own."""
+    split: Split
+
+
+def partitioning(by: str, *, typed: bool = True) -> Partitioning:
+    """Partitioning by "day", "hour", or a field of values that are `typed`, as "value.region". Raises `ConfigError`."""
+    if by == DAY:
+        return Partitioning(("date",), by_day)
+    if by == HOUR:
+        return Partitioning(("date", "hour"), _by_hour)
+    path = by.removeprefix(_FIELD).split(".")
+    if not by.startswith(_FIELD) or not all(path):
+        raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
+    if not typed:
+        raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
+    if path[-1] in SCHEMA.names:
+        raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
+    return Partitioning((path[-1],), partial(_by_field, path))
+
+
+def values_in(path: str) -> dict[str, str | None]:
+    """Values of the partitioning's columns in a file's path; null where the directory says so."""
+    pairs = (each.split("=", 1) for each in path.split("/")[:-1])
+    return {name: None if value == NO_DATE else unquote(value) for name, value in pairs}
+
+
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each day in UTC."""
+    # Whole days back from 1970 would be rounded up: times before it are none that a record has.
+    days = pc.divide(batch.column("timestamp").view(pa.int64()), _DAY_US)
+    return _by_number(batch, days, lambda day: f"date={_day(day)}", f"date={NO_DATE}")
+
+
+def _by_hour(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    hours = pc.divide(batch.column("timestamp").view(pa.int64()), _HOUR_US)
+    return _by_number(batch, hours, _hour, f"date={NO_DATE}/hour={NO_DATE}")
+
+
+def _hour(number: int) -> str:
+    day = _day(number // 24)
+    return f"date={day}/hour={NO_DATE if day == NO_DATE else f'{number % 24:02}'}"
+
+
+_MOST_VALUES = 10_000
+
+
+def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Raises `ConfigError` for a field that is not there, or that has too many values for directories."""
+    column = batch.column("value")
+    for name in path:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
+            raise ConfigError(f"--partition-by value.{'.'.join(path)}: the values have no field {name!r}")
+        column = pc.struct_field(column, name)
+    try:
+        encoded = column.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigError(f"--partition-by value.{'.'.join(path)} is of {column.type}: choose a plain field") from error
+    names = encoded.dictionary.to_pylist()
+    if len(names) > _MOST_VALUES:
+        raise ConfigError(
+            f"--partition-by value.{'.'.join(path)} has {len(names):,} values among {batch.num_rows:,} records, each a "
+            f"directory: choose a field with fewer"
+        )
+    # An empty text would be a directory without a name.
+    directories = [f"{path[-1]}={quote(each, safe='') or NO_DATE}" for each in names]
+    return _by_number(batch, encoded.indices, directories.__getitem__, f"{path[-1]}={NO_DATE}")
+
+
+def _by_number(
+    batch: pa.RecordBatch, numbers: pa.Array, name_of: Callable[[int], str], none: str
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    bounds = pc.min_max(numbers)
+    if not numbers.null_count and bounds["min"] == bounds["max"]:
+        yield name_of(bounds["min"].as_py()), batch
+        return
+    # Stable: the rows of each number stay in their order.
+    order = pc.sort_indices(numbers)
+    batch, counted = batch.take(order), pc.value_counts(numbers.take(order))
+    at = 0
+    for number, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True):
+        yield none if number is None else name_of(number), batch.slice(at, count)
+        at += count
 
 
 _days: dict[int, str] = {}

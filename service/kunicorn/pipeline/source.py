@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
-from kunicorn.handler.columns import RECORD_COLUMNS, records_batch
+from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
+from kunicorn.handler.decode.forms import BYTES
 from kunicorn.pipeline.executors import SettingsFile, settings_file
+from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.plan import (
     Bounds,
     Everywhere,
@@ -38,6 +42,7 @@ from kunicorn.pipeline.plan import (
     plan,
     resumed,
 )
+from kunicorn.pipeline.pushed import Pushed
 from kunicorn.positions import (
     LATEST,
     OffsetRange,
@@ -56,7 +61,8 @@ from kunicorn.text import listed
 KNOWN = (
     "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
+    "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "pushFilters",
+    "valueSchema",
 )  # fmt: skip
 _REFUSED = "security and all else about the cluster is in the settings' file, out of Spark's sight: option config"
 
@@ -72,6 +78,12 @@ class SourceOptions:
     fail_on_data_loss: bool
     min_partitions: int | None
     max_offsets_per_trigger: int | None
+    push_filters: bool = False
+    """Whether Spark is to hand over filters: it refuses a source that takes some where its session does not."""
+    columns: tuple[str, ...] = ()
+    """Of the records; all where there are none."""
+    value_schema: str | None = None
+    """Where the schema is, package.module:NAME, by which values become structs; None: they are bytes."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -91,7 +103,40 @@ class SourceOptions:
             _flag(options, "failOnDataLoss", pipeline.fail_on_data_loss),
             _count(options, "minPartitions", pipeline.min_partitions),
             _count(options, "maxOffsetsPerTrigger", pipeline.max_offsets_per_trigger),
+            _flag(options, "pushFilters", False),
+            value_schema=options.get("valueSchema"),
         )
+
+    def pruned(self, schema: StructType) -> SourceOptions:
+        """The options with the columns of this schema: as it is, or as `DataFrameReader.schema` has named them. Raises
+        `ConfigError` for others.
+        """
+        known = _RANGE_TYPES if self.rows == "ranges" else {**_RECORD_TYPES, "value": self.value_type}
+        for each in schema:
+            found = each.dataType.simpleString()
+            if (there := known.get(each.name)) != found:
+                told = "there is none of that name" if there is None else f"it is {there}"
+                raise ConfigError(
+                    f"the schema's column {each.name!r} is {found}, and {told}: the source has {', '.join(known)}"
+                )
+        return replace(self, columns=tuple(schema.names))
+
+    @property
+    def value_type(self) -> str:
+        """Spark's type of the column `value`. Raises `HandlerLoadError` for a schema that gives no columns."""
+        if self.value_schema is None:
+            return _RECORD_TYPES["value"]
+        kind = from_arrow_type(self.lake_columns(None).schema.field("value").type)
+        return kind.simpleString()
+
+    def lake_columns(self, topic: str | None) -> LakeColumns:
+        """Maker of the columns, as an export has it. `topic` chooses the handler whose settings say how values are
+        written; None: the first one's.
+        """
+        settings = self.settings()
+        handler = settings.every_handler[0] if topic is None else settings.handler_of(topic)
+        value = BYTES if self.value_schema is None else handler.value
+        return Form(value=value, columns_of=self.value_schema).columns(decoding_of(settings, handler))
 
     def settings(self) -> Settings:
         """Settings as this process reads them."""
@@ -140,6 +185,19 @@ _RANGE_SCHEMA = pa.schema(
 )
 
 
+def _as_sparks(schema: pa.Schema) -> pa.Schema:
+    """The schema as Spark takes it: with its own precision of times, and nowhere a word on what may be null."""
+    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+
+
+def _types(columns: str) -> dict[str, str]:
+    """Spark's types by name, of columns as the source tells them."""
+    return dict(each.split(" ", 1) for each in columns.split(", "))
+
+
+_RECORD_TYPES, _RANGE_TYPES = _types(RECORD_COLUMNS), _types(RANGE_COLUMNS)
+
+
 class KunicornDataSource(DataSource):
     """The data source `kunicorn`, as PySpark's Python data source API wants it."""
 
@@ -149,16 +207,24 @@ class KunicornDataSource(DataSource):
         return "kunicorn"
 
     def schema(self) -> str:
-        """A row a record, with the columns of Spark's own Kafka source; or with `rows` = `ranges` a row a range."""
-        return RANGE_COLUMNS if SourceOptions.of(self.options).rows == "ranges" else RECORD_COLUMNS
+        """A row a record, with the columns of Spark's own Kafka source; or with `rows` = `ranges` a row a range.
+
+        With `valueSchema`, `value` is a struct of that schema's fields.
+        """
+        options = SourceOptions.of(self.options)
+        if options.rows == "ranges":
+            return RANGE_COLUMNS
+        return RECORD_COLUMNS.replace("value binary", f"value {options.value_type}", 1)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises `ConfigError`."""
-        return KunicornReader(SourceOptions.of(self.options), bounds_of(self.options, batch=True))
+        options = SourceOptions.of(self.options).pruned(schema)
+        kind = FilteringReader if options.push_filters else KunicornReader
+        return kind(options, bounds_of(self.options, batch=True))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`. Raises `ConfigError`."""
-        return KunicornStreamReader(SourceOptions.of(self.options), bounds_of(self.options, batch=False))
+        return KunicornStreamReader(SourceOptions.of(self.options).pruned(schema), bounds_of(self.options, batch=False))
 
 
 class RangePartition(InputPartition):
@@ -173,15 +239,25 @@ class _Rows:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._pushed = Pushed()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records, or the range itself. Raises `RangeUnreadable`."""
+        if partition.value is None:
+            return  # Where nothing is planned, Spark reads a partition of its own making.
         whole = OffsetRange(*partition.value)
         if self._options.rows == "ranges":
-            yield pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
+            batch = pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
+            yield batch.select(list(self._options.columns or _RANGE_SCHEMA.names))
             return
-        for messages in self._options.file.reader().read(whole):
-            yield records_batch(messages)
+        columns = list(self._options.columns or SCHEMA.names)
+        typed = self._options.value_schema is not None and "value" in columns
+        made = self._options.lake_columns(whole.topic) if typed else None
+        for run in in_batches(self._options.file.records(timestamp_types=True).read(whole)):
+            batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
+            if batch.num_rows:
+                batch = batch.select(columns)
+                yield batch if made is None else batch.cast(_as_sparks(batch.schema))
 
     def _cluster(self) -> AbstractContextManager[ClusterSession]:
         return cluster_session(self._options.settings(), patience=JOB_PATIENCE)
@@ -220,10 +296,24 @@ class KunicornReader(_Rows, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One range a task. Raises `ConfigError`."""
-        options = self._options
+        options, pushed = self._options, self._pushed
         with self._cluster() as log:
-            found = plan(log.partitions(options.topics), self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
-        return _tasks(found.ranges, options.min_partitions)
+            known = log.partitions(options.topics)
+            found = plan(known, self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
+            left = set(pushed.partitions(known))
+            ranges = [each for each in found.ranges if each.tp in left]
+            young = {} if pushed.since_ms is None else log.at({each.tp: pushed.since_ms for each in ranges})
+        return _tasks(pushed.ranges(ranges, young), options.min_partitions)
+
+
+class FilteringReader(KunicornReader):
+    """Reader of a batch to which Spark hands filters: a class of its own, as Spark goes by whether there is the
+    method.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Keep the filters that can be kept, and give back the others."""
+        return list(self._pushed.keep(filters))
 
 
 class KunicornStreamReader(_Rows, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -108,11 +108,25 @@ class Directory:
 
     def names(self, suffix: str, *, below: bool = True) -> list[str]:
         """Names of files with that ending in here, and `below`, as paths relative to this directory; sorted."""
+        return list(self.sizes(suffix, below=below))
+
+    def sizes(self, suffix: str, *, below: bool = True) -> dict[str, int]:
+        """As `names`, with the files' sizes in bytes."""
         system, path = self._opened()
         with _told(self.url):
             found = system.get_file_info(fs.FileSelector(path, recursive=below, allow_not_found=True))
-        paths = (info.path[len(path) :].lstrip("/") for info in found if info.type == fs.FileType.File)
-        return sorted(name for name in paths if name.endswith(suffix) and not Path(name).name.startswith("_"))
+        files = [(info.path[len(path) :].lstrip("/"), info) for info in found if info.type == fs.FileType.File]
+        return {
+            name: info.size or 0
+            for name, info in sorted(files, key=lambda each: each[0])
+            if name.endswith(suffix) and not Path(name).name.startswith("_")
+        }
+
+    def footer(self, name: str) -> pq.FileMetaData:
+        """Footer of a Parquet file."""
+        system, path = self._opened()
+        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+            return pq.read_metadata(file)
 
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Rows of a Parquet file, without the columns that its directories' names would add."""

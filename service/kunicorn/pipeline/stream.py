@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.pipeline.executors import SettingsFile, check_handlers
+from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
@@ -136,6 +136,7 @@ def stream(
     check_installed()
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
+    told_of_columns(settings, say)
     spark = open_session(settings, master, run)
     try:
         Job(spark, file).check_executors(place / "outcomes")

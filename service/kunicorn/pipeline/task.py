@@ -38,7 +38,7 @@ from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
-from kunicorn.handler.rows import fitting, following_offsets
+from kunicorn.handler.rows import Rows, Run, fitting, following_offsets, without
 from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls
 from kunicorn.pipeline.executors import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
@@ -94,7 +94,7 @@ class RangeHandler:
         self._interruption: Interruption | None = None
         """Exception raised in the running call from outside."""
 
-    def handle(self, whole: OffsetRange, fetched: Iterable[list[Message]]) -> Iterator[Row]:
+    def handle(self, whole: OffsetRange, fetched: Iterable[Run]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
         for messages in fetched:
@@ -118,7 +118,7 @@ class RangeHandler:
                 yield from _row_of_one(message, taken.failure)
             messages = messages[taken.end :]
 
-    def _through(self, messages: list[Message], begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
+    def _through(self, messages: Run, begin: int, tiling: Tiling) -> Generator[Row, None, bool]:
         """Handle some of the range's records; yields the rows of those that failed, and returns whether the partition
         halts.
         """
@@ -142,7 +142,7 @@ class RangeHandler:
             taken = self._take(called, following_offsets(called))
             tiling.handled(taken.done)
             failing, behind = called[taken.done : taken.end], messages[taken.end :]
-            messages = [message for message in behind if message.offset() not in taken.ahead]
+            messages = without(behind, taken.ahead) if taken.ahead else behind
             if taken.failure is not None and taken.failure.end is not End.DONE:
                 yield failing, taken.failure
             else:
@@ -401,8 +401,11 @@ class HandleRanges:
             hand.over()
         return found
 
-    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[list[Message]]:
-        fetched = self.file.reader().read(*ranges)
+    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
+        """Records of ranges of one handler, those of one that takes columns as columns."""
+        columns = self.file.settings().handler_of(ranges[0].topic).mode == "arrow"
+        reader = self.file.records() if columns else self.file.reader()
+        fetched: Iterator[Run] = reader.read(*ranges)
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
@@ -426,11 +429,14 @@ def _is_repeated() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def _without(
-    fetched: Iterator[list[Message]], done: Mapping[TopicPartition, Collection[int]]
-) -> Iterator[list[Message]]:
-    for messages in fetched:
-        if some := [each for each in messages if each.offset() not in done.get(_place(each), ())]:
+def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:
+    for run in fetched:
+        some: Run
+        if isinstance(run, Rows):
+            some = run.without(done.get(_place(run[0]), ()))
+        else:
+            some = [each for each in run if each.offset() not in done.get(_place(each), ())]
+        if some:
             yield some
 
 

@@ -180,6 +180,12 @@ class FailureSettings(Section):
         description="Some of handler.retry_topic_delays_ms, for these exceptions; none: not through retry topics.",
     )
     on_failure: OnFailure | None = Field(None, examples=["dead_letter"], description="As handler.on_failure.")
+    dead_letter_topic: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(
+        None,
+        examples=["orders.refused"],
+        json_schema_extra={"default": "as `dead_letters.topics`, `handler.dead_letter_topic` and `dead_letters.topic`"},
+        description="The dead-letter topic for these exceptions; it goes before all others, and must exist.",
+    )
 
 
 class FilterSettings(Section):
@@ -381,7 +387,8 @@ class HandlerSettings(Section):
         None,
         examples=["refunds.dead-letters"],
         json_schema_extra={"default": "as `dead_letters.topic`"},
-        description="The dead-letter topic of this handler; dead_letters.topics goes before it.",
+        description="The dead-letter topic of this handler; dead_letters.topics goes before it, and so does a rule's "
+        "own.",
     )
     handler_timeout_ms: Milliseconds | None = Field(
         None,
@@ -408,7 +415,13 @@ class HandlerSettings(Section):
     def makes_dead_letters(self) -> bool:
         """Whether some failure ends in the dead-letter topic."""
         ends = {self.on_failure, self.on_undecodable, self.on_expired, *(rule.on_failure for rule in self.failures)}
-        return "dead_letter" in ends or self.dead_letter_topic is not None
+        return "dead_letter" in ends or bool(self.own_dead_letter_topics)
+
+    @property
+    def own_dead_letter_topics(self) -> tuple[str, ...]:
+        """Dead-letter topics that the handler or one of its rules names."""
+        every = (self.dead_letter_topic, *(rule.dead_letter_topic for rule in self.failures))
+        return tuple(dict.fromkeys(topic for topic in every if topic is not None))
 
     @property
     def exception_names(self) -> tuple[str, ...]:
@@ -455,10 +468,15 @@ def topics_of(handlers: Any) -> list[Any]:
     return list(dict.fromkeys(topic for topics in named if isinstance(topics, list | tuple) for topic in topics))
 
 
+_RULES_OWN = frozenset({"exceptions", "dead_letter_topic"})
+"""Settings of a rule that it does not have from [handler]: a reason's topic goes before the handler's, but not before
+its."""
+
+
 def completed(rule: FailureSettings, handler: HandlerSettings) -> FailureSettings:
     """The rule with what it leaves out taken from [handler]."""
     own = {name: value for name, value in rule if value is not None}
-    inherited = {name: getattr(handler, name) for name in FailureSettings.model_fields if name != "exceptions"}
+    inherited = {name: getattr(handler, name) for name in FailureSettings.model_fields if name not in _RULES_OWN}
     return rule.model_copy(update={**inherited, **own})
 
 
@@ -521,8 +539,8 @@ DEAD_LETTER_RULES = (
     Rule(
         "dead_letters.topics",
         lambda s: not any(_consumed(topic, s) for topic in s.dead_letter_topics if topic != s.dead_letter_topic),
-        "one of them, or a handler's dead_letter_topic, is among group.topics (assign.partitions), too, so that its "
-        "letters would be consumed again and again; name another topic, or a pattern that leaves it out",
+        "one of them, or a dead_letter_topic of a handler or rule, is among group.topics (assign.partitions), too, so "
+        "that its letters would be consumed again and again; name another topic, or a pattern that leaves it out",
     ),
     Rule(
         "dead_letters.topic",

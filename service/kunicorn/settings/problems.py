@@ -17,7 +17,7 @@ _SECRET_WORDS = (
     *("password", "secret", "token", "credential", "private", "jaas", "oauthbearer"),
     *(".pem", "api_key", "apikey"),
 )
-_USERS_OWN = re.compile(r"handler(s\[\d+\])?\.options")
+_USERS_OWN = re.compile(r"handler(s\[\d+\])?\.options|otlp\.headers(\..*)?")
 _HANDLERS = "handlers"
 
 NO_VALUE = object()

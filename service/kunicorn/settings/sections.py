@@ -7,7 +7,7 @@ A setting that Kafka has keeps Kafka's name (`ConsumerConfig.java`), dots turned
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Strict, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -39,6 +39,7 @@ from kunicorn.settings.handler import (
     topics_of,
     without_topics,
 )
+from kunicorn.settings.otlp import OtlpSettings
 from kunicorn.settings.pipeline import PIPELINE_RULES, PipelineSettings, default_stream_group
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
@@ -265,6 +266,11 @@ class LogSettings(Section):
     )
 
 
+RECORD_KEY: Final = "messaging.kafka.message.key"
+BODY_SIZE: Final = "messaging.message.body.size"
+OptionalAttribute = Literal["messaging.kafka.message.key", "messaging.message.body.size"]
+
+
 class TracingSettings(Section):
     """Spans around the handler's calls, for OpenTelemetry, which the extra `tracing` installs."""
 
@@ -272,6 +278,12 @@ class TracingSettings(Section):
         False,
         description="Call the handler within a span for each record (batch), which goes on with the trace that the "
         "record's headers tell. The handler's setup says where spans go.",
+    )
+    optional_attributes: Annotated[tuple[OptionalAttribute, ...], Strict(False)] = Field(
+        (),
+        examples=[[RECORD_KEY]],
+        description="Attributes that spans of single records have only if they are named here: a record's key, which "
+        "may be somebody's name, and the size of its value.",
     )
 
 
@@ -296,6 +308,7 @@ class Settings(BaseSettings):
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     tracing: TracingSettings = Field(default_factory=TracingSettings)
+    otlp: OtlpSettings = Field(default_factory=OtlpSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @property
@@ -309,7 +322,7 @@ class Settings(BaseSettings):
     @property
     def dead_letter_topics(self) -> tuple[str, ...]:
         """That topic, and those of handlers and of reasons."""
-        own = (each.dead_letter_topic for each in self.every_handler)
+        own = (topic for each in self.every_handler for topic in each.own_dead_letter_topics)
         every = (self.dead_letter_topic, *own, *self.dead_letters.topics.values())
         return tuple(dict.fromkeys(topic for topic in every if topic is not None))
 
@@ -345,6 +358,15 @@ class Settings(BaseSettings):
     def retry_topics(self) -> dict[str, RetryTopic]:
         """Retry topics of all handlers, by name."""
         return {topic.name: topic for topic in named(self)}
+
+    def delay_ms_of(self, topic: str) -> int:
+        """How long after their timestamps that topic's records are handled at the earliest."""
+        if (retry := self.retry_topics.get(topic)) is not None:
+            return retry.delay_ms
+        try:
+            return self.handler_of(topic).delay_ms or 0
+        except LookupError:
+            return 0
 
     @property
     def subscribed_topics(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def file_content(file: str) -> SecretStr:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without kunicorn's secrets, for a process that runs the user's code."""
-    others = {variable_of("http", "token"), variable_of("schema_registry", "password")}
+    others = {variable_of("http", "token"), variable_of("schema_registry", "password"), variable_of("otlp", "headers")}
     secret = {*others, *(variable_of("kafka", name) for name in SECRETS)}
     return {name: value for name, value in environ.items() if name.upper() not in secret}
 

@@ -75,6 +75,7 @@ class SettingsInForce:
         """What may be shown of them: no secrets."""
         self._reread = reread
         self._keepers: frozenset[str] = frozenset()
+        self._delays_ms: dict[str, int] = {}
 
     @property
     def workers(self) -> WorkerSettings:
@@ -88,6 +89,12 @@ class SettingsInForce:
             handler.on_failure == "halt", handler.mode != "record", handler.handler_timeout_ms, handler.batch_max_ms
         )
 
+    def delay_ms(self, topic: str) -> int:
+        """How long after their timestamps that topic's records are handled at the earliest."""
+        if (found := self._delays_ms.get(topic)) is None:
+            found = self._delays_ms[topic] = self.settings.delay_ms_of(topic)
+        return found
+
     def keeps_offsets(self, topic: str) -> bool:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""
         return bool(self._keepers) and self.settings.handler_of(topic).entrypoint in self._keepers
@@ -98,7 +105,7 @@ class SettingsInForce:
 
     def replace(self, settings: Settings) -> None:
         """Put these in force. Caller: `Reloader`."""
-        self.settings, self.shown = settings, shown(settings)
+        self.settings, self.shown, self._delays_ms = settings, shown(settings), {}
         logs.adjust(settings.log.level, settings.log.format)
 
     def code_in_use(self, keepers: frozenset[str]) -> None:

@@ -21,6 +21,7 @@ from kunicorn.clients.config import token_request
 from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
+from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
 from kunicorn.settings import Settings
@@ -54,6 +55,7 @@ from kunicorn.supervisor.workforce import Blueprints, Workforce
 
 if TYPE_CHECKING:
     from kunicorn.observe.http import Server
+    from kunicorn.observe.otlp import OtlpExport
 
 
 _BEAT = 0.1
@@ -136,6 +138,7 @@ class Service:
         self._stopping = Stopping(source, settings.group, tasks.end, self._watchdog)
         self._snapshot = Snapshot(in_force, source, assignment, self._workforce, metrics.totals)
         self._http: Server | None = None
+        self._otlp: OtlpExport | None = None
 
     def _partitions(self) -> Assignment:
         settings, connections = self._settings, self._connections
@@ -177,6 +180,8 @@ class Service:
                 port = Port(self._settings.http)
                 await port.bind()
                 self._tasks.start(self._serve_http(port))
+            if self._settings.otlp.enabled:
+                self._tasks.start(self._export_metrics())
             await self._tasks.until_over(self._serve(), self._wind_up)
         except Exception as error:
             if error is not self._tasks.error:
@@ -192,12 +197,22 @@ class Service:
     async def _serve_http(self, port: Port) -> None:
         """Serve HTTP at that port, from the join on, or soon if there is none yet: the server is loaded while the
         coordinator waits for other members, and so delays no record."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SHOWN_WITHIN):
-                await self._source.requested.wait()
+        await self._joining()
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
+
+    async def _export_metrics(self) -> None:
+        """Export metrics by OTLP from the join on, for ever. Raises `ConfigError` without the extra."""
+        await self._joining()
+        self._otlp = await asyncio.to_thread(_otlp_export, self._settings, self._metrics, self.status)
+        await self._otlp.export_every()
+
+    async def _joining(self) -> None:
+        """Wait for the join, but not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SHOWN_WITHIN):
+                await self._source.requested.wait()
 
     def _actions(self) -> Actions:
         seeker = Seeker(self._settings, self._assignment, self._source.commits, self._connections.brokers)
@@ -246,6 +261,8 @@ class Service:
         await self._workforce.stop(grace)
         if clinging := await self._tasks.cancel(_CANCEL_SECONDS):
             log.error(f"tasks that do not let themselves be cancelled are left behind: {', '.join(clinging)}")
+        if self._otlp is not None:
+            await self._otlp.last()
         if self._http is not None:
             await self._http.stop()
         self._workforce.close()
@@ -289,6 +306,14 @@ def _connections(settings: Settings) -> Connections:
     tokens = Tokens(token_request(settings.kafka)) if settings.kafka.uses_tokens else None
     member = MemberState(instance_id=settings.group.group_instance_id)
     return Connections(settings, cluster_of(settings.kafka, tokens), member, tokens)
+
+
+def _otlp_export(settings: Settings, metrics: Metrics, status: Callable[[], Status]) -> OtlpExport:
+    """The export of metrics. Blocks for the imports. Raises `ConfigError` without the extra."""
+    otlp = otlp_module()
+    endpoint = otlp.Endpoint(settings.otlp)
+    export: OtlpExport = otlp.OtlpExport(settings.otlp, endpoint, metrics, status, settings.http.partition_metrics_max)
+    return export
 
 
 def _say_last(line: str) -> None:

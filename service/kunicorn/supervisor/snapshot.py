@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping
 
 from kunicorn import __version__
-from kunicorn.handler.config import RetryTopic
 from kunicorn.ipc import clock
 from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
@@ -69,7 +68,7 @@ class Snapshot:
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
             workers=tuple(_worker(slot, held.get(slot.number, []), now) for slot in pool.slots),
-            partitions=tuple(_partition(p, waits, settings.retry_topics, now) for _, p in sorted(table.items())),
+            partitions=tuple(_partition(p, waits, in_force.delay_ms(tp.topic), now) for tp, p in sorted(table.items())),
             totals=dict(self._totals),
             rates=self._workforce.rates.status(),
             acts=settings.http.acts,
@@ -107,13 +106,10 @@ def _worker(slot: WorkerSlot, held: Collection[Partition], now: float) -> Worker
     )
 
 
-def _partition(
-    partition: Partition, waits: Mapping[int, str], retry_topics: Mapping[str, RetryTopic], now: float
-) -> PartitionStatus:
-    """One partition in `/status`. `waits`: by grant, why a record of it waits."""
+def _partition(partition: Partition, waits: Mapping[int, str], waits_ms: int, now: float) -> PartitionStatus:
+    """One partition in `/status`. `waits`: by grant, why a record of it waits. `waits_ms`: each of its records waits so
+    long after its timestamp."""
     position = partition.position.offset if partition.position is not None else None
-    retry_topic = retry_topics.get(partition.tp.topic)
-    waits_ms = retry_topic.delay_ms if retry_topic is not None else 0
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
     hand = partition.reading.in_hand
@@ -137,9 +133,9 @@ def _partition(
 
 
 def lag_seconds(lag: int | None, timestamp_ms: int, waits_ms: int = 0) -> float | None:
-    """Age of the oldest unhandled record, which is of that time; in a retry topic, where it `waits_ms`, how long it
-    could have been handled already. None while it is unknown: for a few seconds where no worker has begun with the
-    partition, and where records carry no time."""
+    """Age of the oldest unhandled record, which is of that time; in a retry topic and with `delay_ms`, where it
+    `waits_ms`, how long it could have been handled already. None while it is unknown: for a few seconds where no worker
+    has begun with the partition, and where records carry no time."""
     if lag == 0:
         return 0.0
     if lag is None or timestamp_ms == NO_TIMESTAMP:

@@ -46,11 +46,13 @@ class Blueprints:
 
     def _configure(self, settings: Settings, worker: int, turn: int) -> Configure:
         tokens = self._connections.tokens
-        brokers = max(1, len(self._connections.cluster.metadata.brokers))
+        metadata = self._connections.cluster.metadata
+        brokers = max(1, len(metadata.brokers))
         transactional_id = self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
         token = tokens.latest if tokens is not None else None
         topics, share = self._connections.topics.subscribed(), self.rates.first_share()
-        return configure(settings, worker, topics, token, brokers, transactional_id, share=share)
+        known = metadata.cluster_id or ""
+        return configure(settings, worker, topics, token, brokers, transactional_id, share=share, cluster_id=known)
 
 
 class Workforce:

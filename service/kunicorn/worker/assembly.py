@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from kunicorn.handler.call import ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import HandlerConfig, ProducingTarget
 from kunicorn.handler.decode.forms import need_arrow
 from kunicorn.handler.encode.encoders import Encoder
+from kunicorn.handler.filter import OnFiltered
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outputs import gathering
@@ -51,7 +53,7 @@ from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, C
 from kunicorn.worker.executor import Executor, Returned
 from kunicorn.worker.executors import Executors
 from kunicorn.worker.failures import Failures, LetterBox, Observer
-from kunicorn.worker.gate import Gate, gate_of
+from kunicorn.worker.gate import Drop, Drops, Gate, gate_of, has_gate
 from kunicorn.worker.grants import Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.inline import InlineExecutor
@@ -59,6 +61,7 @@ from kunicorn.worker.loop import Loop
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
 from kunicorn.worker.produce.sender import Acknowledging, Outputs, Sender, SenderThreads, Startable
+from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
 from kunicorn.worker.progress import Interrupts, Slots
 from kunicorn.worker.stats import Counters
@@ -119,6 +122,8 @@ class _Senders:
         self._outbox = outbox
         self._table = table
         self.group_metadata = GroupMetadata()
+        traced = any(config.tracing is not None for config in given.configure.handlers)
+        self._telemetry = SendTelemetry(given.counters, traced=traced)
 
     def acknowledging(self, client: Mapping[str, Any], *, at_once: bool) -> Sequence[Sender]:
         """The sender that delivers at least once. `at_once`: its producer is made now."""
@@ -127,7 +132,7 @@ class _Senders:
         def make() -> Producer:
             return first.pop() if first else self._acknowledged(client)
 
-        return [Acknowledging(make, self._outbox, self._table, self._given.counters, often=at_once)]
+        return [Acknowledging(make, self._outbox, self._table, self._telemetry, often=at_once)]
 
     def transactional(self, target: ProducingTarget) -> Sequence[Sender]:
         """Those that deliver in transactions. Blocks until what a predecessor left open is ended, however long the
@@ -144,7 +149,7 @@ class _Senders:
             target.group,
             self._outbox,
             self._table,
-            given.counters,
+            self._telemetry,
             self.group_metadata,
             TransactionOrder(),
             given.report,
@@ -265,12 +270,12 @@ def assemble(
     Caller: the thread that will run the loop. Raises `CannotServe`.
     """
     given = _Given(configure, ledger, report, makers or Makers(), Login(configure.token), Counters())
-    handlings = _handlings(given)
+    handlings, drops = _handlings(given)
     modes = {each: config.mode for each, config in zip(handlings.every, configure.handlers, strict=True)}
     client, statistics = _connect(given, lambda topic: modes[handlings.of(topic)] == "arrow")
     slots = {
-        each: _slots(given, each.handler, config)
-        for each, config in zip(handlings.every, configure.handlers, strict=True)
+        each: _slots(given, each.handler, config, of_filters)
+        for each, config, of_filters in zip(handlings.every, configure.handlers, drops, strict=True)
     }
     executors = Executors({slots[each]: each.calls for each in handlings.every}, given.makers.wait)
     outbox = _outbox(configure)
@@ -322,11 +327,11 @@ def _sending(given: _Given, outbox: Outbox, table: Partitions) -> Sending:
     return sending
 
 
-def _slots(given: _Given, handler: Handler, config: HandlerConfig) -> Slots:
+def _slots(given: _Given, handler: Handler, config: HandlerConfig, drops: Drops) -> Slots:
     """Raises `CannotServe`."""
     most = concurrency(handler, config)
     try:
-        gate = gate_of(config, given.counters)
+        gate = gate_of(config, given.counters, drops)
     except ConfigError as error:
         raise _cannot_load(error) from error
     across = config.batching.batch_across_partitions
@@ -369,14 +374,26 @@ def _heeding(handler: Handler) -> Returned:
     return lambda flight, returned: check(returned)
 
 
-def _handlings(given: _Given) -> HandlerRegistry[Executor]:
-    """The handlers, preloaded or not, set up with their options. Raises `CannotServe`."""
+def _handlings(given: _Given) -> tuple[HandlerRegistry[Executor], Sequence[Drops]]:
+    """The handlers, preloaded or not, set up with their options, and what each one's filters tell its gate. Raises
+    `CannotServe`."""
     configure = given.configure
     worker = Worker(configure.worker, os.getpid(), configure.group, str(configure.client.get("client.id", "")))
 
-    def filtered(message: Message, name: str) -> None:
-        given.counters.count(c.FILTERED, 1, message.topic() or "", name)
-        given.makers.observer.filtered(message)
+    every: list[Drops] = []
+
+    def on_filtered(config: HandlerConfig) -> OnFiltered:
+        drops: Drops = deque()
+        every.append(drops)
+        tells_gate = has_gate(config)
+
+        def filtered(message: Message, name: str, *, saved: bool) -> None:
+            given.counters.count(c.FILTERED, 1, message.topic() or "", name)
+            given.makers.observer.filtered(message)
+            if tells_gate:
+                drops.append(Drop(message, saved))
+
+        return filtered
 
     made, yields = given.makers.handler, configure.producing is not None
     try:
@@ -385,9 +402,10 @@ def _handlings(given: _Given) -> HandlerRegistry[Executor]:
         def form(handler: Handler, config: HandlerConfig) -> Executor:
             return _executor(given, handler if encoder is None else encoder.around(handler), config)
 
-        return HandlerRegistry.set_up(configure.handlers, worker, form, made, yields=yields, on_filtered=filtered)
+        made_of = HandlerRegistry.set_up(configure.handlers, worker, form, made, yields=yields, on_filtered=on_filtered)
     except (HandlerLoadError, ConfigError) as error:
         raise _cannot_load(error) from error
+    return made_of, every
 
 
 def _encoder(given: _Given) -> Encoder | None:

@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from random import Random, random
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.columns.decoding import Decoder
-from kunicorn.fetch.fetcher import ANSWER_SECONDS, Fetcher
+from kunicorn.fetch.fetcher import Fetcher
+from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of, is_read_committed
 from kunicorn.fetch.queue import FetchQueue
-from kunicorn.fetch.requests import Limits
-from kunicorn.fetch.table import Fetching
 from kunicorn.kafka.auth import BearerToken, Sasl, Security
-from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.kafka.tls import Tls
 from kunicorn.positions import NO_EPOCH, Position, TopicPartition
@@ -31,14 +28,6 @@ from kunicorn.worker.client import Client, KnownTopics, Login
 from kunicorn.worker.fetch import Run, Taken
 
 Property = str | int | float | bool
-
-_CONNECT_SECONDS = 5.0
-_PARTITION_BYTES = 1024 * 1024
-"""librdkafka's max.partition.fetch.bytes."""
-_WAIT_MS = 500
-_MAX_UNPACKED = 256 * 1024 * 1024
-"""Bytes that one batch may unpack to. Brokers take a compressed one of a megabyte where nobody says otherwise."""
-_KBYTE = 1024
 
 
 @dataclass(slots=True)
@@ -164,30 +153,8 @@ def column_client(
     """The client, its fetcher begun. `properties` are those that librdkafka's consumer would get. Raises `ConfigError`
     where the compiled decoder is missing, or for files of TLS.
     """
-    made = decoder()
-    read_committed = properties["isolation.level"] == "read_committed"
-    security = _security(properties, login)
-
-    def cluster() -> Cluster:
-        return Cluster(
-            str(properties["bootstrap.servers"]).split(","),
-            client_id=str(properties["client.id"]),
-            security=security,
-            timeouts=Timeouts(request=ANSWER_SECONDS, connect=_CONNECT_SECONDS),
-            rng=Random(),
-        )
-
-    limits = Limits(
-        int(properties.get("fetch.wait.max.ms", _WAIT_MS)),
-        int(properties.get("fetch.min.bytes", 1)),
-        int(properties["fetch.max.bytes"]),
-        read_committed,
-        str(properties.get("client.rack", "")),
-    )
-    of_partition = int(properties.get("max.partition.fetch.bytes", _PARTITION_BYTES))
-    queue = FetchQueue(int(properties["queued.max.messages.kbytes"]) * _KBYTE)
-    decoding = made(read_committed=read_committed, max_unpacked=_MAX_UNPACKED)
-    fetcher = Fetcher(cluster, Fetching(of_partition, random), decoding, limits, queue)
+    made = decoder()(read_committed=is_read_committed(properties), max_unpacked=MAX_UNPACKED)
+    fetcher, queue = fetcher_of(properties, _security(properties, login), made)
     fetcher.start()
     consumer: Any = ColumnConsumer(fetcher, queue, as_columns)
     return ColumnClient(consumer, KnownTopics(consumer), login)

@@ -24,7 +24,7 @@ from kunicorn.handler.letter_styles import OWN
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.handler.record import Record
-from kunicorn.handler.retry import End, Policies, Reason, TryAgain, describe, reason_of
+from kunicorn.handler.retry import End, Policies, Reason, RetryPolicy, TryAgain, describe, reason_of
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
 from kunicorn.text import utc
 from kunicorn.worker.gate import CIRCUIT_BREAKER
@@ -76,9 +76,10 @@ class LetterBox:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Other topics, by the reason for which records are given up."""
 
-    def dead_letters(self, reason: Reason, own: str | None) -> Destination | None:
-        """Where records go that are given up for that reason. `own`: their handler's topic. None: there is none."""
-        topic = self.topics.get(reason) or own or self.topic
+    def dead_letters(self, reason: Reason, by_rule: str | None, own: str | None) -> Destination | None:
+        """Where records go that are given up for that reason. `by_rule`: the topic of the exception's rule; `own`: of
+        their handler. None: there is none."""
+        topic = by_rule or self.topics.get(reason) or own or self.topic
         return dead_letters(topic, self.headers) if topic is not None else None
 
     def put(self, flight: InFlight, given_up: GivenUp) -> None:
@@ -164,7 +165,7 @@ class Failures:
             self._end(attempt, _Ending(verdict, later.delay, cause, text, retries(later)), now)
             return
         reason = reason_of(error, flight.failures, policy.max_attempts)
-        self._end(attempt, _Ending(verdict, reason, cause, text, self._dead_letters(flight, reason)), now)
+        self._end(attempt, _Ending(verdict, reason, cause, text, self._dead_letters(flight, reason, policy)), now)
 
     def meet_poison(self, flight: InFlight, now: int) -> None:
         """End a record which killed earlier workers as its rule says, without the handler."""
@@ -225,10 +226,12 @@ class Failures:
         self._observer.ended(attempt.records, End.HALT)
         self._table.give_up(attempt, error)
 
-    def _dead_letters(self, flight: InFlight, reason: Reason) -> Destination | None:
+    def _dead_letters(self, flight: InFlight, reason: Reason, rule: RetryPolicy | None = None) -> Destination | None:
+        """Destination of records that are given up. `rule`: that of the exception, where there was one."""
         if self._letters is None:
             return None
-        return self._letters.dead_letters(reason, self._policies(flight.tp.topic).dead_letter_topic)
+        by_rule = rule.dead_letter_topic if rule is not None else None
+        return self._letters.dead_letters(reason, by_rule, self._policies(flight.tp.topic).dead_letter_topic)
 
     def _send_later(self, attempt: Attempt, error: LetterRefused, now: int) -> None:
         """Have records wait whose letters were refused; they are sent anew."""

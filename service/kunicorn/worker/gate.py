@@ -39,6 +39,18 @@ _NO_CALL = (Undecodable, NotDecodableYet, Expired)
 """The handler was not called: they say nothing of what it needs."""
 
 
+class Drop(NamedTuple):
+    """A record that a filter has dropped behind its start."""
+
+    message: Message
+    saved: bool
+    """No call was made for it."""
+
+
+Drops = deque[Drop]
+"""Those that the gate has not looked at yet. Written by the threads that call the handler."""
+
+
 class Held(NamedTuple):
     """Wait of records that were about to start, until so many nanoseconds of the clock."""
 
@@ -70,13 +82,19 @@ def _never() -> Circuit:
 class Gate:
     """The gate of one handler in one worker. Caller: any thread, also under the table's lock."""
 
-    def __init__(self, handler: str, circuit: Circuit | None, rate: RateLimit | None, counters: Counters) -> None:
+    def __init__(
+        self, handler: str, circuit: Circuit | None, rate: RateLimit | None, counters: Counters, drops: Drops
+    ) -> None:
         """`handler`: its entry point."""
         self._handler = handler
         circuit = circuit or _never()
         self._breaker, self._exceptions = circuit.breaker, circuit.exceptions
         self._rate = rate
         self._counters = counters
+        self._drops = drops
+        self._uncalled = 0
+        """Calls that will be told of and were none: filters dropped their records."""
+        self._probe_dropped = False
         self._lock = threading.Lock()
         self._probe: InFlight | None = None
         self._why = ""
@@ -86,6 +104,7 @@ class Gate:
     def room(self, now: int) -> int:
         """Number of records that may start now; 0: the gate is shut."""
         with self._lock:
+            self._settle(now)
             if not (room := self._room_of_circuit(now)) or self._rate is None:
                 return room
             return min(room, self._rate.room(now))
@@ -164,6 +183,7 @@ class Gate:
         None: what becomes of them is for others to say."""
         if isinstance(error, _NO_CALL):
             self.withdrawn(flight)
+            self.unused(flight.messages, now)
             return None
         counts = isinstance(error, self._exceptions)
         with self._lock:
@@ -176,17 +196,34 @@ class Gate:
         """Note that these records have left the handler's hands, and nothing was learnt by that."""
         with self._lock:
             if self._probe is flight:
-                self._probe = None
+                self._probe, self._probe_dropped = None, False
 
     def _ended(self, flight: InFlight, calls: int, error: BaseException | None, now: int) -> None:
+        self._settle(now)
         breaker, before = self._breaker, self._breaker.state
+        failures = 0 if error is None else 1
         if self._probe is flight:
-            self._probe = None
-            breaker.probed(now, failed=error is not None)
+            dropped = self._probe_dropped
+            self._probe, self._probe_dropped = None, False
+            if not dropped:
+                breaker.probed(now, failed=bool(failures))
         else:
-            breaker.called(calls, 0 if error is None else 1, now)
+            uncalled = min(self._uncalled, calls - failures)
+            self._uncalled -= uncalled
+            breaker.called(calls - uncalled, failures, now)
         if breaker.state is not before:
             self._tell(before, error, now)
+
+    def _settle(self, now: int) -> None:
+        """Give back what dropped records took, so that only what comes to the handler counts."""
+        while self._drops:
+            message, saved = self._drops.popleft()
+            if self._rate is not None:
+                self._rate.dropped(message, now, saved=saved)
+            if saved and self._probe is not None and _has(self._probe, message):
+                self._probe_dropped = True
+            elif saved:
+                self._uncalled += 1
 
     # -- for people ----------------------------------------------------------------------------------------------------
 
@@ -275,13 +312,25 @@ class Gates:
         return {slots: shut for slots, gate in self._of.items() if (shut := gate.shut(now)) is not None}
 
 
-def gate_of(config: HandlerConfig, counters: Counters) -> Gate | None:
-    """The handler's gate; None where its settings ask for none. Raises `ConfigError` for an exception class that does
-    not exist. Caller: after the handler's import.
+def _has(flight: InFlight, message: Message) -> bool:
+    offset, tp = message.offset() or 0, flight.tp
+    return (message.topic(), message.partition()) == (tp.topic, tp.partition) and flight.offset <= offset < flight.end
+
+
+def has_gate(config: HandlerConfig) -> bool:
+    """Whether its settings ask for a gate."""
+    return config.circuit_breaker is not None or config.rate_limit is not None
+
+
+def gate_of(config: HandlerConfig, counters: Counters, drops: Drops | None = None) -> Gate | None:
+    """The handler's gate; None where its settings ask for none. `drops`: what its filters tell of. Raises
+    `ConfigError` for an exception class that does not exist. Caller: after the handler's import.
     """
     circuit = _circuit_of(config)
     rate = rate_limit_of(config, now_ns())
-    return None if circuit is None and rate is None else Gate(config.entrypoint, circuit, rate, counters)
+    if not has_gate(config):
+        return None
+    return Gate(config.entrypoint, circuit, rate, counters, deque() if drops is None else drops)
 
 
 def _circuit_of(config: HandlerConfig) -> Circuit | None:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.outcome import error_type
 from kunicorn.handler.retry import timed_out
 from kunicorn.handler.rows import Run, before
 from kunicorn.ipc.clock import now_ns
@@ -181,7 +182,7 @@ class Loop:
                 uncalled = error is flight.refusal or error is flight.decided
                 calls, took = (0, 0) if uncalled else (1, now - flight.since_ns)
                 flight.decided = None
-                self._failures.meet(Attempt(flight, max(0, took), calls), failure, now)
+                self._failures.meet(Attempt(flight, max(0, took), calls, error_type(failure)), failure, now)
 
     def _interrupt_what_is_to_end(self) -> None:
         if self._deadline:

@@ -574,6 +574,11 @@ class Partitions:
         self._open[flight.tracker.grant].mirror.took(nanoseconds)
 
     def _count_failure(self, attempt: Attempt, *, retried: bool, failed: bool = True) -> None:
-        self._took(attempt.flight, 0, attempt.nanoseconds, attempt.calls)
-        if attempt.calls and failed:
-            self._counters.failed(attempt.flight.tp.topic, retried=retried)
+        flight, calls = attempt.flight, attempt.calls
+        if calls and attempt.error_type:
+            self._counters.called_in_vain(flight.tp.topic, attempt.error_type, attempt.nanoseconds, calls)
+            self._open[flight.tracker.grant].mirror.took(attempt.nanoseconds)
+        else:
+            self._took(flight, 0, attempt.nanoseconds, calls)
+        if calls and failed:
+            self._counters.failed(flight.tp.topic, retried=retried)

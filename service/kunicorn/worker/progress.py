@@ -112,6 +112,8 @@ class Attempt:
     """The time that the call took."""
     calls: int = 1
     """Calls of the handler that this counts for; 0 where there was none."""
+    error_type: str = ""
+    """What telemetry calls the error of these calls; empty where they ended with an outcome."""
 
     @property
     def records(self) -> Sequence[Message]:

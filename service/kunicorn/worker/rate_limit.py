@@ -59,6 +59,14 @@ class RateLimit:
             self._bucket.take(-len(messages), now)
             self._used -= len(messages)
 
+    def dropped(self, message: Message, now: int, *, saved: bool) -> None:
+        """Note a record that a filter has dropped behind its start: it takes none. `saved`: nor does its call."""
+        if not self._by_call:
+            self.unused((message,), now)
+        elif saved:
+            self._bucket.take(-1, now)
+            self._used -= 1
+
     def admitted(self, flight: InFlight, now: int) -> int:
         """Number of the flight's leading records that may start, which have their tokens from now on."""
         return len(flight.messages)

@@ -30,6 +30,11 @@ _BOUNDS_NS = tuple(round(bound * NANOSECONDS) for bound in c.PROCESS_SECONDS.buc
 _OF_EVERY_TOPIC = (c.FAILURES, c.RETRIES, c.SKIPPED, c.WAITS)
 """Told as 0 until it happens, so that an alert on a first time has a series to look at."""
 
+_MOST_ERROR_TYPES = 50
+_OTHER = "_OTHER"
+"""What OpenTelemetry's conventions call error types beyond so many: classes made at run time would be series for
+ever."""
+
 Series = tuple[Declared, tuple[str, ...]]
 """A metric, and the values of its labels in the order of the declaration."""
 
@@ -58,6 +63,7 @@ class Counters:
         self._counted: Counter[Series] = Counter()
         self._observed: dict[Series, _Observations] = {}
         self._calls: dict[str, _Calls] = {}
+        self._error_types: set[str] = set()
 
     @property
     def handled(self) -> int:
@@ -72,10 +78,15 @@ class Counters:
     def observe(self, declared: Declared, seconds: float, *labels: str) -> None:
         """Add one duration to a histogram."""
         with self._lock:
-            if (found := self._observed.get((declared, labels))) is None:
-                found = self._observed[declared, labels] = _Observations([0] * (len(declared.buckets) + 1))
-            found.buckets[bisect_left(declared.buckets, seconds)] += 1
-            found.seconds += seconds
+            self._observe((declared, labels), seconds, 1)
+
+    def _observe(self, series: Series, seconds: float, times: int) -> None:
+        """`times` durations that are equally long. Holds the lock."""
+        bounds = series[0].buckets
+        if (found := self._observed.get(series)) is None:
+            found = self._observed[series] = _Observations([0] * (len(bounds) + 1))
+        found.buckets[bisect_left(bounds, seconds)] += times
+        found.seconds += seconds * times
 
     def finished(self, topic: str, records: int, nanoseconds: int, calls: int) -> None:
         """`records` were handled by `calls` of the handler in `nanoseconds`; the calls count as equally long.
@@ -91,6 +102,14 @@ class Counters:
             if calls:
                 counts.buckets[bisect_left(_BOUNDS_NS, nanoseconds // calls)] += calls
             self._handled += records
+
+    def called_in_vain(self, topic: str, error_type: str, nanoseconds: int, calls: int) -> None:
+        """`calls` of the handler failed together, by this exception's class, after `nanoseconds`."""
+        with self._lock:
+            if error_type not in self._error_types and len(self._error_types) >= _MOST_ERROR_TYPES:
+                error_type = _OTHER
+            self._error_types.add(error_type)
+            self._observe((c.PROCESS_SECONDS, (topic, error_type)), nanoseconds / NANOSECONDS / calls, calls)
 
     def failed(self, topic: str, *, retried: bool) -> None:
         """Count a call that raised; `retried`: the handler will be called again."""
@@ -127,7 +146,7 @@ class Counters:
             for declared in _OF_EVERY_TOPIC:
                 counted[declared, (topic,)] += 0
             seconds = of_topic.nanoseconds / NANOSECONDS
-            observed[c.PROCESS_SECONDS, (topic,)] = _Observations(of_topic.buckets, seconds)
+            observed[c.PROCESS_SECONDS, (topic, "")] = _Observations(of_topic.buckets, seconds)
         return (
             [Counted(declared.name, list(labels), amount) for (declared, labels), amount in counted.items()],
             [Observed(of.name, list(labels), found.buckets, found.seconds) for (of, labels), found in observed.items()],

@@ -5,10 +5,13 @@ deserialisers.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
@@ -18,6 +21,7 @@ from tests.contract.decoding.shop_schemas import AVRO as ORDER
 from tests.contract.encoding.shop_models import TOTALS, ProtoTotal
 from tests.fakes.schema_registry import registry
 from tests.kafka import KafkaCluster
+from tests.system.handlers.encoding import LATE
 from tests.system.members import Members
 from tests.system.outputs import committed_records
 from tests.system.producing import committed_offsets, producer
@@ -75,6 +79,59 @@ def test_models_go_out_in_transactions_as_confluents_deserialisers_read_them_alt
         member.wait(consumed, "all inputs to be committed")
         assert member.stop() == 0, member.output()[-3000:]
         assert_read(client, kafka, topic)
+
+
+@pytest.mark.parametrize("delivery", ["transactions", "at_least_once"])
+def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_sent_twice(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path, delivery: str
+) -> None:
+    for name in (topic, f"{topic}.out", f"{topic}.late"):
+        kafka.create_topic(name, 1)
+    file = tmp_path / "schemas.json"
+    schema = json.dumps(TOTAL)
+    subjects = enumerate((f"{topic}.out-value", f"{topic}.late-value"), 1)
+    file.write_text(json.dumps({str(number): {"schema": schema, "subject": subject} for number, subject in subjects}))
+    sender: Any = producer(kafka.bootstrap)
+
+    def send(numbers: range) -> None:
+        for number in numbers:
+            sender.produce(topic, str(number))
+        assert sender.flush(60) == 0
+
+    def consumed() -> int:
+        return sum(committed_offsets(kafka.bootstrap, topic, topic, 1).values())
+
+    with registry(file) as url:
+        settings = {
+            # The first failure of a record's own would end in a hole.
+            "handler": {"max_attempts": 1, "on_failure": "skip", "retry_backoff_max_ms": 500},
+            "schema_registry": {"url": url},
+            "producing": {"delivery": delivery, "topic": f"{topic}.out", "value": "avro"},
+        }
+        handler = "tests.system.handlers.encoding:numbered"
+        member = members_of(kafka.bootstrap, topic, workers=1, entrypoint=handler, settings=settings).start()
+        send(range(LATE))
+        member.wait(lambda: consumed() >= LATE, "what the registry was there for to be committed")
+    send(range(LATE, RECORDS))
+    missed = "kunicorn_unencoded_outputs_total"
+    member.wait(lambda: f'{missed}{{group="{topic}",topic="{topic}.late",why="registry"}}' in member.get("/metrics")[1],
+                "the registry to be missed")  # fmt: skip
+    if delivery == "transactions":
+        # Its successor has no schema in memory, and meets the same wait.
+        os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+        died = 'kunicorn_worker_restarts_total{group="' + topic
+        member.wait(lambda: died in member.get("/metrics")[1], "the worker's death to be seen")
+    waits = f'kunicorn_partitions_waiting{{group="{topic}",waits_for="retry"}} 1'
+    member.wait(lambda: waits in member.get("/metrics")[1], "the partition to wait")
+    with registry(file, port=int(url.rpartition(":")[2])) as again:
+        assert again == url
+        member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed", 90)
+        assert member.stop() == 0, member.output()[-3000:]
+        reads: Any = AvroDeserializer(SchemaRegistryClient({"url": url}), conf=BY_TOPIC)
+        for name, numbers in (("out", range(LATE)), ("late", range(LATE, RECORDS))):
+            context = SerializationContext(f"{topic}.{name}", MessageField.VALUE)
+            found = [reads(each.value(), context) for each in committed_records(kafka.bootstrap, f"{topic}.{name}", 1)]
+            assert [each["id"] for each in found] == list(numbers)
 
 
 def assert_read(client: Any, kafka: KafkaCluster, topic: str) -> None:

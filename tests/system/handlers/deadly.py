@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kunicorn import Batch, Record, Send
-from kunicorn.worker.produce import sender, transactions
+from kunicorn.worker.produce import sender, telemetry, transactions
 
 DEADLY, LETTER, SOON = b"deadly", b"letter", b"soon"
 _KILLS = (b"made of deadly", LETTER)
@@ -27,7 +27,7 @@ _SECONDS = 0.001
 _put = sender.put
 
 
-def _put_or_die(producer: Any, outputs: Iterable[sender.Output], failed: Callable[..., None]) -> None:
+def _put_or_die(producer: Any, outputs: Iterable[telemetry.Output], failed: Callable[..., None]) -> None:
     every = list(outputs)
     if any(output.value in _KILLS for _, output in every):
         signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)

@@ -24,6 +24,16 @@ class Total:
     customer: str
 
 
+LATE = 50
+"""Records from this number on go to another topic, whose schema is asked for then."""
+
+
+def numbered(record: Record) -> Send:
+    """A model with the record's number."""
+    number = int(record.value or b"0")
+    return Send(f"{record.topic}.{'late' if number >= LATE else 'out'}", value=Total(number, f"customer {number}"))
+
+
 def total(order: Order, record: Record) -> Iterator[object]:
     """A model for the default topic, a Protobuf message made of a dict, and the record as it was."""
     yield Send(key={"id": order.id}, value=Total(order.id, order.by))

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from kunicorn import DeadLetter, Halt, Record, Skip
+from kunicorn import BatchError, DeadLetter, Halt, Record, Skip
 from kunicorn.allocator import is_loaded
 from kunicorn.commands.demo import audit as audited
 
@@ -23,6 +23,17 @@ def setup(options: dict[str, Any]) -> None:
 
 def nothing(record: Record) -> None:
     """As fast as a handler can be."""
+
+
+def no_column(batch: Any) -> None:
+    """As fast as a handler of columns can be."""
+
+
+def obedient_columns(batch: Any) -> Any:
+    """Skip the rows whose value asks for it; the others are handled."""
+    import pyarrow.compute as pc
+
+    return BatchError(outcomes=[(Skip("not needed"), pc.equal(batch.column("value"), b"skip"))])
 
 
 def obedient(record: Record) -> Any:

@@ -13,22 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.spark import Job
 from kunicorn.positions import OffsetRange
-from tests.kafka import KafkaCluster
 from tests.system.pipeline.desk import MASTER, Desk, reader
+from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
 ANEW = "was created anew"
-
-
-def recreate(kafka: KafkaCluster, topic: str, records: int) -> None:
-    """Another topic by that name, with so many records on its one partition."""
-    kafka.admin().delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
-    kafka.create_topic(topic)
-    produce(kafka.bootstrap, topic, records, value=b"new")
 
 
 def exported(lake: Path) -> list[tuple[int, bytes]]:

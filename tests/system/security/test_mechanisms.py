@@ -13,10 +13,16 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
+from kunicorn.clients.access import Access
+from kunicorn.clients.range_reader import RangeUnreadable
+from kunicorn.positions import OffsetRange
+from kunicorn.settings import Settings
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.handlers.tokens import unsigned
 from tests.system.members import leave
+from tests.system.producing import produce
 from tests.system.scene import Scene
 from tests.system.security import ways
 
@@ -51,6 +57,41 @@ def test_the_service_handles_records_over(secured: SecuredCluster, scene: SceneM
 )
 def test_our_own_fetcher_fetches_over(secured: SecuredCluster, scene: SceneMaker, way: str) -> None:
     handles_everything(scene({**ways.of(secured, way), "fetcher": "own"}))
+
+
+@pytest.mark.parametrize("way", ["TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_job_reads_ranges_as_columns_over(secured: SecuredCluster, topic: str, way: str) -> None:
+    secured.create_topic(topic)
+    for who in ("alice", "CN=client"):
+        secured.allow(who, (ResourceType.TOPIC, topic, AclOperation.READ))
+    produce(secured.bootstrap, topic, 100)
+    told = {
+        "kafka": ways.of(secured, way),
+        "group": {"id": topic, "topics": [topic]},
+        "handler": {"entrypoint": "x:y"},
+    }
+    reader = Access(Settings.model_validate(told)).columns()
+    try:
+        found = [message.offset() for rows in reader.read(OffsetRange(topic, 0, 0, 100)) for message in rows]
+    finally:
+        reader.close()
+    assert found == [*range(100)]
+
+
+def test_a_job_that_may_not_read_a_topic_is_told_which_right_it_lacks(secured: SecuredCluster, topic: str) -> None:
+    secured.create_topic(topic)
+    produce(secured.bootstrap, topic, 5)
+    told = {
+        "kafka": ways.of(secured, "PLAIN"),
+        "group": {"id": topic, "topics": [topic]},
+        "handler": {"entrypoint": "x:y"},
+    }
+    reader = Access(Settings.model_validate(told)).columns(patience=3.0)
+    try:
+        with pytest.raises(RangeUnreadable, match=f"{topic}.*READ"):
+            list(reader.read(OffsetRange(topic, 0, 0, 5)))
+    finally:
+        reader.close()
 
 
 def test_a_certificate_for_another_name_passes_where_names_are_not_compared_and_that_is_said(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,5 +66,11 @@ def test_a_stop_waits_for_no_record_whose_time_has_not_come(
     waiting = 'kunicorn_partitions_waiting{group="' + topic + '",waits_for="delay"} 1'
     member.wait(lambda: waiting in member.get("/metrics")[1], "the partition waits for its time", 60)
     assert "waits for its time" in str(member.status())
+    # Ages are looked for where a partition stands still.
+    member.wait(lambda: member.partitions()[0]["lag_seconds"] is not None, "the age to be known", 60)
+    assert (member.partitions()[0]["lag"], member.partitions()[0]["lag_seconds"]) == (1, 0.0)
+    asked = [sys.executable, "-m", "kunicorn", "lag", "--config", str(member.config), "--json"]
+    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(shown.stdout)["partitions"][0]["oldest_seconds"] == 0.0
     assert member.stop(within=30) == 0
     assert Audit(members.audit).check({TopicPartition(topic, 0): range(0)}).handled == 0

@@ -16,6 +16,19 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes.messaging_attributes import (
+    MESSAGING_BATCH_MESSAGE_COUNT,
+    MESSAGING_CLIENT_ID,
+    MESSAGING_DESTINATION_NAME,
+    MESSAGING_KAFKA_MESSAGE_KEY,
+    MESSAGING_KAFKA_MESSAGE_TOMBSTONE,
+    MESSAGING_MESSAGE_BODY_SIZE,
+    MESSAGING_OPERATION_NAME,
+    MESSAGING_OPERATION_TYPE,
+    MESSAGING_SYSTEM,
+)
+from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
+from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.trace import SpanKind, StatusCode
 
 from kunicorn.errors import HandlerLoadError
@@ -26,6 +39,7 @@ from kunicorn.handler.outcome import Send, Skip
 from kunicorn.handler.outputs import Outgoing, calls_sending
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
+from kunicorn.handler.tracing import SendSpans
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -48,9 +62,15 @@ def message(offset: int, value: bytes | None = b"1", headers: Any = ()) -> Messa
     return Message(topic="orders", partition=3, offset=offset, value=value, key=b"k", headers=list(headers))
 
 
-def call(handle: Callable[..., Any], *messages: Message, mode: str = "record", decoding: Decoding = JSON) -> None:
+def call(
+    handle: Callable[..., Any],
+    *messages: Message,
+    mode: str = "record",
+    decoding: Decoding = JSON,
+    tracing: Tracing = Tracing("shop"),  # noqa: B008 - it is frozen
+) -> None:
     is_async = inspect.iscoroutinefunction(handle)
-    calls = calls_of(Handler("x:y", handle, is_async), mode, decoding, Tracing("shop"))
+    calls = calls_of(Handler("x:y", handle, is_async), mode, decoding, tracing)
     cells = memoryview(array("q", [messages[0].offset() or 0]))
     with suppress(Exception):
         calls(messages, following_offsets(messages), cells, 0, [])
@@ -84,9 +104,58 @@ def test_each_record_has_a_span_that_goes_on_with_its_producers_trace(
         "messaging.destination.partition.id": "3",
         "messaging.consumer.group.name": "shop",
         "messaging.kafka.offset": 7,
-        "messaging.message.body.size": 1,
     }
-    assert second.parent is None
+    assert [f"{link.context.span_id:016x}" for link in first.links] == [SPAN]
+    assert (second.parent, second.links) == (None, ())
+    assert first.instrumentation_scope is not None
+    assert first.instrumentation_scope.schema_url == Schemas.V1_44_0.value
+
+
+def test_a_worker_tells_who_it_is_and_keys_and_sizes_are_told_where_they_are_asked_for(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    asked = Tracing("shop", "shop-worker-1", "cluster", with_key=True, with_size=True)
+    no_text = Message(topic="orders", partition=3, offset=8, value=b"1", key=b"\xff", headers=[])
+    call(see, message(7), no_text, tracing=asked)
+    first, second = spans()
+    assert first.attributes is not None
+    assert second.attributes is not None
+    assert first.attributes[MESSAGING_CLIENT_ID] == "shop-worker-1"
+    assert first.attributes["messaging.kafka.cluster.id"] == "cluster"
+    assert first.attributes[MESSAGING_KAFKA_MESSAGE_KEY] == "k"
+    assert first.attributes[MESSAGING_MESSAGE_BODY_SIZE] == 1
+    assert MESSAGING_KAFKA_MESSAGE_KEY not in second.attributes, "a key that is no text has no form beyond doubt"
+
+
+def test_what_is_sent_together_has_a_span_for_each_topic_with_links_to_what_was_created(
+    spans: Callable[[], tuple[ReadableSpan, ...]],
+) -> None:
+    outputs = sent(lambda record: [Send("a", value=b"1"), Send("a", value=None), Send("b", value=b"1")], message(7))
+    made = SendSpans([(output.topic, output.headers or []) for output in outputs])
+    made.end({("b", "NOT_ENOUGH_REPLICAS"): 1})
+    by_name = {span.name: span for span in spans() if not span.name.startswith("create")}
+    created = [span.context.span_id for span in spans() if span.name.startswith("create")]
+    assert by_name.keys() == {"process orders", "send a", "send b"}
+    a, b = by_name["send a"], by_name["send b"]
+    assert [link.context.span_id for link in (*a.links, *b.links)] == created
+    assert (a.kind, a.parent, a.status.status_code) == (SpanKind.CLIENT, None, StatusCode.UNSET)
+    assert a.attributes == {
+        MESSAGING_SYSTEM: "kafka",
+        MESSAGING_OPERATION_NAME: "send",
+        MESSAGING_OPERATION_TYPE: "send",
+        MESSAGING_DESTINATION_NAME: "a",
+        MESSAGING_BATCH_MESSAGE_COUNT: 2,
+    }
+    assert b.attributes is not None
+    assert (b.attributes[ERROR_TYPE], b.status.status_code) == ("NOT_ENOUGH_REPLICAS", StatusCode.ERROR)
+    tombstones = [span.attributes and span.attributes.get(MESSAGING_KAFKA_MESSAGE_TOMBSTONE) for span in spans()[:3]]
+    assert tombstones == [None, True, None]
+
+
+def test_with_nobody_who_collects_nothing_is_told_of_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: pytest.fail("a span was begun"))
+    SendSpans([("a", [])]).end({})
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"00-zero-one-02", None])
@@ -107,6 +176,7 @@ def test_a_batch_has_one_span_with_links_to_its_producers(spans: Callable[[], tu
     assert [f"{link.context.span_id:016x}" for link in span.links] == [SPAN, SPAN]
     assert span.attributes is not None
     assert span.attributes["messaging.batch.message_count"] == 3
+    assert "messaging.kafka.offset" not in span.attributes, "it is that of a single record"
 
 
 def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribute(
@@ -144,7 +214,7 @@ def test_with_nobody_who_collects_a_trace_goes_on_and_a_record_without_one_costs
         begun.append(name)
         return trace.NoOpTracer().start_span(name, **known)
 
-    monkeypatch.setattr(trace, "get_tracer", lambda *_: SimpleNamespace(start_span=start_span))
+    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: SimpleNamespace(start_span=start_span))
     seen: list[int] = []
 
     def note(record: Record) -> None:

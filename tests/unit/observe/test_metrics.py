@@ -55,7 +55,7 @@ def hear_durations(metrics: Metrics, seconds: float, *buckets: int) -> None:
     counts = [0] * (len(BOUNDS) + 1)
     for bucket in buckets:
         counts[bucket] += 1
-    observed = Observed(c.PROCESS_SECONDS.name, ["orders"], counts, seconds)
+    observed = Observed(c.PROCESS_SECONDS.name, ["orders", ""], counts, seconds)
     metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, observed=[observed]))
 
 

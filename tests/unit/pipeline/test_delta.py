@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipeline.export import DeltaLake, Form, NotCommitted
-from kunicorn.pipeline.lake_files import LakeFile
+from kunicorn.handler.columns import SCHEMA
+from kunicorn.pipeline.lake_files import LakeFile, partitioning
+from kunicorn.pipeline.lake_tables import DeltaLake, NotCommitted
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import TopicPartition
 
@@ -16,7 +17,7 @@ ENDS = {TopicPartition("orders", 0): 7}
 
 
 def lake(place: Path) -> DeltaLake:
-    made = DeltaLake(Directory(str(place)), Form(delta=True).schema)
+    made = DeltaLake(Directory(str(place)), SCHEMA, partitioning("day"))
     made.open()
     return made
 

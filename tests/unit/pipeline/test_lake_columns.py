@@ -14,9 +14,10 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.export import Form, NotExportable, form_asked
-from kunicorn.pipeline.lake_files import NO_DATE, day_of
+from kunicorn.pipeline.lake_columns import Asked, Form, NotExportable, form_asked
+from kunicorn.pipeline.lake_files import NO_DATE, by_day
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 
@@ -52,7 +53,7 @@ def opaque(raw: bytes) -> Any:
 def test_bytes_and_their_schema_stay_as_they_are() -> None:
     batch = Form().columns(PLAIN).batch(messages(b"\xff", None, b""))
     assert batch["value"].to_pylist() == [b"\xff", None, b""]
-    assert batch.schema == Form().schema
+    assert batch.schema == SCHEMA
 
 
 def test_text_is_a_string_and_an_empty_one_is_not_null() -> None:
@@ -126,8 +127,8 @@ def settings_of(*handlers: dict[str, Any]) -> Settings:
 
 def test_the_form_is_that_of_the_handlers_unless_the_command_line_says_another() -> None:
     settings = settings_of({"value": "json", "key": "text"}, {"value": "json", "key": "text"})
-    assert form_asked(settings, "parquet", None, None) == Form(False, "json", "text")
-    assert form_asked(settings, "delta", "bytes", None) == Form(True, "bytes", "text")
+    assert form_asked(settings, Asked()) == Form(False, "json", "text")
+    assert form_asked(settings, Asked("delta", "bytes")) == Form(True, "bytes", "text")
 
 
 @pytest.mark.parametrize(
@@ -144,12 +145,12 @@ def test_an_export_without_one_form_of_columns_is_refused(
     handlers: tuple[dict[str, Any], ...], asked: tuple[str, str | None, str | None], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
-        form_asked(settings_of(*handlers), *asked)
+        form_asked(settings_of(*handlers), Asked(*asked))
 
 
 def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> None:
     settings = settings_of({"value": "json"}, {"value": "text"})
-    assert form_asked(settings, "parquet", "bytes", None).value == "bytes"
+    assert form_asked(settings, Asked(value="bytes")).value == "bytes"
 
 
 @pytest.mark.parametrize(
@@ -164,4 +165,5 @@ def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> N
 )
 def test_a_time_that_no_calendar_has_is_no_day_and_no_error(timestamp: int, day: str) -> None:
     record = Message(topic="orders", partition=0, offset=0, value=b"", timestamp=(1, timestamp), headers=[])
-    assert day_of(record) == day
+    ((found, batch),) = by_day(records_batch([record]))
+    assert (found, batch.num_rows) == (f"date={day}", 1)

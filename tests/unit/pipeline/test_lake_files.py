@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.export import Form
-from kunicorn.pipeline.lake_files import Bounds, DayFiles
+from kunicorn.pipeline.lake_columns import Form
+from kunicorn.pipeline.lake_files import Bounds, PartitionedFiles
 from kunicorn.pipeline.storage import Directory
 
 COLUMNS = Form().columns(Decoding())
@@ -24,8 +24,8 @@ def record(offset: int, day: int, size: int) -> Message:
     return Message(topic="orders", partition=3, offset=offset, value=bytes(size), timestamp=(1, day * DAY_MS))
 
 
-def files_of(target: Path, bounds: Bounds = SMALL) -> DayFiles:
-    return DayFiles(Directory(str(target)), lambda day: f"date={day}/range.parquet", COLUMNS, bounds)
+def files_of(target: Path, bounds: Bounds = SMALL) -> PartitionedFiles:
+    return PartitionedFiles(Directory(str(target)), lambda part: f"{part}/range.parquet", COLUMNS, bounds=bounds)
 
 
 def test_memory_is_bounded_by_bytes_whatever_the_records_size_and_days(

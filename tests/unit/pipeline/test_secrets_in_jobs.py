@@ -10,7 +10,8 @@ from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, fingerprint, settings_file
-from kunicorn.pipeline.export import ExportRanges, Form
+from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.lake_columns import Form
 from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader, SourceOptions
 from kunicorn.pipeline.spark import spark_settings

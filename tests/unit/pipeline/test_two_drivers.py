@@ -23,7 +23,8 @@ from confluent_kafka import Message
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, rounds
-from kunicorn.pipeline.export import ExportRanges, Form, form_asked
+from kunicorn.pipeline.export import ExportRanges
+from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
 from kunicorn.pipeline.outcomes import Row, Tiling
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
@@ -320,7 +321,7 @@ def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
     world = world_of(seed)
     lake = Directory(str(world.directory / "lake"))
     file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), "parquet", None, None)
+    form = form_asked(world._settings(None), Asked())
     check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
     for orphan in world.orphans:
         orphan()

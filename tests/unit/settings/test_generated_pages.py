@@ -42,6 +42,7 @@ def test_the_example_file_loads_with_everything_uncommented_that_goes_together(t
             *SecuritySettings.model_fields,
             "token_file",
             "password_file",
+            "headers_file",
             "min_partitions",
             "concurrency",
             "header",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -176,3 +178,42 @@ def test_a_breaker_that_is_no_table_is_refused() -> None:
         ConfigError, match=r"handler.circuit_breaker = 5: not a table; write a table \[handler.circuit_br"
     ):
         harness(lambda record: None, circuit_breaker=5).run(record("a"))
+
+
+WANTED = {"name": "wanted", "on": "key", "exists": True}
+
+
+@pytest.mark.parametrize("kind", ["handle", "handle_async", "handle_batch"])
+def test_records_that_a_filter_drops_are_no_calls_and_no_probes(kind: str) -> None:
+    api = Api(away=5)
+    more = {"mode": "batch", "batch_max_records": 1} if kind == "handle_batch" else {}
+    # Of a hundred records before each one that comes to the handler none is a call that did not fail.
+    given = [record(str(number), key="k" if number % 100 == 99 else None) for number in range(500)]
+    breaker = {**BREAKER, "failure_share": 0.9}
+    run = harness(getattr(api, kind), circuit_breaker=breaker, filters=[WANTED], **more).run(*given)
+    assert [outcome for outcome in run.outcomes if outcome != "filtered"] == ["done"] * 5
+    assert run.dead_letters == []
+    times = [at for _, at in api.calls]
+    gaps = [(after - before) / MINUTE for before, after in pairwise(times[2:6])]
+    assert all(1 <= gap < 1.05 for gap in gaps), "opened by three calls, then probed"
+
+
+def test_a_dropped_record_in_the_probes_place_does_not_close_it() -> None:
+    asked: list[bytes | None] = []
+
+    def wanted(record: Record) -> bool:
+        # The record that opens it is dropped when it comes again.
+        asked.append(record.value)
+        return record.value != b"a" or asked.count(b"a") <= 3
+
+    api = Api(away=4)
+    sys.modules["wanted_once"] = SimpleNamespace(wanted=wanted)  # type: ignore[assignment]
+    try:
+        filters = [{"function": "wanted_once:wanted"}]
+        run = harness(api.handle, max_attempts=9, filters=filters).run(*map(record, "abc"))
+    finally:
+        del sys.modules["wanted_once"]
+    assert run.outcomes == ["filtered", "done", "done"]
+    values = [value for value, _ in api.calls]
+    assert values[:5] == [b"a", b"a", b"a", b"b", b"b"]
+    assert api.calls[4][1] - api.calls[3][1] >= MINUTE, "the probe that failed opened it again"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -118,6 +118,39 @@ def test_a_circuit_breaker_and_a_rate_limit_get_along() -> None:
     first, second, third, fourth, *rest = api.calls[None]
     assert (second - first, third - second, fourth - third) == pytest.approx((0.5, 10, 10), rel=0.05)
     assert spaced([time - rest[0] for time in rest], 0.5) or rest
+
+
+WANTED = {"name": "wanted", "on": "header:type", "one_of": ["order"]}
+
+
+def mixed(count: int) -> list[Any]:
+    """So many records for the handler, before each of them nine that a filter drops."""
+    return [
+        record(str(number), key="k", headers={"type": "order" if number % 10 == 9 else "test"})
+        for number in range(count * 10)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["handle", "handle_async", "handle_batch"])
+@pytest.mark.parametrize("limit", [RATE, {**RATE, "per": "key"}, {**RATE, "counts": "calls"}])
+def test_records_that_a_filter_drops_take_no_token(kind: str, limit: dict[str, Any]) -> None:
+    if kind == "handle_batch" and limit.get("per") == "key":
+        return
+    api = Api()
+    more: dict[str, Any] = {"mode": "batch", "batch_max_records": 5} if kind == "handle_batch" else {}
+    run = HandlerTest(getattr(api, kind), rate_limit=limit, filters=[WANTED], **more).run(*mixed(6))
+    assert Counter(run.outcomes) == {"filtered": 54, "done": 6}
+    (times,) = api.calls.values()
+    assert len(times) == 6
+    assert spaced(times, 0.5), times
+
+
+def test_a_record_that_cannot_be_decoded_takes_no_token() -> None:
+    api = Api()
+    given = [record("x") if number % 10 else record("1") for number in range(41)]
+    run = HandlerTest(api.handle, value="json", on_undecodable="skip", rate_limit=RATE).run(*given)
+    assert Counter(run.outcomes) == {"skipped": 36, "done": 5}
+    assert spaced(api.calls[None], 0.5)
 
 
 def test_a_revoke_finds_what_waits_undone() -> None:

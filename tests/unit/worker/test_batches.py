@@ -103,7 +103,7 @@ def test_a_chunks_time_is_shared_out_among_its_records() -> None:
     counters = Counters()
     counters.finished("t", 10, 10 * 2_000_000, 10)
     _, (calls,) = counters.take()
-    assert (calls.name, calls.labels) == (PROCESS_SECONDS.name, ["t"])
+    assert (calls.name, calls.labels) == (PROCESS_SECONDS.name, ["t", ""])
     assert calls.seconds == pytest.approx(0.02)
     assert calls.buckets[PROCESS_SECONDS.buckets.index(0.002_5)] == 10
     assert counters.take() == ([], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kunicorn import DeadLetter, Record
 from kunicorn.errors import ConfigError
 from kunicorn.handler.config import REASONS
 from kunicorn.handler.retry import Reason
+from kunicorn.settings.load import load_tables
 from kunicorn.testing import HandlerTest, record
 
 HANDLER = {"on_failure": "dead_letter", "max_attempts": 1, "max_age_ms": 3_600_000, "on_expired": "dead_letter"}
@@ -35,6 +37,29 @@ def test_the_reason_goes_before_the_handler_and_the_handler_before_the_service()
     assert run(given, TOPICS) == ["said", "all", "old"]
     assert run(given, TOPICS, dead_letter_topic="mine") == ["said", "mine", "old"]
     assert run(given, {}, dead_letter_topic="mine") == ["mine", "mine", "mine"]
+
+
+def test_the_exceptions_rule_goes_before_all_and_what_it_leaves_out_is_as_ever() -> None:
+    rule = {"exceptions": ["builtins.ValueError"], "dead_letter_topic": "by-rule"}
+    other = {"exceptions": ["builtins.KeyError"], "max_attempts": 1}
+    letters = {"topics": {"attempts": "tried", "handler": "said"}, "topic": "all"}
+    given = [record("said"), record("fails")]
+    assert run(given, letters, failures=[rule], dead_letter_topic="mine") == ["said", "by-rule"]
+    assert run(given, letters, failures=[other], dead_letter_topic="mine") == ["said", "tried"]
+    assert run(given, {}, failures=[{**other, "exceptions": ["builtins.ValueError"]}], dead_letter_topic="mine") == [
+        "mine",
+        "mine",
+    ]
+
+
+def test_a_rules_topic_is_among_those_that_have_to_exist_and_may_not_be_consumed() -> None:
+    rule = {"exceptions": ["builtins.ValueError"], "dead_letter_topic": "test"}
+    with pytest.raises(ConfigError, match="would be consumed again and again"):
+        run([record("a")], {}, failures=[rule])
+    handler = {"entrypoint": "shop:handle", "failures": [{**rule, "dead_letter_topic": "by-rule"}]}
+    group = {"id": "shop", "topics": ["orders"]}
+    tables = {"kafka": {"bootstrap_servers": ["127.0.0.1:9092"]}, "group": group, "handler": handler}
+    assert load_tables(Path("config.toml"), tables).dead_letter_topics == ("shop.dead-letters", "by-rule")
 
 
 def test_settings_know_every_reason() -> None:

@@ -18,6 +18,7 @@ from kunicorn.commands.check.trial import importable, set_up, tried
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.linux import IS_LINUX
 from kunicorn.observe import requests
+from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
 from kunicorn.settings import Settings
 
@@ -86,6 +87,14 @@ def _findings_of_start(settings: Settings, timeout: float, *, tries: bool) -> It
         yield _port(settings)
 
 
+def _otlp() -> Finding:
+    try:
+        otlp_module()
+    except ConfigError as error:
+        return Finding("otlp", str(error), ExitCode.CONFIGURATION)
+    return Finding("otlp", "what exports metrics is installed; the collector is not asked")
+
+
 def _port(settings: Settings) -> Finding:
     async def bound() -> None:
         port = Port(settings.http)
@@ -119,6 +128,8 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
             "without rights",
             warning=True,
         )
+    if settings.otlp.enabled:
+        yield _otlp()
     if not IS_LINUX:
         yield Finding("platform", "the service needs Linux: what is checked here is true of this machine", warning=True)
     for handler in settings.every_handler:

@@ -33,7 +33,9 @@ Deserialise = Callable[[bytes | None, Any], Any]
 
 
 def registered(name: str, part: Part, properties: Properties) -> Decoder:
-    """Decoder for "avro", "jsonschema" or "protobuf:package.module:Message". Raises `HandlerLoadError`."""
+    """Decoder for "avro", "avro:" and a reader schema as JSON, "jsonschema" or "protobuf:package.module:Message".
+    Raises `HandlerLoadError`.
+    """
     kind, _, detail = name.partition(":")
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
@@ -107,7 +109,8 @@ def _kept(kind: Any, properties: tuple[tuple[str, Any], ...]) -> Any:
 def _avro(client: Any, detail: str) -> Deserialise:
     from confluent_kafka.schema_registry.avro import AvroDeserializer
 
-    deserialise: Deserialise = AvroDeserializer(client, conf=_BY_TOPIC)
+    # With a reader schema, Avro's own rules make its fields of whatever a record was written with.
+    deserialise: Deserialise = AvroDeserializer(client, schema_str=detail or None, conf=_BY_TOPIC)
     return deserialise
 
 

@@ -205,7 +205,7 @@ class OffsetCommitter:
                 )
             except PeerError as error:
                 self._held_until = clock.now() + _HELD
-                self._note("unanswered", began)
+                self._note("unanswered", began, "unanswered")
                 log.warning(
                     f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
                 )
@@ -236,11 +236,11 @@ class OffsetCommitter:
         if worst == 0:
             self.last_ok_at = clock.now()
             self._held_until = float("-inf")
-            self._note(f"error {next(iter(given_up.values()))}" if given_up else "ok", began)
+            self._note_answer(next(iter(given_up.values()), 0), began)
             return _Outcome(complete=not (given_up or too_long), accepted=accepted, given_up=given_up)
         if worst in _UNDECIDED:
             self._held_until = clock.now() + _HELD
-        self._note(f"error {worst}", began)
+        self._note_answer(worst, began)
         self._target.commit_refused(worst)
         return _Outcome(complete=False, accepted=accepted, given_up=given_up)
 
@@ -268,10 +268,15 @@ class OffsetCommitter:
             "with less: a hand-over may repeat what is done ahead of it; the default of 4096 is enough"
         )
 
-    def _note(self, result: str, began: float) -> None:
+    def _note_answer(self, error: int, began: float) -> None:
+        self._note(f"error {error}" if error else "ok", began, fault(error).name if error else "")
+
+    def _note(self, result: str, began: float, error_type: str = "") -> None:
         self.last_result = result
         self._metrics.count(catalogue.COMMITS, result=result)
-        self._metrics.observe(catalogue.COMMIT_SECONDS, clock.now() - began)
+        seconds = clock.now() - began
+        self._metrics.observe(catalogue.COMMIT_SECONDS, seconds)
+        self._metrics.observe(catalogue.OPERATION_SECONDS, seconds, operation="commit", error_type=error_type)
 
 
 def _number_alone(metadata: str) -> str:

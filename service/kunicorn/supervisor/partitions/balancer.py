@@ -59,11 +59,11 @@ class Measured:
 class Measures:
     """The measures of all partitions. Runs on the loop; nothing blocks."""
 
-    def __init__(self, now: float, delayed: Collection[str] = ()) -> None:
-        """`delayed`: topics whose lag is not to be caught up with, since records wait there until they are due."""
+    def __init__(self, now: float, delay_ms: Callable[[str], int] = lambda _: 0) -> None:
+        """`delay_ms`: by topic. Lag is not to be caught up with where records wait until they are due."""
         self._looked_at = now
         self._elapsed = 0.0
-        self._delayed = frozenset(delayed)
+        self._delay_ms = delay_ms
         self._measured: dict[TopicPartition, Measured] = {}
 
     def begin(self, table: Collection[TopicPartition], now: float) -> None:
@@ -84,7 +84,7 @@ class Measures:
         for tp, partition in table.items():
             partition.measured(0.0)
             measured, worker = self._measured.get(tp), partition.worker
-            lag = _lag(partition) if tp.topic not in self._delayed else None
+            lag = _lag(partition) if not self._delay_ms(tp.topic) else None
             if measured is None or worker is None or not (measured.busy or lag):
                 continue
             cost = _cost(measured, costs.get(tp.topic, 0.0))
@@ -177,7 +177,7 @@ class Balancer:
         self._offsets = offsets
         self._in_force = in_force
         self._steady = steady
-        self._measures = Measures(clock.now(), in_force.settings.retry_topics.keys())
+        self._measures = Measures(clock.now(), in_force.delay_ms)
         self._past = Past()
         self._handled = 0
 

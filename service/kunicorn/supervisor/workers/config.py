@@ -23,15 +23,16 @@ def configure(
     brokers: int,
     transactional_id: str = "",
     share: float = 1.0,
+    cluster_id: str = "",
 ) -> Configure:
     """The first message of the worker of that number, in a cluster of so many brokers. `share`: of the rates that
-    workers have together. Raises `ConfigError`.
+    workers have together. `cluster_id`: empty where the brokers tell none. Raises `ConfigError`.
     """
     client_id = f"{settings.kafka.client_id}-worker-{worker}"
     return Configure(
         worker=worker,
         group=settings.group.id,
-        handlers=[_shared(config, share) for config in handler_configs(settings)],
+        handlers=[_traced(_shared(config, share), client_id, cluster_id) for config in handler_configs(settings)],
         client={**consumer_properties(settings, client_id, brokers), **_statistics(settings)},
         token=token,
         topics=list(topics),
@@ -48,6 +49,13 @@ def _shared(config: HandlerConfig, share: float) -> HandlerConfig:
     if config.rate_limit is None or not config.rate_limit.is_shared:
         return config
     return msgspec.structs.replace(config, rate_limit=config.rate_limit.shared(share))
+
+
+def _traced(config: HandlerConfig, client_id: str, cluster_id: str) -> HandlerConfig:
+    if config.tracing is None:
+        return config
+    tracing = msgspec.structs.replace(config.tracing, client_id=client_id, cluster_id=cluster_id)
+    return msgspec.structs.replace(config, tracing=tracing)
 
 
 def _statistics(settings: Settings) -> dict[str, int]:

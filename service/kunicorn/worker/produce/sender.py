@@ -21,11 +21,8 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -38,11 +35,10 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import NotToBeSent
 from kunicorn.handler.outputs import Outgoing, calls_sending, outputs_of, refuse_two_committers
 from kunicorn.librdkafka.errors import fault_of
-from kunicorn.observe import catalogue as c
 from kunicorn.worker.executor import Returned
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Outbox, OutputBatch
+from kunicorn.worker.produce.telemetry import Output, SendTelemetry
 from kunicorn.worker.progress import InFlight
-from kunicorn.worker.stats import Counters
 
 LARGEST_REPORT = 4096
 _SWITCH_SECONDS = 0.0005
@@ -163,15 +159,6 @@ def _die(text: str) -> None:
     os._exit(ExitCode.BUG)
 
 
-_OUTPUTS, _TOPIC = attrgetter("outputs"), attrgetter("topic")
-
-
-def count_sent(counters: Counters, entries: Iterable[Entry]) -> None:
-    """Count the outputs of these entries as sent."""
-    for topic, count in Counter(map(_TOPIC, chain.from_iterable(map(_OUTPUTS, entries)))).items():
-        counters.count(c.SENT, count, topic)
-
-
 HOPELESS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -238,10 +225,6 @@ BACKOFF = Backoff(first_seconds=0.15, longest_seconds=3.75, jitter=1 / 3)
 """Before outputs are sent again: 0.1 to 0.2 s at first, 2.5 to 5 s at last; half of it is chance."""
 
 
-Output = tuple[Entry, Outgoing]
-"""One output, and whose it is."""
-
-
 def outputs_in(entries: Iterable[Entry]) -> list[Output]:
     """Every output of these, in order."""
     return [(entry, output) for entry in entries for output in entry.outputs]
@@ -303,7 +286,7 @@ class Acknowledging:
         make: Callable[[], Producer],
         outbox: Outbox,
         table: DeliveryListener,
-        counters: Counters,
+        telemetry: SendTelemetry,
         *,
         often: bool = True,
     ) -> None:
@@ -313,7 +296,7 @@ class Acknowledging:
         self._producer: Producer | None = None
         self._outbox = outbox
         self._table = table
-        self._counters = counters
+        self._telemetry = telemetry
         self._failed: list[tuple[Output, KafkaError]] = []
 
     def deliver(self, batch: OutputBatch) -> None:
@@ -326,7 +309,7 @@ class Acknowledging:
             if left:
                 time.sleep(retries.failed())
         delivered = self._outbox.live(batch)
-        count_sent(self._counters, delivered)
+        self._telemetry.count_sent(delivered)
         self._table.delivered(reached(delivered))
         if rewound:
             self._table.rewind(rewound)
@@ -341,9 +324,11 @@ class Acknowledging:
         self._failed = []
         if self._producer is None:
             self._producer = self._make()
+        sending = self._telemetry.begun(outputs)
         put(self._producer, outputs, self._note)
         while self._producer.flush(_FLUSH_SECONDS):
             pass
+        sending.ended(self._failed)
         return self._failed
 
     def _note(self, output: Output, error: KafkaError) -> None:

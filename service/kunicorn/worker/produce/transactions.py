@@ -42,8 +42,8 @@ from kunicorn.worker.produce.outbox import (
     Turn,
     result_of,
 )
-from kunicorn.worker.produce.sender import BACKOFF, Fenced, Output, count_sent, outputs_in, put, reached, refusal
-from kunicorn.worker.stats import Counters
+from kunicorn.worker.produce.sender import BACKOFF, Fenced, outputs_in, put, reached, refusal
+from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
 
 def metadata_bytes(group: str, identity: CommitAs) -> bytes:
@@ -122,7 +122,7 @@ class Shared(NamedTuple):
     group: str
     outbox: Outbox
     table: Table
-    counters: Counters
+    telemetry: SendTelemetry
     group_metadata: GroupMetadata
     order: TransactionOrder
     tell: Callable[[FromWorker], None]
@@ -145,6 +145,7 @@ class Transactions:
         self._batch = OutputBatch([])
         self._live: Sequence[Entry] = ()
         self._failed: list[tuple[Output, KafkaError]] = []
+        self._sending: SendOperation | None = None
         self._rewound: dict[int, int] = {}
         """Refusals that this sender met, by origin; see `DeliveryListener.rewind`."""
         self._began_at = self._opened_at = 0.0
@@ -189,11 +190,11 @@ class Transactions:
                 f"its producer is of no use any more, a successor takes over: {self._why}. Fenced again and again: "
                 f"another member has the same producing.transactional_id_prefix; make it unique"
             )
-        counters, table = self._shared.counters, self._shared.table
+        telemetry, table = self._shared.telemetry, self._shared.table
         if self._live:
-            counters.count(c.TRANSACTIONS, 1, "committed")
-            counters.observe(c.TRANSACTION_SECONDS, time.monotonic() - self._began_at)
-            count_sent(counters, self._live)
+            telemetry.counters.count(c.TRANSACTIONS, 1, "committed")
+            telemetry.counters.observe(c.TRANSACTION_SECONDS, time.monotonic() - self._began_at)
+            telemetry.count_sent(self._live)
         table.delivered(reached(self._live))
         if self._rewound:
             table.rewind(self._rewound)
@@ -254,12 +255,15 @@ class Transactions:
 
     def _produce(self) -> Result:
         self._opened_at = time.monotonic()
-        put(self._producer, outputs_in(self._live), self._note)
+        outputs = outputs_in(self._live)
+        self._sending = self._shared.telemetry.begun(outputs)
+        put(self._producer, outputs, self._note)
         return Result.ABORTABLE if self._refuse() else Result.OK
 
     def _flush(self) -> Result:
         if self._producer.flush(_CALL_SECONDS):
             return Result.AGAIN
+        self._told_of_sending()
         return Result.ABORTABLE if self._refuse() or self._failed else Result.OK
 
     def _send_offsets(self) -> Result:
@@ -279,12 +283,18 @@ class Transactions:
 
     def _abort(self) -> Result:
         self._producer.abort_transaction(_CALL_SECONDS)
+        self._told_of_sending()
         self._refuse()
         self._close_window()
-        self._shared.counters.count(c.TRANSACTIONS, 1, "aborted")
+        self._shared.telemetry.counters.count(c.TRANSACTIONS, 1, "aborted")
         # Behind the last refusal: who begins anew from here on does so without what is refused.
         self._shared.order.aborted(self._batch)
         return Result.OK
+
+    def _told_of_sending(self) -> None:
+        if self._sending is not None:
+            self._sending.ended(self._failed)
+            self._sending = None
 
     def _note(self, output: Output, error: KafkaError) -> None:
         self._failed.append((output, error))

@@ -139,7 +139,7 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
     assert member.get("/livez")[0] == 200
     assert member.stop(within=20) == 0, "nothing is waited for"
     lag = said(member, "lag")
-    assert f"{retry} is a retry topic: its records wait 20s each" in lag
+    assert f"records of {retry} wait 20s for their time" in lag
     plan = said(member, "offsets", "reset", "--to-latest")
     assert f"retry topics stay where they are unless --topic names them: {retry}" in plan
     assert f"retries after 20s: {retry} (1 partition)" in said(member, "check")

@@ -31,6 +31,6 @@ def test_a_record_from_the_future_is_not_negative_lag() -> None:
     assert lag_seconds(5, ago(-3600)) == 0.0
 
 
-def test_in_a_retry_topic_it_counts_from_when_the_record_could_be_handled() -> None:
+def test_where_records_wait_for_their_time_it_counts_from_when_the_record_could_be_handled() -> None:
     assert lag_seconds(5, ago(90), waits_ms=60_000) == pytest.approx(30, abs=1)
     assert lag_seconds(5, ago(30), waits_ms=60_000) == 0.0

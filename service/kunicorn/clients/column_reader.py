@@ -1,0 +1,151 @@
+"""Reader of a range of offsets as columns, by our own fetcher: `RangeReader` without an object a record. Blocks.
+
+1. It keeps what `range_reader` says: a range ends by place, which is the next offset to fetch and counts markers,
+   aborted records and what compaction has taken; what is missing at the beginning is an error that names it.
+2. Records are asked for by the topic's id: if a topic is created anew while it is read, that is an error, and never the
+   other topic's records.
+3. The fetcher's thread fetches and decodes ahead, as much as its queue holds, while the caller works on what it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
+
+from kunicorn.clients.range_reader import (
+    GONE_REMEDY,
+    PATIENCE_SECONDS,
+    UNKNOWN_EDGES,
+    RangeUnreadable,
+    first_left,
+    gone,
+    silent,
+)
+from kunicorn.errors import PeerError, ServiceError
+from kunicorn.fetch.fetcher import Fetcher
+from kunicorn.fetch.queue import Fetched, FetchQueue
+from kunicorn.handler.rows import Rows, before
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.positions import NO_EPOCH, Edges, OffsetRange, TopicPartition
+
+_POLL_SECONDS = 0.2
+_ALL = 2**31
+BEHIND_DAMAGE = "none behind it is read"
+
+
+class ColumnReader:
+    """Reads ranges with one fetcher: one after the other, or several at once. Every method blocks."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        queue: FetchQueue,
+        edges: Callable[[TopicPartition], Edges],
+        patience: float = PATIENCE_SECONDS,
+        *,
+        passes_over_deleted: bool = False,
+    ) -> None:
+        """`fetcher` is begun, and this reader's alone; `queue` is what it fills.
+
+        `edges` asks the brokers for a log's edges, and raises a `ServiceError` where it cannot be had. The others are
+        as `RangeReader` has them.
+        """
+        self._fetcher, self._queue, self._ask = fetcher, queue, edges
+        self._patience = patience
+        self._passes_over_deleted = passes_over_deleted
+        self._numbers = count(1)
+
+    def read(self, *wanted: OffsetRange) -> Iterator[Rows]:
+        """Rows of the ranges, of one partition at a time; of each, in offset order. Raises `RangeUnreadable`, after
+        what came before it.
+
+        A partition is in one of the ranges at most.
+        """
+        reading = _Reading({each.tp: each for each in wanted if each.start < each.stop})
+        for tp, each in reading.left.items():
+            self._place(reading, tp, each.start)
+        try:
+            yield from self._until_the_end(reading)
+        finally:
+            for tp, number in reading.numbers.items():
+                self._remove(tp, number)
+            self._queue.take(_ALL, 0)
+
+    def close(self) -> None:
+        """End the fetcher."""
+        self._fetcher.close()
+
+    def _until_the_end(self, reading: _Reading) -> Iterator[Rows]:
+        heard = time.monotonic()
+        while reading.left:
+            for fetched in self._queue.take(1, _POLL_SECONDS):
+                tp = fetched.news.tp
+                wanted = reading.wanted(fetched)
+                if wanted is None:
+                    continue
+                if fetched.news.fault is None:
+                    # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
+                    heard = time.monotonic()
+                if fetched.rows is not None and (within := before(fetched.rows, wanted.stop)):
+                    assert isinstance(within, Rows)
+                    yield within
+                    heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
+                if fetched.news.next_offset >= wanted.stop:
+                    del reading.left[tp]
+                elif fetched.news.fault is not None:
+                    self._meet(reading, wanted, fetched)
+            if reading.left and time.monotonic() - heard > self._patience:
+                raise self._silent(next(iter(reading.left.values())))
+
+    def _meet(self, reading: _Reading, wanted: OffsetRange, fetched: Fetched) -> None:
+        """Go on behind what was deleted, where that is accepted. Raises `RangeUnreadable` for every other fault."""
+        at, fault = fetched.news.next_offset, fetched.news.fault
+        assert fault is not None
+        if fault.kind is not FailureKind.OUT_OF_RANGE:
+            raise RangeUnreadable(f"{wanted.tp} cannot be read: {fault.error}")
+        log = self._edges(wanted.tp)
+        if self._passes_over_deleted and (first := first_left(wanted, at, log)) is not None:
+            if first >= wanted.stop:
+                del reading.left[wanted.tp]
+            else:
+                self._place(reading, wanted.tp, first)
+            return
+        if 0 <= log.end < at:
+            raise silent(wanted, log, self._patience)
+        raise gone(wanted, at, log, GONE_REMEDY)
+
+    def _silent(self, wanted: OffsetRange) -> RangeUnreadable:
+        try:
+            return silent(wanted, self._ask(wanted.tp), self._patience)
+        except (ServiceError, PeerError) as error:
+            return RangeUnreadable(f"{wanted}: no record for {self._patience:g} s: {error}")
+
+    def _edges(self, tp: TopicPartition) -> Edges:
+        try:
+            return self._ask(tp)
+        except (ServiceError, PeerError):
+            return UNKNOWN_EDGES
+
+    def _place(self, reading: _Reading, tp: TopicPartition, offset: int) -> None:
+        number = reading.numbers[tp] = next(self._numbers)
+        stop = reading.left[tp].stop
+        self._fetcher.call(lambda table: table.place(tp, number, offset, NO_EPOCH, stop))
+
+    def _remove(self, tp: TopicPartition, number: int) -> None:
+        self._fetcher.call(lambda table: table.remove(tp, number))
+
+
+class _Reading:
+    """What one call of `read` still has to give out."""
+
+    def __init__(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        self.left = dict(ranges)
+        self.numbers: dict[TopicPartition, int] = {}
+        """Of each partition's placing: what was fetched for an earlier one does not count."""
+
+    def wanted(self, fetched: Fetched) -> OffsetRange | None:
+        """The range that this is of; None where it does not count."""
+        if self.numbers.get(fetched.news.tp) != fetched.news.number:
+            return None
+        return self.left.get(fetched.news.tp)

@@ -1,0 +1,58 @@
+"""A fetcher made of the properties that librdkafka's consumer would get: they mean the same to both.
+
+Small: whoever makes one has the properties and the security of a process of its own, a worker's or a job's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random, random
+
+from kunicorn.columns.decoding import Decoder
+from kunicorn.fetch.fetcher import ANSWER_SECONDS, Fetcher
+from kunicorn.fetch.queue import FetchQueue
+from kunicorn.fetch.requests import Limits
+from kunicorn.fetch.table import BEHIND_DAMAGE, Fetching
+from kunicorn.kafka.auth import Security
+from kunicorn.kafka.cluster import Cluster, Timeouts
+
+Properties = Mapping[str, str | int | float | bool]
+
+_CONNECT_SECONDS = 5.0
+_PARTITION_BYTES = 1024 * 1024
+"""librdkafka's max.partition.fetch.bytes."""
+_WAIT_MS = 500
+_KBYTE = 1024
+MAX_UNPACKED = 256 * 1024 * 1024
+"""Bytes that one batch may unpack to. Brokers take a compressed one of a megabyte where nobody says otherwise."""
+
+
+def is_read_committed(properties: Properties) -> bool:
+    """Whether records of aborted transactions are left out."""
+    return properties["isolation.level"] == "read_committed"
+
+
+def fetcher_of(
+    properties: Properties, security: Security, decoder: Decoder, behind_damage: str = BEHIND_DAMAGE
+) -> tuple[Fetcher, FetchQueue]:
+    """The fetcher, its thread not begun, and what it fills. `behind_damage` as `Fetching` has it."""
+
+    def cluster() -> Cluster:
+        return Cluster(
+            str(properties["bootstrap.servers"]).split(","),
+            client_id=str(properties["client.id"]),
+            security=security,
+            timeouts=Timeouts(request=ANSWER_SECONDS, connect=_CONNECT_SECONDS),
+            rng=Random(),
+        )
+
+    limits = Limits(
+        int(properties.get("fetch.wait.max.ms", _WAIT_MS)),
+        int(properties.get("fetch.min.bytes", 1)),
+        int(properties["fetch.max.bytes"]),
+        is_read_committed(properties),
+        str(properties.get("client.rack", "")),
+    )
+    of_partition = int(properties.get("max.partition.fetch.bytes", _PARTITION_BYTES))
+    queue = FetchQueue(int(properties["queued.max.messages.kbytes"]) * _KBYTE)
+    return Fetcher(cluster, Fetching(of_partition, random, behind_damage), decoder, limits, queue), queue

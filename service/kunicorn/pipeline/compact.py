@@ -1,0 +1,251 @@
+"""`kunicorn pipeline compact`: the small files of incremental exports made fewer and larger.
+
+1. A Parquet directory has no log that says which files count: so a merged file names its sources itself, in its
+   footer. It is there whole before they are deleted.
+2. A source that is still there, or there again, is covered: what a compaction that was killed has left, or a task that
+   ended too late has written once more. Compactions and exports remove such files first. So a kill at any moment loses
+   nothing, and what was doubled by it is not after the next command.
+3. Only files that the manifest counts are touched, never those of a round underway. A compaction is a version of the
+   manifest, so that of an export and a compaction at once, or of two compactions, the earlier one ends.
+4. In a Delta table the table's own log does all that, in one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.lake_files import OWN, log_name
+from kunicorn.pipeline.lake_tables import delta_table
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory, Manifest
+
+_NAME = re.compile(r"(?P<log>.+)-(?P<start>\d{20})-(?P<stop>\d{20})(?P<merged>-merged)?\.parquet")
+_SOURCES = b"kunicorn.sources"
+"""Key in the footer of a merged file: JSON, a list of its sources' names."""
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+_ROW_GROUP_ROWS = 100_000
+_ROWS = 16 * 1024
+"""Read at once."""
+
+
+class Piece(NamedTuple):
+    """One file of a lake."""
+
+    directory: str
+    log: str
+    """Topic, partition, and the topic's id, as file names have them."""
+    start: int
+    stop: int
+    merged: bool
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the directory."""
+        return f"{self.log}-{self.start:020}-{self.stop:020}{'-merged' if self.merged else ''}.parquet"
+
+    @property
+    def path(self) -> str:
+        """Its name below the target."""
+        return f"{self.directory}/{self.name}" if self.directory else self.name
+
+
+class Merge(NamedTuple):
+    """Files of one directory and log, in the order of their ranges, and the one that is to stand for them."""
+
+    sources: Sequence[Piece]
+    into: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction has done, or would do."""
+
+    files: int
+    """Before it, of those that may be merged."""
+    merged: int
+    """Files that are gone, or would be, as larger ones stand for them."""
+    made: int
+    covered: int
+    """Files removed, or to be removed, as another one has their records already."""
+    bytes: int
+    """Of the files that were merged."""
+    dry: bool = False
+
+    code = ExitCode.CLEAN
+
+    def as_json(self) -> dict[str, object]:
+        """For a program."""
+        return {
+            "files": self.files, "merged": self.merged, "made": self.made, "covered": self.covered, "bytes": self.bytes,
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        verb = "would become" if self.dry else "have become"
+        if self.covered:
+            removed = "would be removed" if self.dry else "were removed"
+            yield f"{self.covered:,} files {removed}: others have their records already"
+        if self.merged:
+            yield f"{self.merged:,} of {self.files:,} files {verb} {self.made:,} ({self.bytes / 1e6:,.1f} MB)"
+        else:
+            yield f"nothing to merge among {self.files:,} files"
+
+
+def pieces_of(sizes: Mapping[str, int]) -> list[Piece]:
+    """The files that an export has named, of these paths. Pure."""
+    found = []
+    for path, size in sizes.items():
+        directory, _, name = path.rpartition("/")
+        if (told := _NAME.fullmatch(name)) is not None:
+            merged = told["merged"] is not None
+            found.append(Piece(directory, told["log"], int(told["start"]), int(told["stop"]), merged, size))
+    return sorted(found)
+
+
+Sources = Mapping[Piece, frozenset[str]]
+"""Names of the files whose records a merged file has."""
+
+
+def covered(pieces: Iterable[Piece], sources: Sources) -> list[Piece]:
+    """The files whose records another one of their directory has, too. Pure."""
+    by_directory: dict[str, set[str]] = {}
+    for merged, names in sources.items():
+        # One that took the place of a source has its name among them.
+        by_directory.setdefault(merged.directory, set()).update(names - {merged.name})
+    return [each for each in pieces if each.name in by_directory.get(each.directory, ())]
+
+
+def merges(pieces: Iterable[Piece], target_bytes: int) -> list[Merge]:
+    """What is merged: neighbours, as many as come to the target at most, two or more. Pure."""
+    found = []
+    for _, group in groupby(sorted(pieces), key=lambda each: each[:2]):
+        some: list[Piece] = []
+        for each in [*group, None]:
+            if each is not None and sum(piece.size for piece in some) + each.size <= target_bytes:
+                some.append(each)
+                continue
+            if len(some) > 1:
+                size = sum(piece.size for piece in some)
+                stop = max(piece.stop for piece in some)
+                found.append(Merge(tuple(some), some[0]._replace(stop=stop, merged=True, size=size)))
+            some = [] if each is None else [each]
+    return found
+
+
+def settled(pieces: Iterable[Piece], state: RunState) -> list[Piece]:
+    """The files that no round will write again: what the manifest counts, and all of topics that are gone. Pure."""
+    ends = {
+        log_name(each.tp, state.topics.get(each.topic)): state.positions.get(each.tp, each.start)
+        for each in state.ranges
+    }
+    return [each for each in pieces if each.stop <= ends.get(each.log, each.stop)]
+
+
+def remove_covered(target: Directory, pieces: Sequence[Piece], sources: Sources) -> list[Piece]:
+    """Delete the files whose records another one has; those."""
+    found = covered(pieces, sources)
+    for each in found:
+        target.delete(each.path)
+    return found
+
+
+def sources_in(target: Directory, pieces: Iterable[Piece]) -> Sources:
+    """Sources of the merged files, by their footers. Raises `ConfigError`."""
+    found = {}
+    for each in pieces:
+        if each.merged:
+            told = (target.footer(each.path).metadata or {}).get(_SOURCES, b"[]")
+            found[each] = frozenset(json.loads(told))
+    return found
+
+
+def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
+    """Merge the files of an export to Parquet. Raises `ConfigError`, and `Overtaken` where an export or another
+    compaction has begun meanwhile. Blocks.
+    """
+    manifest = Manifest(target / OWN)
+    if (told := manifest.read()) is None:
+        raise ConfigError(f"{target.url} is no target of kunicorn pipeline export: it has no {OWN}/manifest-*.json")
+    state = RunState.from_json(told)
+    pieces = settled(pieces_of(target.sizes(".parquet")), state)
+    sources = sources_in(target, pieces)
+    if dry:
+        gone = covered(pieces, sources)
+    else:
+        # From here on whoever else works on the target finds out that it is overtaken.
+        manifest.write(told)
+        gone = remove_covered(target, pieces, sources)
+    left = [each for each in pieces if each not in gone]
+    planned = merges(left, target_bytes)
+    for each in () if dry else planned:
+        _merge(target, each, sources, manifest.check)
+    merged = sum(len(each.sources) for each in planned)
+    size = sum(piece.size for each in planned for piece in each.sources)
+    return Compacted(len(left), merged, len(planned), len(gone), size, dry)
+
+
+def _merge(target: Directory, merge: Merge, known: Sources, check: Callable[[], None]) -> None:
+    schema = target.footer(merge.sources[0].path).schema.to_arrow_schema().remove_metadata()
+    names = {each.name for each in merge.sources}.union(*(known.get(each, ()) for each in merge.sources))
+    told = schema.with_metadata({_SOURCES: json.dumps(sorted(names)).encode()})
+    with target.writing(merge.into.path) as stream:
+        with pq.ParquetWriter(stream, told, compression="zstd") as writer:
+            for rows in _row_groups(target, merge.sources, schema):
+                writer.write_table(rows)
+        check()
+    for source in merge.sources:
+        if source.path != merge.into.path:
+            target.delete(source.path)
+
+
+def _row_groups(target: Directory, sources: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.Table]:
+    rows: list[pa.RecordBatch] = []
+    for source in sources:
+        found = target.footer(source.path).schema.to_arrow_schema()
+        if not found.equals(schema):
+            raise ConfigError(
+                f"{target.url}/{source.path} has other columns than {sources[0].path}: it is not of the same export; "
+                f"move one of the two elsewhere"
+            )
+        for batch in target.batches(source.path, _ROWS):
+            rows.append(batch)
+            if sum(each.nbytes for each in rows) >= _ROW_GROUP_BYTES or sum(map(len, rows)) >= _ROW_GROUP_ROWS:
+                yield pa.Table.from_batches(rows)
+                rows = []
+    if rows:
+        yield pa.Table.from_batches(rows)
+
+
+def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
+    """Merge the files of a Delta table, by its own log. Files that count no more stay until VACUUM. Raises
+    `ConfigError`.
+    """
+    table = delta_table(target)
+    if dry:
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        small = Counter(row["path"].rpartition("/")[0] for row in files if row["size_bytes"] < target_bytes)
+        several = {directory: number for directory, number in small.items() if number > 1}
+        size = sum(row["size_bytes"] for row in files if row["path"].rpartition("/")[0] in several)
+        return Compacted(len(files), sum(several.values()), len(several), 0, size, dry)
+    told = table.optimize.compact(target_size=target_bytes)
+    removed = json.loads(told["filesRemoved"]).get("totalSize") or 0
+    return Compacted(told["totalConsideredFiles"], told["numFilesRemoved"], told["numFilesAdded"], 0, removed)
+
+
+def compact(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
+    """Merge the small files of an export's target, whatever its form. Raises `ConfigError`, `Overtaken`. Blocks."""
+    told = Manifest(target / OWN).read()
+    if told is not None and told.get("delta"):
+        return compact_delta(target, target_bytes, dry=dry)
+    return compact_files(target, target_bytes, dry=dry)

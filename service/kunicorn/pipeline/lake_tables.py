@@ -1,0 +1,134 @@
+"""Tables whose log says which of a lake's files count: Delta.
+
+1. A file counts once the table's log names it. Each attempt of a task has names of its own, so that a late one never
+   replaces what is committed; files that no transaction names are rubbish for the table's own clearing (VACUUM).
+2. A transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is accepted by
+   the format, so the number is looked up before: a round whose commit went through before a crash is not repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handler.extras import install_extra
+from kunicorn.pipeline.lake_files import LakeFile, Partitioning, values_in
+from kunicorn.pipeline.plan import as_json
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import Offsets
+
+
+class NotCommitted(ServiceError):
+    """The lake refuses a round, as when another export has committed it."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+APP_ID = "kunicorn-export"
+
+
+class DeltaLake:
+    """One Delta table. Every method blocks. Raises `ConfigError` where it is none, or deltalake is not installed."""
+
+    def __init__(self, target: Directory, schema: pa.Schema, partitioning: Partitioning) -> None:
+        """`schema`: of the files; the table has the columns of the partitioning besides."""
+        self._deltalake = _deltalake()
+        self._uri = target.url
+        self._by = list(partitioning.columns)
+        self._schema = pa.schema([*schema, *(pa.field(each, pa.string()) for each in self._by)])
+        self._table: Any = None
+
+    def open(self) -> None:
+        """Open the table, or make it."""
+        errors = self._deltalake.exceptions
+        try:
+            if self._deltalake.DeltaTable.is_deltatable(self._uri):
+                self._table = self._deltalake.DeltaTable(self._uri)
+            else:
+                self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
+        except (errors.DeltaError, OSError) as error:
+            raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
+        found = set(pa.schema(self._table.schema().to_arrow()).names)
+        if missing := [name for name in self._schema.names if name not in found]:
+            raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+
+    def rounds(self) -> int:
+        """Number of the last round that is committed; 0 before the first."""
+        self._table.update_incremental()
+        return int(self._table.transaction_version(APP_ID) or 0)
+
+    def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
+        """Add a round's files in one transaction, unless that has happened already."""
+        if self.rounds() >= number:
+            return
+        transaction, errors = self._deltalake.transaction, self._deltalake.exceptions
+        try:
+            self._table.create_write_transaction(
+                [self._added(each) for each in files],
+                mode="append",
+                schema=self._schema,
+                partition_by=self._by,
+                commit_properties=self._deltalake.CommitProperties(
+                    custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
+                    app_transactions=[transaction.Transaction(APP_ID, number)],
+                ),
+            )
+        except (errors.DeltaError, OSError) as error:
+            raise NotCommitted(
+                f"the Delta table {self._uri} does not take round {number}: {error}. Nothing of it is in the table; "
+                f"see whether another export writes there, then export again: it goes on where it ended"
+            ) from error
+
+    def _added(self, file: LakeFile) -> Any:
+        return self._deltalake.transaction.AddAction(
+            path=file.path,
+            size=file.size,
+            partition_values=values_in(file.path),
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=True,
+            stats=json.dumps(_delta_stats(file)),
+        )
+
+
+def _deltalake() -> Any:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ConfigError(f"deltalake is not installed: {install_extra('pipeline', 'delta')}") from error
+    return deltalake
+
+
+def delta_table(target: Directory) -> Any:
+    """The Delta table in there. Raises `ConfigError`."""
+    library = _deltalake()
+    try:
+        return library.DeltaTable(target.url)
+    except (library.exceptions.DeltaError, OSError) as error:
+        raise ConfigError(f"{target.url} cannot be used as a Delta table: {error}") from error
+
+
+def _delta_stats(file: LakeFile) -> dict[str, Any]:
+    """What an engine chooses files by, in the words of Delta's protocol."""
+    least, most, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    for name, (first, last, missing) in file.bounds.items():
+        nulls[name] = missing
+        if name != "timestamp":
+            least[name], most[name] = first, last
+        elif last <= _LAST_MICROSECOND:
+            # In milliseconds, as other writers have them: down and up, so that no record is behind them.
+            least[name], most[name] = _iso(first // 1000), _iso(-(-last // 1000))
+    return {"numRecords": file.records, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+_LAST_MICROSECOND = 253_402_300_799_000_000
+"""The last second of the year 9999: no calendar of an engine's goes on behind that."""
+
+
+def _iso(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03}Z"

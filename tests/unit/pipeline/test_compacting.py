@@ -1,0 +1,170 @@
+"""Small files of a lake that are merged: every record once in the end, wherever it is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kunicorn.errors import ConfigError
+from kunicorn.handler.config import Decoding
+from kunicorn.pipeline import compact as job
+from kunicorn.pipeline.compact import Piece, compact, covered, merges, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.export import _Known
+from kunicorn.pipeline.lake_columns import Form
+from kunicorn.pipeline.lake_files import PartitionedFiles, file_name
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory, Overtaken
+from kunicorn.positions import OffsetRange, TopicPartition
+
+DAY_MS = 86_400_000
+RECORDS, STEP = 60, 5
+TP = TopicPartition("orders", 0)
+
+
+def lake(place: Path, records: int = RECORDS) -> Directory:
+    """A lake of an export for each five records, over two days, of which all but the last one counts."""
+    target = Directory(str(place))
+    for start in range(0, records, STEP):
+        export(target, start, start + STEP)
+    whole = OffsetRange(*TP, 0, records)
+    state = RunState((whole,), {TP: records - STEP}, underway=(whole._replace(start=records - STEP),))
+    _Known(target, Form()).save(state)
+    return target
+
+
+def export(target: Directory, start: int, stop: int) -> None:
+    name = file_name(OffsetRange(*TP, start, stop), None)
+    with PartitionedFiles(target, lambda part: f"{part}/{name}", Form().columns(Decoding())) as files:
+        times = [(at % 2 + 1) * DAY_MS for at in range(start, stop)]
+        files.add(
+            [
+                Message(topic="orders", partition=0, offset=at, value=b"v", timestamp=(1, ms))
+                for at, ms in zip(range(start, stop), times, strict=True)
+            ]
+        )
+        files.close()
+
+
+def held(target: Directory) -> list[int]:
+    """Every offset that a reader of the directory finds."""
+    found = [pq.ParquetFile(f"{target.url}/{path}").read(["offset"]) for path in target.names(".parquet")]
+    return sorted(offset for table in found for offset in table["offset"].to_pylist())
+
+
+def test_neighbours_become_one_file_and_what_is_underway_is_left_alone(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    told = compact(target, 10**9, dry=True)
+    assert (told.files, told.merged, told.made) == (22, 22, 2)
+    assert len(target.names(".parquet")) == 24, "a dry run changes nothing"
+    compact(target, 10**9, dry=False)
+    assert len(target.names(".parquet")) == 4
+    assert held(target) == [*range(RECORDS)]
+    for path in target.names("-merged.parquet"):
+        offsets = pq.ParquetFile(f"{target.url}/{path}").read(["offset"])["offset"].to_pylist()
+        assert offsets == sorted(offsets), "in the log's order"
+    assert compact(target, 10**9, dry=False).merged == 0
+
+
+class Killed(Exception):
+    """In place of a process's end."""
+
+
+@pytest.mark.parametrize("step", range(30))
+def test_killed_at_any_step_every_record_is_there_once_after_the_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    target = lake(tmp_path)
+    left = step
+
+    def killing(called: Any) -> Any:
+        def call(self: Directory, *given: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+            return called(self, *given)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Directory, "delete", killing(Directory.delete))
+        patched.setattr(Directory, "batches", killing(Directory.batches))
+        with pytest.raises(Killed):
+            compact(target, 10**9, dry=False)
+    assert set(held(target)) == {*range(RECORDS)}, "nothing is lost"
+    if step % 2:
+        compact(target, 10**9, dry=False)
+    else:  # As an export does that goes on.
+        pieces = pieces_of(target.sizes(".parquet"))
+        remove_covered(target, pieces, sources_in(target, pieces))
+    assert held(target) == [*range(RECORDS)]
+
+
+def test_a_task_that_ends_too_late_doubles_nothing_for_longer_than_to_the_next_command(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    compact(target, 10**9, dry=False)
+    export(target, 10, 15)
+    assert len(held(target)) == RECORDS + 5
+    assert compact(target, 10**9, dry=False).covered == 2
+    assert held(target) == [*range(RECORDS)]
+
+
+def test_offsets_that_are_other_records_since_a_truncation_are_not_taken_for_covered(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    compact(target, 10**9, dry=False)
+    export(target, 40, 43)
+    told = compact(target, 10**9, dry=False)
+    assert (told.covered, told.merged) == (0, 4)
+    assert held(target) == sorted([*range(RECORDS), 40, 41, 42])
+    assert compact(target, 10**9, dry=False).covered == 0
+
+
+def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = lake(tmp_path)
+    merge = job._row_groups
+
+    def beside(*given: Any) -> Iterator[Any]:
+        yield from merge(*given)
+        other = _Known(target, Form())
+        other.save(other.read())
+
+    monkeypatch.setattr(job, "_row_groups", beside)
+    with pytest.raises(Overtaken):
+        compact(target, 10**9, dry=False)
+    assert target.names("-merged.parquet") == []
+    assert held(target) == [*range(RECORDS)]
+
+
+def test_a_directory_of_somebody_elses_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no target of kunicorn pipeline export"):
+        compact(Directory(str(tmp_path)), 10**9, dry=False)
+
+
+@given(st.lists(st.integers(1, 30), max_size=30), st.integers(1, 60))
+def test_merges_keep_the_order_and_the_target_size(sizes: list[int], target: int) -> None:
+    pieces = [Piece("date=x", "orders-0", at * 10, at * 10 + 10, False, size) for at, size in enumerate(sizes)]
+    planned = merges(pieces, target)
+    taken = [each for merge in planned for each in merge.sources]
+    assert taken == sorted(taken)
+    assert len(taken) == len(set(taken))
+    for merge in planned:
+        assert len(merge.sources) > 1
+        assert merge.into.size == sum(each.size for each in merge.sources) <= target
+        between = pieces[pieces.index(merge.sources[0]) : pieces.index(merge.sources[-1]) + 1]
+        assert list(merge.sources) == between, "nothing lies between two that are merged"
+
+
+def test_files_of_two_days_or_logs_are_never_merged_and_a_file_does_not_cover_itself() -> None:
+    pieces = [Piece(day, log, 0, 10, False, 1) for day in ("date=a", "date=b") for log in ("orders-0", "orders-1")]
+    assert merges(pieces, 100) == []
+    merged = pieces[0]._replace(merged=True)
+    assert covered([*pieces, merged], {merged: frozenset({pieces[0].name, merged.name})}) == [pieces[0]]
