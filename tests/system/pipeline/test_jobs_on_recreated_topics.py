@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.errors import ConfigError
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.spark import Job
-from kunicorn.positions import OffsetRange
 from tests.system.pipeline.desk import MASTER, Desk, reader
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce
@@ -60,14 +60,14 @@ def test_a_round_during_which_the_topic_is_created_anew_does_not_count(
 ) -> None:
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 100)
-    run = Job.run
+    ended = Job.ended
 
-    def run_then_recreate(self: Job, ranges: Sequence[OffsetRange], *more: Any) -> Any:
-        found = run(self, ranges, *more)
-        recreate(desk.kafka, desk.topic, 150)
+    def end_then_recreate(self: Job, seconds: float) -> list[Summary]:
+        if found := ended(self, seconds):
+            recreate(desk.kafka, desk.topic, 150)
         return found
 
-    monkeypatch.setattr(Job, "run", run_then_recreate)
+    monkeypatch.setattr(Job, "ended", end_then_recreate)
     arguments = [str(desk.directory / "lake")] if job == "export" else []
     with pytest.raises(ConfigError, match=f"{desk.topic} {ANEW} since the run began"):
         desk.said(job, *arguments, "--master", MASTER)

@@ -273,6 +273,7 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
         monkeypatch.setattr(rounds, "Job", lambda *_: world)
         monkeypatch.setattr(backfill, "check_installed", lambda: None)
         monkeypatch.setattr(backfill, "check_handlers", lambda settings: None)
+        monkeypatch.setattr(backfill, "at_once", lambda settings: 1)
         return world
 
     for name in ("read", "create", "delete", "names"):
