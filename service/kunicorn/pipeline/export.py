@@ -33,7 +33,7 @@ from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import WholeRounds
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
@@ -225,7 +225,10 @@ class _Known:
                 f"--to, --value, --key, --columns and --partition-by (handler.value and handler.key where --value and "
                 f"--key are left out), or name another directory"
             )
-        return RunState.from_json(told)
+        try:
+            return RunState.from_json(told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise unreadable(told, (self._target / OWN).url, error) from error
 
 
 def _shown(form: Form) -> str:

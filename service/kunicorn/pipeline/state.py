@@ -249,7 +249,7 @@ class RunState:
             seconds=told["seconds"],
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],
-            tiles=tuple(Tile(*each) for each in told["tiles"]),
+            tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None before 0.2: every range had a file.
             topics=told["topics"],
         )
 
@@ -372,7 +372,16 @@ def _read(told: Any, place: str) -> Run:
         state = RunState.from_json(told)
         return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{place} is no manifest of this version: {type(error).__name__}: {error}") from error
+        raise unreadable(told, place, error) from error
+
+
+def unreadable(told: Any, place: str, error: Exception) -> ConfigError:
+    """Error of a manifest that this version cannot go on with: who can, and what to do otherwise."""
+    by = told.get("kunicorn") if isinstance(told, dict) else None
+    return ConfigError(
+        f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "
+        f"{f'kunicorn {by}' if by else 'the version'} that wrote it, or begin anew under another name"
+    )
 
 
 def advanced(run: Run, state: RunState) -> Run:

@@ -41,6 +41,12 @@ def test_a_round_that_was_cut_off_is_begun_again_under_the_same_ranges() -> None
     assert again.waiting == [], "nothing else of these is begun beside them"
 
 
+def test_a_run_that_was_begun_before_there_were_tiles_goes_on() -> None:
+    begun = begun_of(NEW, 20)
+    told = {name: value for name, value in begun.as_json().items() if name != "tiles"}
+    assert RunState.from_json({**told, "last_busy": 1.0}) == begun
+
+
 def test_a_partition_moves_by_itself_once_all_its_pieces_have_ended() -> None:
     begun = begun_of(NEW, 20, 4)
     assert len(begun.underway) == 4
