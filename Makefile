@@ -30,7 +30,7 @@ JOBS ?= 4
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-pairs bench-pipeline bench-decoding bench-columns bench-differential bench-features bench-sharing
+.PHONY: bench-fetchers bench-pairs bench-pipeline bench-decoding bench-columns bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -205,6 +205,9 @@ bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's ow
 
 bench-decoding: venv  ## what decoding adds to a record, in half a minute
 	$(BIN)/python -m bench.decoding --write
+
+bench-fetchers: columns  ## a worker over librdkafka and over our own fetcher beside a bare loop
+	$(BIN)/python -m bench.fetchers --write
 
 bench-columns: columns  ## what decoding to columns costs a record, by codec, in a minute
 	$(BIN)/python -m bench.columns --write

@@ -78,15 +78,15 @@ def bare_rate(configure: Configure, topic: str, records: int) -> Rate:
     return Rate(*map(float, output.split()))
 
 
-def worker_rate(configure: Configure, topic: str, records: int) -> Rate:
+def worker_rate(configure: Configure, topic: str, records: int, partitions: int = PARTITIONS) -> Rate:
     """A worker, seen in its ledger from the first record on."""
     with ExitStack() as stack:
         worker = start_worker(stack, configure)
-        worker.start(topic, dict.fromkeys(range(PARTITIONS), 0))
-        while not (already := handled(worker)):
+        worker.start(topic, dict.fromkeys(range(partitions), 0))
+        while not (already := handled(worker, partitions)):
             time.sleep(0.001)
         began, used = time.perf_counter(), cpu_ns(worker.pid)
-        while handled(worker) < records:
+        while handled(worker, partitions) < records:
             time.sleep(0.005)
         left = records - already
         return Rate(left / (time.perf_counter() - began), (cpu_ns(worker.pid) - used) / left)
@@ -98,9 +98,9 @@ def cpu_ns(pid: int) -> int:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
-def handled(worker: WorkerProcess) -> int:
+def handled(worker: WorkerProcess, partitions: int = PARTITIONS) -> int:
     """Records that the ledger shows as consumed."""
-    return sum(max(0, worker.slot(grant).consumed.offset) for grant in range(1, PARTITIONS + 1))
+    return sum(max(0, worker.slot(grant).consumed.offset) for grant in range(1, partitions + 1))
 
 
 def start_worker(stack: ExitStack, configure: Configure) -> WorkerProcess:

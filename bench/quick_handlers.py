@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 from kunicorn import Batch, Record, Send
 
@@ -83,3 +84,15 @@ def wait(record: Record) -> None:
 async def wait_async(record: Record) -> None:
     """Likewise."""
     await asyncio.sleep(WAIT_SECONDS)
+
+
+def count_columns(batch: Any) -> None:
+    """Touch the values of a `pyarrow.RecordBatch`."""
+    len(batch.column("value"))
+
+
+def sum_column(batch: Any) -> None:
+    """Sum a number of what the values hold, by pyarrow's compute."""
+    import pyarrow.compute as pc
+
+    pc.sum(batch.column("data").field("id")).as_py()

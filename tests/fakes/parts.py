@@ -7,7 +7,7 @@ from typing import Any
 
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FromWorker
-from kunicorn.worker.client import Client, KnownTopics, Login
+from kunicorn.worker.client import KnownTopics, Librdkafka, Login
 from kunicorn.worker.grants import Parts, TableSettings
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters
@@ -32,4 +32,4 @@ def parts(
 ) -> Parts:
     """With counters that nobody reads."""
     settings = TableSettings(ahead_bytes, delays or {})
-    return Parts(Client(consumer, NoTopics(), Login(None)), ledger, Counters(), report, Interrupts(), settings)
+    return Parts(Librdkafka(consumer, NoTopics(), Login(None)), ledger, Counters(), report, Interrupts(), settings)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import time
+from functools import partial
 from typing import Any
 
+from tests.kafka.certificates import make_certificates
 from tests.kafka.secured import PASSWORDS
 from tests.kubernetes.brokers import SecuredBrokers
-from tests.kubernetes.lifecycle import wait_on_disk
+from tests.kubernetes.lifecycle import ON_DISK_WITHIN, wait_on_disk
 from tests.kubernetes.release import WITHIN, Release
 from tests.kubernetes.scene import Scene
+from tests.waiting import wait_until
 
 USER, NEXT_PASSWORD = "alice", "distinctive-tw1ce"
-LOGIN, TLS = "orders-kafka", "orders-kafka-tls"
+LOGIN, TLS, HTTP_TLS = "orders-kafka", "orders-kafka-tls", "orders-http-tls"
 
 
 def installed_with_login(scene: Scene, brokers: SecuredBrokers) -> Release:
@@ -74,6 +77,35 @@ def certificate_changed(scene: Scene) -> None:
     brokers.forbid("CN=client")
     scene.wait_handled_on(300)
     scene.wait_whole(2)
+
+
+def port_certificate_renewed(scene: Scene) -> None:
+    """The HTTP port speaks TLS with a certificate of a Secret, is probed, and shows the next one when the Secret
+    changes. No pod is restarted, and the commands in the pod believe both."""
+    (scene.directory / "http").mkdir()
+    made = make_certificates(scene.directory / "http", "unused")
+
+    def pair(name: str) -> dict[str, bytes]:
+        return {"tls.crt": made.certificate(name).read_bytes(), "tls.key": made.key(name).read_bytes()}
+
+    secret(scene, HTTP_TLS, pair("server"))
+    release = scene.installed({"auth": {"httpTls": {"existingSecret": HTTP_TLS}}})
+    pods = release.names()
+    began = time.monotonic()
+    secret(scene, HTTP_TLS, pair("misnamed"))
+    renewed = made.certificate("misnamed").read_text().split()
+    for pod in pods:
+        wait_until(partial(_shows, release, pod, renewed), f"the next certificate at {pod}", ON_DISK_WITHIN + WITHIN, 1)
+        release.execute(pod, "kunicorn", "status")
+    scene.notes.append(f"shown after {time.monotonic() - began:.0f} s")
+    scene.wait_whole(2)
+    assert release.names() == pods, "a pod was replaced"
+    assert release.restarts() == 0, "a container was restarted"
+
+
+def _shows(release: Release, pod: str, certificate: list[str]) -> bool:
+    look = "import ssl; print(ssl.get_server_certificate(('127.0.0.1', 9400)))"
+    return release.execute(pod, "python", "-c", look).split() == certificate
 
 
 def secret(scene: Scene, name: str, data: dict[str, bytes]) -> None:

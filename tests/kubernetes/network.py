@@ -19,6 +19,7 @@ def policed(scene: Scene) -> None:
             "networkPolicy": {
                 "enabled": True,
                 "brokers": {"ports": ports},
+                "ingressFrom": [{"namespaceSelector": {}}],
                 "extraEgress": [{"ports": [{"port": collector, "protocol": "TCP"}]}],
             }
         }

@@ -115,11 +115,17 @@ class Release:
     def status(self, pod: str) -> dict[str, Any]:
         """`/status` of a pod; empty where it does not answer."""
         try:
-            answer = self.cluster.server(f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9400/proxy/status")
+            port = f"https:{pod}:9400" if self._has_certificate else f"{pod}:9400"
+            answer = self.cluster.server(f"/api/v1/namespaces/{self.namespace}/pods/{port}/proxy/status")
         except Refused:
             return {}
         found: dict[str, Any] = json.loads(answer)
         return found
+
+    @property
+    def _has_certificate(self) -> bool:
+        """Whether its HTTP port speaks TLS."""
+        return bool(self.values.get("auth", {}).get("httpTls", {}).get("existingSecret"))
 
     def partitions(self, pods: int | None = None) -> int | None:
         """Partitions that run, where all pods are ready and their group is stable, and there are `pods` of them; None

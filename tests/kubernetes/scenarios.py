@@ -67,6 +67,9 @@ SCENARIOS: Mapping[str, Scenario] = {
         frozenset({Need.BROKERS}),
         secured=True,
     ),
+    "http-tls": Scenario(
+        "TLS on the HTTP port, its certificate changed in its Secret", credentials.port_certificate_renewed
+    ),
     "two-releases": Scenario("a second release in the namespace comes and goes", lifecycle.two_releases),
     "restricted": Scenario("restricted Pod Security enforced", lifecycle.restricted, labels=_RESTRICTED),
     "kunicorn": Scenario(

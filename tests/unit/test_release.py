@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kunicorn import __version__
 from kunicorn.handler.extras import install_extra
@@ -31,6 +33,19 @@ def test_the_package_and_the_chart_have_the_version_of_the_code() -> None:
     assert "version" in PROJECT["dynamic"]
     chart = (ROOT / "deploy/helm/Chart.yaml").read_text()
     assert re.findall(r'^(?:version|appVersion): "?([^"\n]*)"?$', chart, re.MULTILINE) == [__version__] * 2
+
+
+def test_the_charts_icon_is_the_status_pages_and_its_home_is_the_forges_to_tell() -> None:
+    chart = yaml.safe_load((ROOT / "deploy/helm/Chart.yaml").read_text())
+    kind, _, icon = chart["icon"].partition(";base64,")
+    assert kind == "data:image/svg+xml"
+    assert base64.b64decode(icon) == (ROOT / "service/kunicorn/observe/icon.svg").read_bytes()
+    assert "home" not in chart, "there is no public address yet"
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    script = next(
+        step["run"] for step in release["jobs"]["chart"]["steps"] if step.get("name") == "Where it is at home"
+    )
+    assert "deploy/helm/Chart.yaml" in script
 
 
 def test_no_version_is_written_into_the_dockerfile_by_hand() -> None:

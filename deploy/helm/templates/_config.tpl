@@ -8,6 +8,12 @@
 {{- $_ := set $http "token_file" (printf "/etc/kunicorn/http/%s" .tokenKey) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.auth.httpTls -}}
+{{- if .existingSecret -}}
+{{- $_ := set $http "tls_certificate_file" (printf "/etc/kunicorn/http-tls/%s" .certKey) -}}
+{{- $_ := set $http "tls_key_file" (printf "/etc/kunicorn/http-tls/%s" .keyKey) -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.auth.sasl -}}
 {{- if .existingSecret -}}
 {{- $_ := set $kafka "sasl_password_file" (printf "/etc/kunicorn/sasl/%s" .passwordKey) -}}
@@ -102,6 +108,20 @@
 {{- end -}}
 {{- end -}}
 
+{{/* How the port is asked: HTTP or HTTPS. */}}
+{{- define "kunicorn.scheme" -}}
+{{- ternary "HTTPS" "HTTP" (not (empty (dig "http" "tls_certificate_file" "" (include "kunicorn.effective" . | fromJson)))) -}}
+{{- end -}}
+
+{{/* The part of a monitor's endpoint that TLS asks for; empty without. `root` is the chart's context, `monitor` its values. */}}
+{{- define "kunicorn.scrapeTls" -}}
+{{- if eq (include "kunicorn.scheme" .root) "HTTPS" -}}
+scheme: https
+tlsConfig:
+  {{- .monitor.tlsConfig | default (dict "insecureSkipVerify" true) | toYaml | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
 {{/* Worker processes of one pod: workers.count, else the CPU limit rounded up, else 1. */}}
 {{- define "kunicorn.workersPerPod" -}}
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
@@ -168,7 +188,7 @@
 {{- if and .Values.memory.limited (not $limits.memory) -}}
 {{- $_ := set $limits "memory" $needed -}}
 {{- end -}}
-{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed) -}}
+{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- merge (dict "requests" $requests "limits" $limits) .Values.resources | toYaml -}}
 {{- end -}}
 

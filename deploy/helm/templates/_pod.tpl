@@ -53,13 +53,13 @@ spec:
         {{- toYaml . | nindent 8 }}
       {{- end }}
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.startup | nindent 8 }}
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.liveness | nindent 8 }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http, scheme: {{ include "kunicorn.scheme" . }}}
         {{- toYaml .Values.probes.readiness | nindent 8 }}
     {{- with .Values.extraContainers }}
     {{- toYaml . | nindent 4 }}
@@ -115,7 +115,7 @@ envFrom:
 {{- end }}
 resources:
   {{- if .resources }}
-  {{- toYaml .resources | nindent 2 }}
+  {{- merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit)) | toYaml | nindent 2 }}
   {{- else }}
   {{- include "kunicorn.resources" .root | nindent 2 }}
   {{- end }}

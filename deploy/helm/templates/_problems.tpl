@@ -79,6 +79,9 @@ config.http.port = {{ int $settings.http.port }} on {{ $settings.http.host }}: t
 auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it into the Secret {{ .existingSecret }} and name its key, or name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef
 {{- end }}
 {{- end }}
+{{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.ingressFrom) }}
+networkPolicy.ingressFrom: empty, so that nobody could ask for metrics; name Prometheus' namespace, or [{namespaceSelector: {}}] for everybody in the cluster
+{{- end }}
 {{- if and .Values.auth.schemaRegistry.existingSecret (not (dig "schema_registry" "url" "" $settings)) }}
 auth.schemaRegistry.existingSecret: a login for no registry, as config.schema_registry.url is not set; set it, or remove the Secret
 {{- end }}

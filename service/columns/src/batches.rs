@@ -168,6 +168,10 @@ impl<'a> Batch<'a> {
         self.attributes & TRANSACTIONAL != 0
     }
 
+    fn is_stamped(&self) -> bool {
+        self.attributes & LOG_APPEND_TIME != 0
+    }
+
     /// Add its records from that offset on to the columns: all of them, or none.
     pub fn add_rows(
         &self,
@@ -176,6 +180,7 @@ impl<'a> Batch<'a> {
         columns: &mut Columns,
     ) -> Result<(), Damage> {
         let mark = columns.mark();
+        columns.stamp(self.is_stamped());
         self.parse(unpacked, |offset, timestamp, record| {
             if offset >= from {
                 columns.add_row(offset, timestamp, record)
@@ -187,7 +192,6 @@ impl<'a> Batch<'a> {
             columns.truncate(mark);
             Damage::Record(reason)
         })?;
-        columns.stamp_rows(self.attributes & LOG_APPEND_TIME != 0);
         Ok(())
     }
 
@@ -222,7 +226,7 @@ impl<'a> Batch<'a> {
             let announced = i64::from(self.count);
             return Err(Unreadable::Items(announced, "records", reader.left()));
         }
-        let stamped = (self.attributes & LOG_APPEND_TIME != 0).then_some(self.max_timestamp);
+        let stamped = self.is_stamped().then_some(self.max_timestamp);
         let span = self.last_offset - self.base_offset;
         let mut before = -1;
         for _ in 0..self.count {

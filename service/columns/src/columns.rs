@@ -12,6 +12,7 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 
 use crate::batches::Record;
 use crate::reading::Unreadable;
+use crate::rows::{Stamps, Table};
 
 /// In place of a header's name that is not UTF-8, as `Record.headers` has it.
 const NO_TEXT: &[u8] = "\u{fffd}".as_bytes();
@@ -173,8 +174,9 @@ pub struct Columns {
     key: Strings,
     value: Strings,
     headers: Headers,
-    /// Kafka's types of the timestamps (`TimestampType.java`), where they are asked for.
-    kinds: Option<Vec<i32>>,
+    stamps: Stamps,
+    /// Whether each row says whose clock its timestamp is of.
+    timestamp_types: bool,
 }
 
 impl Columns {
@@ -191,7 +193,17 @@ impl Columns {
             key: Strings::new(),
             value: Strings::new(),
             headers: Headers::new(),
-            kinds: timestamp_types.then(Vec::new),
+            stamps: Vec::new(),
+            timestamp_types,
+        }
+    }
+
+    /// Say whether the broker has set the times of the rows that are added from now on.
+    pub fn stamp(&mut self, by_broker: bool) {
+        let rows = self.rows();
+        while self.stamps.pop_if(|(first, _)| *first >= rows).is_some() {}
+        if self.stamps.last().is_some_and(|(_, last)| *last) != by_broker {
+            self.stamps.push((rows, by_broker));
         }
     }
 
@@ -244,14 +256,6 @@ impl Columns {
         self.partition.resize(self.offset.len(), partition);
     }
 
-    /// Say of the rows that were added since the last call whose clock their timestamps are of.
-    pub fn stamp_rows(&mut self, by_broker: bool) {
-        let rows = self.rows();
-        if let Some(kinds) = &mut self.kinds {
-            kinds.resize(rows, i32::from(by_broker));
-        }
-    }
-
     /// Where the columns end now.
     pub fn mark(&self) -> Mark {
         Mark {
@@ -273,8 +277,14 @@ impl Columns {
         self.headers.truncate(&mark);
     }
 
-    /// The columns as an Arrow array of structures.
-    pub fn finish(self) -> Result<ArrayData, ArrowError> {
+    /// The columns, as an Arrow array of structures and to be looked at.
+    pub fn finish(mut self) -> Result<Table, ArrowError> {
+        let stamps = std::mem::take(&mut self.stamps);
+        let kinds = self.timestamp_types.then(|| kinds(&stamps, self.rows()));
+        Ok(Table::new(self.array(kinds)?, stamps))
+    }
+
+    fn array(self, kinds: Option<Vec<i32>>) -> Result<ArrayData, ArrowError> {
         let rows = self.rows();
         let mut names = Strings::new();
         for name in &self.names {
@@ -290,7 +300,7 @@ impl Columns {
             .nulls(self.timed.build())
             .add_buffer(Buffer::from_vec(self.timestamp))
             .build()?;
-        let row = ArrayData::builder(row_type(self.kinds.is_some()))
+        let row = ArrayData::builder(row_type(kinds.is_some()))
             .len(rows)
             .add_child_data(topic)
             .add_child_data(plain(
@@ -303,13 +313,26 @@ impl Columns {
             .add_child_data(self.key.finish(DataType::Binary)?)
             .add_child_data(self.value.finish(DataType::Binary)?)
             .add_child_data(self.headers.finish()?);
-        match self.kinds {
+        match kinds {
             Some(kinds) => row
                 .add_child_data(plain(DataType::Int32, rows, Buffer::from_vec(kinds))?)
                 .build(),
             None => row.build(),
         }
     }
+}
+
+/// Kafka's types of the timestamps, row by row (`TimestampType.java`). The last stamp may be of a batch that was taken
+/// away again.
+fn kinds(stamps: &Stamps, rows: usize) -> Vec<i32> {
+    let mut kinds = Vec::with_capacity(rows);
+    let mut by_broker = false;
+    for (first, next) in stamps {
+        kinds.resize(rows.min(*first), i32::from(by_broker));
+        by_broker = *next;
+    }
+    kinds.resize(rows, i32::from(by_broker));
+    kinds
 }
 
 fn plain(data_type: DataType, rows: usize, buffer: Buffer) -> Result<ArrayData, ArrowError> {
@@ -345,7 +368,7 @@ fn headers_type() -> DataType {
 }
 
 /// The columns' names, types, and whether there may be nulls.
-fn row_type(timestamp_types: bool) -> DataType {
+pub fn row_type(timestamp_types: bool) -> DataType {
     let mut columns = vec![
         Field::new("topic", topic_type(), false),
         Field::new("partition", DataType::Int32, false),

@@ -4,7 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_data::ArrayData;
 use arrow_schema::ArrowError;
 
 use crate::batches::{Batch, Damage, NoBatch};
@@ -13,6 +12,7 @@ use crate::columns::Columns;
 use crate::frames::{Aborted, FIRST_WITH_IDS, Frame, Leaders, NOTHING_SAID, PartitionFrame};
 use crate::frames::{Node, Watermarks};
 use crate::reading::Unreadable;
+use crate::rows::Table;
 
 /// Largest limit in bytes: a response's columns hold less than twice that, and their offsets have 32 bits.
 pub const MOST_UNPACKED: i64 = (1 << 30) - 1;
@@ -99,7 +99,7 @@ pub struct Decoded {
     /// Brokers.
     pub nodes: Vec<Node>,
     /// Rows of all parts; Arrow refuses nothing that `Columns` makes.
-    pub rows: Result<ArrayData, ArrowError>,
+    pub rows: Result<Table, ArrowError>,
     /// What goes on in the same body; 0 where all was decoded.
     pub more: usize,
 }

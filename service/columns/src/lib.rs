@@ -20,5 +20,7 @@ mod frames;
 mod python;
 #[forbid(unsafe_code)]
 mod reading;
+#[forbid(unsafe_code)]
+mod rows;
 
 pub use python::kunicorn_columns;

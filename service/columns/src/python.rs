@@ -1,19 +1,21 @@
 //! What Python sees.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use arrow_data::ArrayData;
 use arrow_data::ffi::FFI_ArrowArray;
 use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyString};
+use pyo3::types::{PyBytes, PyCapsule, PyIterator, PyList, PyRange, PySequence, PySlice, PyString};
 
 use crate::buffers::with_bytes;
+use crate::columns::row_type;
 use crate::decoder::{Decoded, MOST_UNPACKED};
 use crate::frames::{Node, VERSIONS};
-use crate::{decoder, frames};
+use crate::{decoder, frames, rows};
 
 create_exception!(
     kunicorn_columns,
@@ -83,9 +85,28 @@ impl Part {
     }
 }
 
-/// Rows of a response, by Arrow's PyCapsule interface.
-#[pyclass(frozen, module = "kunicorn_columns")]
-struct Rows(ArrayData);
+/// Rows that follow one another: a sequence of messages, and columns. None is copied when they are cut or joined.
+#[pyclass(frozen, sequence, module = "kunicorn_columns")]
+struct Rows(rows::Rows);
+
+impl Rows {
+    fn listed<'py, T>(
+        &self,
+        py: Python<'py>,
+        of: impl Fn(&Arc<rows::Table>, usize, i32) -> T,
+    ) -> PyResult<Bound<'py, PyList>>
+    where
+        T: IntoPyObject<'py>,
+    {
+        // Their number is said ahead, which the iterator over several tables cannot.
+        let mut each = self.0.each();
+        let known = (0..self.0.len()).map(|_| {
+            let (table, row, epoch) = each.next().expect("fewer rows than were counted");
+            of(table, row, epoch)
+        });
+        PyList::new(py, known)
+    }
+}
 
 #[pymethods]
 impl Rows {
@@ -98,16 +119,239 @@ impl Rows {
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
         // The interface lets a producer of one schema pass over what is asked for.
         drop(requested_schema);
-        let schema = FFI_ArrowSchema::try_from(self.0.data_type()).map_err(bug)?;
-        let array = FFI_ArrowArray::new(&self.0);
+        let array = match self.0.segments.as_slice() {
+            [] => ArrayData::new_empty(&row_type(self.0.timestamp_types)),
+            [one] => one.data(),
+            _ => {
+                return Err(PyValueError::new_err(
+                    "rows of several answers: take `batch`",
+                ));
+            }
+        };
+        let schema = FFI_ArrowSchema::try_from(array.data_type()).map_err(bug)?;
         Ok((
             PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
-            PyCapsule::new_with_value(py, array, c"arrow_array")?,
+            PyCapsule::new_with_value(py, FFI_ArrowArray::new(&array), c"arrow_array")?,
         ))
+    }
+
+    /// The columns as a `pyarrow.RecordBatch`; only rows of several answers are copied. Imports pyarrow.
+    #[getter]
+    fn batch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let pyarrow = py.import("pyarrow")?;
+        let batch_of = |rows: rows::Rows| pyarrow.call_method1("record_batch", (Rows(rows),));
+        if self.0.segments.len() < 2 {
+            return batch_of(self.0.clone());
+        }
+        let mut first = 0;
+        let mut parts = Vec::with_capacity(self.0.segments.len());
+        for each in &self.0.segments {
+            parts.push(batch_of(self.0.cut(first, each.rows, None))?);
+            first += each.rows;
+        }
+        pyarrow.call_method1("concat_batches", (parts,))
     }
 
     fn __len__(&self) -> usize {
         self.0.len()
+    }
+
+    fn __getitem__<'py>(&self, index: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = index.py();
+        let length = isize::try_from(self.0.len())?;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let cut = slice.indices(length)?;
+            if cut.step != 1 {
+                return Err(PyValueError::new_err("rows are cut into consecutive ones"));
+            }
+            // Python has brought both into the rows' bounds.
+            let first = usize::try_from(cut.start)?;
+            let found = self.0.cut(first, cut.slicelength, None);
+            return Ok(Bound::new(py, Rows(found))?.into_any());
+        }
+        let index: isize = index.extract()?;
+        let index = if index < 0 { index + length } else { index };
+        match usize::try_from(index) {
+            Ok(index) if index < self.0.len() => {
+                let (segment, row) = self.0.at(index);
+                let (table, epoch) = (Arc::clone(&segment.table), segment.epoch);
+                Ok(Bound::new(py, Message { table, row, epoch })?.into_any())
+            }
+            _ => Err(PyIndexError::new_err("rows index out of range")),
+        }
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.messages(py)?.try_iter()
+    }
+
+    /// So many rows from an index on, written in that leader epoch.
+    fn cut(&self, first: usize, rows: usize, epoch: i32) -> Self {
+        Self(self.0.cut(first, rows, Some(epoch)))
+    }
+
+    /// These, and behind them those of the others.
+    fn joined(&self, others: Vec<PyRef<'_, Rows>>) -> Self {
+        let mut found = self.0.clone();
+        for each in others {
+            found.extend(&each.0);
+        }
+        Self(found)
+    }
+
+    /// The rows but those at these offsets.
+    fn without(&self, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut passed = HashSet::new();
+        for each in offsets.try_iter()? {
+            passed.insert(each?.extract()?);
+        }
+        Ok(Self(self.0.without(&passed)))
+    }
+
+    /// One for each row, which reads what it is asked for.
+    fn messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let message = |table: &Arc<rows::Table>, row, epoch| Message {
+            table: Arc::clone(table),
+            row,
+            epoch,
+        };
+        self.listed(py, message)
+    }
+
+    /// All values.
+    fn values<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.listed(py, |table, row, _| {
+            table.value(row).map(|value| PyBytes::new(py, value))
+        })
+    }
+
+    /// All keys.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.listed(py, |table, row, _| {
+            table.key(row).map(|key| PyBytes::new(py, key))
+        })
+    }
+
+    /// All offsets, ascending; a range where there are no gaps.
+    fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let Some((first, last)) = self.0.ends() {
+            let rows = i64::try_from(self.0.len())?;
+            if last - first != rows - 1 {
+                return Ok(self
+                    .listed(py, |table, row, _| table.offset(row))?
+                    .into_any());
+            }
+            return Ok(
+                PyRange::new(py, isize::try_from(first)?, isize::try_from(last + 1)?)?.into_any(),
+            );
+        }
+        Ok(PyRange::new(py, 0, 0)?.into_any())
+    }
+
+    /// Offsets of the first and of the last row, of which there is one.
+    fn ends(&self) -> PyResult<(i64, i64)> {
+        self.0
+            .ends()
+            .ok_or_else(|| PyIndexError::new_err("no rows"))
+    }
+
+    /// Milliseconds since 1970; None where the producer has set none.
+    fn timestamps<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.listed(py, |table, row, _| {
+            Some(table.timestamp(row).0).filter(|time| *time >= 0)
+        })
+    }
+
+    /// Bytes of each value.
+    fn value_sizes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.listed(py, |table, row, _| table.value_size(row))
+    }
+
+    /// Bytes of all values.
+    fn value_bytes(&self) -> usize {
+        self.0.value_bytes()
+    }
+
+    /// Bytes of these rows in the columns.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+/// One row: what `confluent_kafka.Message` is asked for, read when it is asked for.
+#[pyclass(frozen, module = "kunicorn_columns")]
+struct Message {
+    table: Arc<rows::Table>,
+    row: usize,
+    epoch: i32,
+}
+
+/// `TIMESTAMP_CREATE_TIME` and `TIMESTAMP_LOG_APPEND_TIME` of confluent-kafka.
+const BY_PRODUCER: i32 = 1;
+const BY_BROKER: i32 = 2;
+
+#[pymethods]
+impl Message {
+    fn topic<'py>(&self, py: Python<'py>) -> Bound<'py, PyString> {
+        PyString::intern(py, self.table.topic(self.row))
+    }
+
+    fn partition(&self) -> i32 {
+        self.table.partition(self.row)
+    }
+
+    fn offset(&self) -> i64 {
+        self.table.offset(self.row)
+    }
+
+    fn key<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.table.key(self.row).map(|key| PyBytes::new(py, key))
+    }
+
+    fn value<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.table
+            .value(self.row)
+            .map(|value| PyBytes::new(py, value))
+    }
+
+    /// Its kind, and milliseconds since 1970; negative where the producer has set none.
+    fn timestamp(&self) -> (i32, i64) {
+        let (time, by_broker) = self.table.timestamp(self.row);
+        (if by_broker { BY_BROKER } else { BY_PRODUCER }, time)
+    }
+
+    /// Names and values; None where there are none.
+    fn headers<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let Some(headers) = self.table.headers(self.row) else {
+            return Ok(None);
+        };
+        let found = PyList::empty(py);
+        for (name, value) in headers {
+            found.append((name, value.map(|value| PyBytes::new(py, value))))?;
+        }
+        Ok(Some(found))
+    }
+
+    fn leader_epoch(&self) -> Option<i32> {
+        (self.epoch >= 0).then_some(self.epoch)
+    }
+
+    /// None: a row is no error.
+    fn error(&self) -> Option<i32> {
+        None
+    }
+
+    /// Bytes of the value.
+    fn __len__(&self) -> usize {
+        self.table.value_size(self.row)
+    }
+
+    fn __repr__(&self) -> String {
+        // The value stays out: messages end up in logs.
+        let table = &self.table;
+        let (topic, partition) = (table.topic(self.row), table.partition(self.row));
+        format!("<Message {topic}-{partition}@{}>", table.offset(self.row))
     }
 }
 
@@ -202,7 +446,7 @@ fn response(py: Python<'_>, decoded: Decoded) -> PyResult<Response> {
         session_id: decoded.session_id,
         partitions: partitions.into_pyobject(py)?.unbind(),
         nodes: decoded.nodes,
-        rows: Py::new(py, Rows(decoded.rows.map_err(bug)?))?,
+        rows: Py::new(py, Rows(rows::Rows::of(decoded.rows.map_err(bug)?)))?,
         more: decoded.more,
     })
 }
@@ -222,6 +466,8 @@ pub fn kunicorn_columns(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?;
     module.add_class::<Part>()?;
     module.add_class::<Rows>()?;
+    PySequence::register::<Rows>(module.py())?;
+    module.add_class::<Message>()?;
     module.add_class::<Response>()?;
     module.add_class::<Decoder>()
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
+from typing import Any
 
 from kunicorn.clients.range_reader import (
     GONE_REMEDY,
@@ -25,12 +26,12 @@ from kunicorn.clients.range_reader import (
 from kunicorn.errors import PeerError, ServiceError
 from kunicorn.fetch.fetcher import Fetcher
 from kunicorn.fetch.queue import Fetched, FetchQueue
-from kunicorn.handler.rows import Rows, before
+from kunicorn.handler.messages import Run
+from kunicorn.handler.rows import before
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import NO_EPOCH, Edges, OffsetRange, TopicPartition
 
 _POLL_SECONDS = 0.2
-_ALL = 2**31
 BEHIND_DAMAGE = "none behind it is read"
 
 
@@ -56,7 +57,7 @@ class ColumnReader:
         self._passes_over_deleted = passes_over_deleted
         self._numbers = count(1)
 
-    def read(self, *wanted: OffsetRange) -> Iterator[Rows]:
+    def read(self, *wanted: OffsetRange) -> Iterator[Run]:
         """Rows of the ranges, of one partition at a time; of each, in offset order. Raises `RangeUnreadable`, after
         what came before it.
 
@@ -70,25 +71,24 @@ class ColumnReader:
         finally:
             for tp, number in reading.numbers.items():
                 self._remove(tp, number)
-            self._queue.take(_ALL, 0)
+            while self._queue.get(0) is not None:
+                pass
 
     def close(self) -> None:
         """End the fetcher."""
         self._fetcher.close()
 
-    def _until_the_end(self, reading: _Reading) -> Iterator[Rows]:
+    def _until_the_end(self, reading: _Reading) -> Iterator[Run]:
         heard = time.monotonic()
         while reading.left:
-            for fetched in self._queue.take(1, _POLL_SECONDS):
+            fetched = self._queue.get(_POLL_SECONDS)
+            if fetched is not None and (wanted := reading.wanted(fetched)) is not None:
                 tp = fetched.news.tp
-                wanted = reading.wanted(fetched)
-                if wanted is None:
-                    continue
                 if fetched.news.fault is None:
                     # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
                     heard = time.monotonic()
-                if fetched.rows is not None and (within := before(fetched.rows, wanted.stop)):
-                    assert isinstance(within, Rows)
+                rows: Any = fetched.rows
+                if rows is not None and (within := before(rows, wanted.stop)):
                     yield within
                     heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
                 if fetched.news.next_offset >= wanted.stop:

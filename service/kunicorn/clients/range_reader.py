@@ -21,8 +21,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.errors import PeerError
+from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
-from kunicorn.handler.rows import Run, between_times
+from kunicorn.handler.rows import between_times
 from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, Edges, OffsetRange, TopicPartition
 

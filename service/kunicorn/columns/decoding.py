@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.messages import Columnar
 
 OLDEST_VERSION, NEWEST_VERSION = 12, 18
 """Versions of Fetch that are read (FetchResponse.json): from the first flexible one to that of Kafka 4.1."""
@@ -18,10 +19,13 @@ MOST_UNPACKED = 2**30 - 1
 """Bytes, the largest `max_unpacked`: a response's columns hold less than twice that, and their offsets have 32 bits."""
 
 
-class Rows(Protocol):
-    """Arrow's PyCapsule interface: `pyarrow.record_batch(rows)` takes it without a copy."""
+class Rows(Columnar, Protocol):
+    """Arrow's PyCapsule interface: `pyarrow.record_batch(rows)` takes it without a copy. And a sequence of messages."""
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+    def cut(self, first: int, rows: int, epoch: int) -> Rows:
+        """So many rows from an index on, which were written in that leader epoch. Not copied: whoever has one of them
+        keeps all that were decoded with it in memory."""
 
 
 class Part(Protocol):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from kunicorn.columns.batches import Batch, CutShort, Damaged, Row, read_batch
 from kunicorn.columns.decoding import MOST_UNPACKED
 from kunicorn.columns.frames import FIRST_WITH_IDS, MalformedResponse, PartitionFrame, read_frame
+from kunicorn.handler.rows import Rows
 
 __all__ = ["SCHEMA", "Decoder", "MalformedResponse", "Part", "Response"]
 
@@ -76,7 +77,7 @@ class Response:
     session_id: int
     partitions: list[Part]
     nodes: list[tuple[int, str, int]]
-    rows: pa.RecordBatch
+    rows: Rows
     more: int
 
 
@@ -131,8 +132,8 @@ class Decoder:
             if self._take(each, place, taken):
                 more = number
                 break
-        columns = _columns(taken.rows, timestamp_types=self._timestamp_types)
-        return Response(frame.throttle_ms, frame.error, frame.session_id, taken.parts, list(frame.nodes), columns, more)
+        rows = Rows(_columns(taken.rows, timestamp_types=self._timestamp_types))
+        return Response(frame.throttle_ms, frame.error, frame.session_id, taken.parts, list(frame.nodes), rows, more)
 
     def _place_of(self, frame: PartitionFrame, version: int) -> _Place | None:
         topic_id = (

@@ -281,12 +281,15 @@ def status(
     """
     from kunicorn.commands.status import address, say_status
 
+    own_certificate = None
     if url is None:
         from kunicorn.settings import load
 
-        url = address(load(config, os.environ))
+        settings = load(config, os.environ)
+        url, own_certificate = address(settings), settings.http.tls_certificate_file
+    every = interval if watch else None
     with contextlib.suppress(KeyboardInterrupt):
-        say_status(url, typer.echo, every=interval if watch else None, as_json=as_json)
+        say_status(url, typer.echo, every=every, as_json=as_json, own_certificate=own_certificate)
 
 
 @app.command(short_help="Show how far behind the group is, in records and in time.")

@@ -161,7 +161,7 @@ Every = Annotated[bool, typer.Option("--all", help="All partitions of this membe
 
 
 def register_control(app: typer.Typer) -> None:
-    """Add `pause`, `resume`, `seek` and `recycle` to the application."""
+    """Add `pause`, `resume`, `seek`, `recycle` and `reload` to the application."""
     pause, resume = _for_some("pause"), _for_some("resume")
     app.command("pause", help=_PAUSE, short_help="Have a running service fetch some partitions no more.")(pause)
     app.command("resume", help=_RESUME, short_help="Have a running service go on with paused or halted partitions.")(
@@ -169,6 +169,7 @@ def register_control(app: typer.Typer) -> None:
     )
     app.command(short_help="Put partitions of a running service at another offset.")(seek)
     app.command(short_help="Have a running service replace a worker, without a rebalance.")(recycle)
+    app.command(short_help="Have a running service read settings and handler anew, without a rebalance.")(reload)
 
 
 _PAUSE = """Pause partitions in the service on this machine, or at --url; what is in hand is finished.
@@ -254,6 +255,20 @@ def recycle(
     Exits 0 if the replacement has begun, 2 if not.
     """
     _act("recycle", {"worker": worker}, (config, url, token_file), as_json=as_json)
+
+
+def reload(
+    config: Config = DEFAULT_CONFIG, url: Url = None, token_file: TokenFile = None, as_json: Json = False
+) -> None:
+    """Have the running service read its settings again and import its handler anew, and wait for what comes of it.
+
+    All or nothing, as with SIGHUP: where the settings are refused, or the new code does not import or set up, nothing
+    is changed. Else one worker after the other is replaced, without a rebalance. Settings that take effect with the
+    next start only are named. With --url it takes [http] token; here, as the service's user, it takes none.
+
+    Exits 0 if all workers run the new code, 2 if not.
+    """
+    _act("reload", {}, (config, url, token_file), as_json=as_json)
 
 
 def _target(

@@ -1,5 +1,5 @@
-"""`kunicorn pause`, `resume`, `seek`: asks a running service to act, over its HTTP port with its token, or on the same
-machine over its local socket. Blocks for as long as the action takes.
+"""`kunicorn pause`, `resume`, `seek`, `recycle`, `reload`: asks a running service to act, over its HTTP port with its
+token, or on the same machine over its local socket. Blocks for as long as the action takes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.status import DIRECTLY, address
+from kunicorn.commands.status import address, opener, unreachable
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
@@ -39,6 +39,10 @@ class RunningService:
     """Seconds."""
     port: int = 0
     """Of [http], where it is asked on this machine."""
+    own_certificate: str | None = None
+    """See `status.opener`."""
+    workers: int = 1
+    """A reload replaces one after the other, each as patiently as anything else is done."""
 
     @classmethod
     def of(cls, settings: Settings, url: str | None, token_file: Path | None) -> RunningService:
@@ -60,8 +64,14 @@ class RunningService:
         else:
             token = None
         waits = (settings.group.drain_timeout_ms + settings.group.commit_timeout_ms) / 1000 + _SPARE
-        where = url.rstrip("/") if url is not None else address(settings)
-        return cls(where, token, waits, settings.http.port)
+        if url is not None:
+            return cls(url.rstrip("/"), token, waits, settings.http.port, workers=settings.workers.count)
+        own_certificate = settings.http.tls_certificate_file
+        return cls(address(settings), token, waits, settings.http.port, own_certificate, settings.workers.count)
+
+    def patience_for(self, action: str) -> float:
+        """Seconds until no answer is waited for any more."""
+        return self.patience * (self.workers + 1 if action == "reload" else 1)
 
     def ask(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer: `ok`, `said`, and `partitions` of a seek. A refusal is an answer, too (409).
@@ -78,21 +88,18 @@ class RunningService:
             {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         try:
-            with DIRECTLY.open(request, timeout=self.patience) as answer:
+            with opener(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
                 return _read(self.url, answer.read(_LONGEST_ANSWER))
         except urllib.error.HTTPError as error:
             refused = _read(self.url, error.read(_LONGEST_ANSWER))
             if error.code == 409:
                 return refused
             raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
-        except OSError as error:
-            why = getattr(error, "reason", error)
-            raise ConfigError(
-                f"no service answers at {self.url}: {why}; is it running here? --url says another place"
-            ) from error
+        except (OSError, http.client.BadStatusLine) as error:
+            raise unreachable(self.url, error) from error
 
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        connection = _Here(self.port, self.patience)
+        connection = _Here(self.port, self.patience_for(action))
         headers = {"Content-Type": "application/json"}
         try:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import ssl
 import sys
 import time
 import urllib.error
@@ -19,8 +21,6 @@ from kunicorn.text import duration, printable, table, tell
 Told = Mapping[str, Any]
 _TIMEOUT = 5.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
-DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it."""
 _CLEAR = "\x1b[H\x1b[2J\x1b[A"
 """Clears the screen, and takes back the line that saying it ends."""
 _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, not listened on
@@ -28,33 +28,66 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - compared with, no
 
 def address(settings: Settings) -> str:
     """URL of a service with these settings on this machine. Raises `ConfigError` where it cannot be known."""
-    http = settings.http
-    if not http.enabled:
+    port = settings.http
+    if not port.enabled:
         raise ConfigError("the service does not answer over HTTP: http.enabled is false")
-    if http.port == 0:
+    if port.port == 0:
         raise ConfigError(
             "http.port is 0: the service logs the port it took; say it with --url http://127.0.0.1:<port>"
         )
-    host = "127.0.0.1" if http.host in _EVERYWHERE else http.host
-    return f"http://[{host}]:{http.port}" if ":" in host else f"http://{host}:{http.port}"
+    host = "127.0.0.1" if port.host in _EVERYWHERE else port.host
+    return f"{port.scheme}://[{host}]:{port.port}" if ":" in host else f"{port.scheme}://{host}:{port.port}"
 
 
-def ask(url: str) -> Told:
-    """`/status` of the service at `url`. Blocks for seconds at most. Raises `ConfigError`."""
+def opener(own_certificate: str | None = None) -> urllib.request.OpenerDirector:
+    """What asks a service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it.
+
+    `own_certificate`: the file of http.tls_certificate_file. Whoever shows what is in it is believed, whatever name it
+    is for: an address of this machine is in no certificate. Without, those are whom the system trusts (SSL_CERT_FILE
+    names others), by the name in the URL.
+    """
+    trusted = ssl.create_default_context()
+    if own_certificate is not None:
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusted.check_hostname = False
+        trusted.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        try:
+            trusted.load_verify_locations(own_certificate)
+        except OSError as error:
+            raise ConfigError(f"http.tls_certificate_file = {own_certificate!r} cannot be read: {error}") from error
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+
+
+def unreachable(url: str, error: Exception) -> ConfigError:
+    """Nothing answers at `url`, or nobody who is to be believed."""
+    why = getattr(error, "reason", error)
+    if isinstance(why, ssl.SSLCertVerificationError):
+        return ConfigError(
+            f"{url} shows a certificate that does not verify: {why.verify_message}; for a CA of your own set "
+            f"SSL_CERT_FILE to its file; one that was just renewed is shown within ten seconds"
+        )
+    if isinstance(why, ssl.SSLError):
+        return ConfigError(
+            f"{url} does not speak TLS: {why.reason or why}; where http.tls_… are not set, it is http://"
+        )
+    return ConfigError(f"no service answers at {url}: {why}; is it running here? --url says another place")
+
+
+def ask(url: str, own_certificate: str | None = None) -> Told:
+    """`/status` of the service at `url`. Blocks for seconds at most. `own_certificate`: see `opener`. Raises
+    `ConfigError`.
+    """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
     try:
-        with DIRECTLY.open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
+        with opener(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             found = json.loads(answer.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
         raise ConfigError(
             f"{url}/status answers {error.code}: another service, or an older one; correct --url"
         ) from error
-    except OSError as error:
-        why = getattr(error, "reason", error)
-        raise ConfigError(
-            f"no service answers at {url}: {why}; is it running here? --url says another place"
-        ) from error
+    except (OSError, http.client.BadStatusLine) as error:
+        raise unreachable(url, error) from error
     except ValueError as error:
         raise ConfigError(f"{url}/status is not kunicorn's: {error}; correct --url") from error
     if not isinstance(found, dict) or "partitions" not in found:
@@ -62,11 +95,15 @@ def ask(url: str) -> Told:
     return found
 
 
-def say_status(url: str, say: Callable[[str], None], *, every: float | None, as_json: bool) -> None:
-    """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks."""
+def say_status(
+    url: str, say: Callable[[str], None], *, every: float | None, as_json: bool, own_certificate: str | None = None
+) -> None:
+    """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks.
+    `own_certificate`: see `opener`.
+    """
     before: Told | None = None
     while True:
-        began, now = time.monotonic(), ask(url)
+        began, now = time.monotonic(), ask(url, own_certificate)
         if every is not None and not as_json and sys.stdout.isatty():
             say(_CLEAR)
         tell(ServiceStatus(now, before), say, as_json=as_json, in_one_line=every is not None)

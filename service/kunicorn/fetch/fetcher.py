@@ -16,7 +16,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection
-from typing import Any
 
 from kunicorn.backoff import Retries
 from kunicorn.columns.decoding import Decoder, Response
@@ -25,7 +24,6 @@ from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits, fetch_frame
 from kunicorn.fetch.sessions import SESSION_ERRORS, Request
 from kunicorn.fetch.table import BACKOFF, Fetching, News, Topic, decoders_id
-from kunicorn.handler.rows import Rows
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.errors import ProtocolError
@@ -218,13 +216,10 @@ class Fetcher:
         self._table.refused(node, error, self._now)
 
     def _put(self, news: Collection[News], response: Response | None) -> None:
-        batch: Any = None
-        if response is not None and any(each.rows for each in news):
-            import pyarrow as pa
-
-            batch = pa.record_batch(response.rows)
         for each in news:
-            rows = Rows(batch.slice(each.first, each.rows), each.epoch) if each.rows else None
+            rows = None
+            if response is not None and each.rows:
+                rows = response.rows.cut(each.first, each.rows, each.epoch)
             self._queue.put(Fetched(each, rows, rows.nbytes if rows is not None else 0))
 
     def _log_seldom(self, text: str) -> None:

@@ -6,21 +6,34 @@ broker. Neither side waits for a lock: each counts what it has moved, and reads 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kunicorn.fetch.table import News
-from kunicorn.handler.rows import Rows
+from kunicorn.handler.messages import Columnar
 
 
 class Fetched(NamedTuple):
     """What one answer has of one partition."""
 
     news: News
-    rows: Rows | None
+    rows: Columnar | None
     """None: nothing to handle, but the position has moved, or there is a fault."""
     nbytes: int
+
+    def cut(self, most: int) -> tuple[Fetched, Fetched | None]:
+        """Its first rows, so many at most, and the rest. A fault comes with the last row."""
+        rows, news = self.rows, self.news
+        if rows is None or len(rows) <= most:
+            return self, None
+        whole: Any = rows
+        first, behind = whole[:most], whole[most:]
+        kept = self.nbytes * most // len(rows)
+        begun = news._replace(rows=most, next_offset=first.ends()[1] + 1, fault=None)
+        left = news._replace(first=news.first + most, rows=len(behind))
+        return Fetched(begun, first, kept), Fetched(left, behind, self.nbytes - kept)
 
 
 class FetchQueue:
@@ -29,6 +42,8 @@ class FetchQueue:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._queue: queue.SimpleQueue[Fetched] = queue.SimpleQueue()
+        self._head: Fetched | None = None
+        """Out of the queue, and not taken, or not all of it."""
         self._put = self._taken = 0
         self._wake: Callable[[], None] = lambda: None
         self._waits = False
@@ -54,25 +69,27 @@ class FetchQueue:
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def take(self, most: int, seconds: float) -> list[Fetched]:
-        """What there is until `most` rows are had, or more by the last; waits so long for the first."""
-        taken: list[Fetched] = []
-        rows = 0
-        try:
-            fetched = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
-            while True:
-                self._taken += fetched.nbytes
-                rows += len(fetched.rows or ())
-                taken.append(fetched)
-                if rows >= most:
-                    break
-                fetched = self._queue.get_nowait()
-        except queue.Empty:
-            pass
+    def head(self, seconds: float) -> Fetched | None:
+        """The first, which stays; waits so long for it. None: there is none."""
+        if self._head is None:
+            with contextlib.suppress(queue.Empty):
+                self._head = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+        return self._head
+
+    def pop(self, rest: Fetched | None = None) -> None:
+        """Take the first away, of which `rest` stays in its place."""
+        assert self._head is not None
+        self._taken += self._head.nbytes - (0 if rest is None else rest.nbytes)
+        self._head = rest
         if self._waits and not self._is_full:
             self._waits = False
             self._wake()
-        return taken
+
+    def get(self, seconds: float) -> Fetched | None:
+        """Take the first, all of it; waits so long for it."""
+        if (fetched := self.head(seconds)) is not None:
+            self.pop()
+        return fetched
 
     @property
     def bytes(self) -> int:

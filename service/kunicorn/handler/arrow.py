@@ -19,8 +19,9 @@ from kunicorn.handler.decode import undecodable
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.forms import BYTES, Gathered
 from kunicorn.handler.decode.json_columns import JsonReader
+from kunicorn.handler.messages import Run, asked, columns
 from kunicorn.handler.record import Record, milliseconds_of
-from kunicorn.handler.rows import NAMES, VALUE, Rows, fitting
+from kunicorn.handler.rows import NAMES, VALUE, fitting
 
 _HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -44,27 +45,22 @@ SCHEMA = pa.schema(
 def rows_of(messages: Sequence[Message]) -> pa.RecordBatch:
     """The messages as columns. Made column by column: one Python object a record would limit the rate."""
     columns = [
-        pa.array(map(Message.topic, messages), pa.string()).dictionary_encode(),
-        pa.array(map(Message.partition, messages), pa.int32()),
-        pa.array(map(Message.offset, messages), pa.int64()),
+        pa.array(asked(messages, "topic"), pa.string()).dictionary_encode(),
+        pa.array(asked(messages, "partition"), pa.int32()),
+        pa.array(asked(messages, "offset"), pa.int64()),
         pa.array(map(milliseconds_of, messages), pa.int64()).cast(_TIMESTAMP),
-        pa.array(map(Message.key, messages), pa.binary()),
-        pa.array(map(Message.value, messages), pa.binary()),
+        pa.array(asked(messages, "key"), pa.binary()),
+        pa.array(asked(messages, "value"), pa.binary()),
         _headers(messages),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
-    if not any(map(Message.headers, messages)):
+    if not any(asked(messages, "headers")):
         return pa.nulls(len(messages), _HEADERS)
     pairs = (Record.of(message).headers for message in messages)
     return pa.array([[{"name": name, "value": value} for name, value in each] or None for each in pairs], _HEADERS)
-
-
-def together(runs: Sequence[Sequence[Message]]) -> Rows:
-    """The rows of several partitions, one behind the other."""
-    return Rows(pa.concat_batches(list(map(_batch_of, runs))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +83,8 @@ class Columns:
         """Nothing is decoded: the failure was the handler's."""
 
 
-def _batch_of(messages: Sequence[Message]) -> pa.RecordBatch:
-    return messages.batch if isinstance(messages, Rows) else rows_of(messages)
+def _batch_of(messages: Run) -> pa.RecordBatch:
+    return rows_of(messages) if (rows := columns(messages)) is None else rows.batch
 
 
 _MOST_BYTES = 2**30
@@ -105,7 +101,7 @@ class DecodedColumns(Columns):
     def batch(self, messages: Sequence[Message]) -> Gathered:
         batch = _batch_of(messages)
         if batch.column(VALUE).nbytes > _MOST_BYTES:
-            batch = batch.slice(0, fitting(Rows(batch), _MOST_BYTES))
+            batch = batch.slice(0, fitting(messages, _MOST_BYTES))
         data, misfit = self.reader.read(batch.column(VALUE))
         count = len(data)
         failure = None if misfit is None else undecodable(messages[count], "value", self.form, misfit.error)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Message
 
+from kunicorn.handler.messages import Run, asked, columns
 from kunicorn.handler.record import Record, milliseconds_of
 from kunicorn.handler.rows import HEADERS as HEADERS_AT
-from kunicorn.handler.rows import KEY, NAMES, OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE, Rows, Run
+from kunicorn.handler.rows import KEY, NAMES, OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
 
 RECORD_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
@@ -41,10 +42,11 @@ MESSAGES = 64 * 1024
 
 
 def records_batch(run: Run) -> pa.RecordBatch:
-    """The records as an Arrow record batch. Rows must have the timestamps' types behind their own columns; nothing is
-    made of them for each record.
+    """The records as an Arrow record batch. Nothing is made of rows for each record where they have the timestamps'
+    types behind their own columns; a worker's have not, and each row is asked.
     """
-    return _of_rows(run) if isinstance(run, Rows) else _of_messages(run)
+    batch = None if (rows := columns(run)) is None else rows.batch
+    return _of_messages(run) if batch is None or batch.num_columns <= _TIMESTAMP_TYPE else _of_rows(batch)
 
 
 def in_batches(fetched: Iterable[Run]) -> Iterator[Run]:
@@ -54,8 +56,7 @@ def in_batches(fetched: Iterable[Run]) -> Iterator[Run]:
             yield run if len(run) <= MESSAGES else run[at : at + MESSAGES]
 
 
-def _of_rows(rows: Rows) -> pa.RecordBatch:
-    batch = rows.batch
+def _of_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [
         batch.column(KEY),
         batch.column(VALUE),
@@ -95,11 +96,11 @@ def _of_messages(messages: Sequence[Message]) -> pa.RecordBatch:
     kinds = [message.timestamp()[0] - 1 for message in messages]
     micros = [None if milliseconds is None else milliseconds * 1000 for milliseconds in map(milliseconds_of, messages)]
     columns = [
-        pa.array(map(Message.key, messages), pa.binary()),
-        pa.array(map(Message.value, messages), pa.binary()),
-        pa.array(map(Message.topic, messages), pa.string()),
-        pa.array(map(Message.partition, messages), pa.int32()),
-        pa.array(map(Message.offset, messages), pa.int64()),
+        pa.array(asked(messages, "key"), pa.binary()),
+        pa.array(asked(messages, "value"), pa.binary()),
+        pa.array(asked(messages, "topic"), pa.string()),
+        pa.array(asked(messages, "partition"), pa.int32()),
+        pa.array(asked(messages, "offset"), pa.int64()),
         _times(micros),
         pa.array(kinds, pa.int32()),
         _headers(messages),
@@ -119,7 +120,7 @@ def _times(micros: list[int | None]) -> pa.Array:
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
-    if not any(map(Message.headers, messages)):
+    if not any(asked(messages, "headers")):
         return pa.nulls(len(messages), HEADERS)
     pairs = (Record.of(message).headers for message in messages)
     return pa.array([[{"key": name, "value": value} for name, value in each] or None for each in pairs], HEADERS)

@@ -26,10 +26,11 @@ from kunicorn.handler.config import FilterRule, HandlerConfig
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.load import located
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Record, milliseconds_of, offset_of
 from kunicorn.handler.retry import Expired
-from kunicorn.handler.rows import Run, following_offsets, without
+from kunicorn.handler.rows import following_offsets, without
 
 _NS_PER_MS = 1_000_000
 EXPIRED = "max_age_ms"

@@ -266,7 +266,7 @@ class _Awaited(AbstractAsyncContextManager[Any]):
 
 
 def _listed(of: Message | Sequence[Message]) -> Sequence[Message]:
-    return [of] if isinstance(of, Message) else of
+    return of if isinstance(of, Sequence) else [of]
 
 
 def _tell(call: Call, error: BaseException) -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.handler.messages import Run, asked, columns, keys, values
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -62,7 +64,8 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     value: bytes | None
     """The record's value; None for a tombstone."""
     message: Message
-    """The client's own message, for what is not an attribute here."""
+    """The client's own message, for what is not an attribute here. With `kafka.fetcher = "own"` it is a row, which
+    answers as `confluent_kafka.Message` does and keeps in memory what was fetched with it."""
 
     @classmethod
     def of(cls, message: Message) -> Record:
@@ -155,7 +158,7 @@ class Batch(Sequence[Record]):
 
     __slots__ = ("_messages",)
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Run) -> None:
         self._messages = messages
 
     @property
@@ -170,20 +173,22 @@ class Batch(Sequence[Record]):
 
     def values(self) -> list[bytes | None]:
         """All values; None for a tombstone."""
-        return list(map(Message.value, self._messages))
+        return list(values(self._messages))
 
     def keys(self) -> list[bytes | None]:
         """All keys."""
-        return list(map(Message.key, self._messages))
+        return list(keys(self._messages))
 
     def offsets(self) -> list[int]:
         """All offsets, ascending; compaction and transactions leave gaps."""
         if (gapless := gapless_offsets(self._messages)) is not None:
             return list(gapless)
-        return [-1 if offset is None else offset for offset in map(Message.offset, self._messages)]
+        return [-1 if offset is None else offset for offset in asked(self._messages, "offset")]
 
     def timestamps(self) -> list[int | None]:
         """Milliseconds since the Unix epoch; None where a record carries no time."""
+        if (rows := columns(self._messages)) is not None:
+            return rows.timestamps()
         return [milliseconds_of(message) for message in self._messages]
 
     def headers(self) -> list[list[tuple[str, bytes | None]]]:
@@ -213,7 +218,7 @@ class Batch(Sequence[Record]):
         return len(self._messages)
 
     def __iter__(self) -> Iterator[Record]:
-        return map(Record, map(Message.value, self._messages), self._messages)
+        return map(Record, values(self._messages), self._messages)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -235,7 +240,7 @@ class DecodedBatch(Batch):
 
     __slots__ = ("_data", "_key_data")
 
-    def __init__(self, messages: Sequence[Message], data: list[Any], key_data: list[Any]) -> None:
+    def __init__(self, messages: Run, data: list[Any], key_data: list[Any]) -> None:
         super().__init__(messages)
         self._data, self._key_data = data, key_data
 
@@ -247,7 +252,7 @@ class DecodedBatch(Batch):
 
     def __iter__(self) -> Iterator[Record]:
         messages = self._messages
-        return map(DecodedRecord, map(Message.value, messages), messages, self._data, self._key_data)
+        return map(DecodedRecord, values(messages), messages, self._data, self._key_data)
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -266,7 +271,7 @@ def offset_of(message: Message) -> int:
     return -1 if offset is None else offset
 
 
-def gapless_offsets(messages: Sequence[Message]) -> range | None:
+def gapless_offsets(messages: Run) -> range | None:
     """Offsets of the messages as a range; None where there are gaps.
 
     Only the first and the last message are asked: there are almost never gaps, and asking each costs five times as

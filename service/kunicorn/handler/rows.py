@@ -1,8 +1,9 @@
-"""Rows of one partition as Arrow columns, and what the table of partitions asks of a run, whichever of the two kinds it
-is: `Rows`, or a list of the client's messages.
+"""What the table of partitions asks of a run, whichever of the two kinds it is: a list of messages, or rows
+(`messages.Columnar`).
 
-`Rows` is a sequence of messages, too: one is made when somebody looks at it, as for a letter, a log line, or a handler
-of records. Arrow is an optional dependency: whoever has a `Rows` has it, so that this module loads nothing of it.
+Rows that our own fetcher has made are compiled (`kunicorn_columns.Rows`). `Rows` here are the same by pyarrow, of any
+batch: the judge of those, and for whoever wants messages of a batch. Arrow is an optional dependency: whoever has a
+batch has it, so that this module loads nothing of it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.record import gapless_offsets, offset_of
 from kunicorn.positions import NO_EPOCH, NO_TIMESTAMP
 
@@ -26,7 +28,7 @@ NAMES = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 class Rows(Sequence[Message]):
-    """Rows of one partition in offset order, written under one leader epoch."""
+    """Rows in offset order, written under one leader epoch. A `Columnar`."""
 
     __slots__ = ("batch", "epoch")
 
@@ -64,6 +66,34 @@ class Rows(Sequence[Message]):
         offsets: list[int] = column.to_pylist()
         return offsets
 
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        capsules: tuple[object, object] = self.batch.__arrow_c_array__(requested_schema)
+        return capsules
+
+    def cut(self, first: int, rows: int, epoch: int) -> Rows:
+        """So many rows from an index on, which were written in that leader epoch."""
+        return Rows(self.batch.slice(first, rows), epoch)
+
+    def values(self) -> list[bytes | None]:
+        """All values."""
+        values: list[bytes | None] = self.batch.column(VALUE).to_pylist()
+        return values
+
+    def keys(self) -> list[bytes | None]:
+        """All keys."""
+        keys: list[bytes | None] = self.batch.column(KEY).to_pylist()
+        return keys
+
+    def timestamps(self) -> list[int | None]:
+        """Milliseconds since 1970; None where the producer has set none."""
+        times: list[int | None] = self.batch.column(TIMESTAMP).view("int64").to_pylist()
+        return times
+
+    def ends(self) -> tuple[int, int]:
+        """Offsets of the first and of the last row, of which there is one."""
+        column = self.batch.column(OFFSET)
+        return column[0].as_py(), column[len(self) - 1].as_py()
+
     @property
     def nbytes(self) -> int:
         """Bytes of these rows in the columns' buffers."""
@@ -88,6 +118,12 @@ class Rows(Sequence[Message]):
 
         kept = pa.array([offset not in offsets for offset in self.offsets()], pa.bool_())
         return Rows(self.batch.filter(kept), self.epoch)
+
+    def joined(self, others: Sequence[Rows]) -> Rows:
+        """These, and behind them those of the others; copied."""
+        import pyarrow as pa
+
+        return Rows(pa.concat_batches([self.batch, *(each.batch for each in others)]), self.epoch)
 
     def between_times(self, since: int, until: int) -> Rows:
         """See the function of that name."""
@@ -128,64 +164,58 @@ def _plain(batch: pa.RecordBatch) -> list[pa.Array]:
     return columns
 
 
-Run = Sequence[Message]
-"""Records of one partition in offset order: a list of messages, or `Rows`."""
-
-
 def joined(runs: Sequence[Run]) -> Run:
     """These runs, all of one kind, as one."""
-    if len(runs) == 1:
-        return runs[0]
-    if isinstance(first := runs[0], Rows):
-        import pyarrow as pa
-
-        return Rows(pa.concat_batches([run.batch for run in runs if isinstance(run, Rows)]), first.epoch)
-    return [message for run in runs for message in run]
+    first, *others = runs
+    if not others:
+        return first
+    if (rows := columns(first)) is None:
+        return [message for run in runs for message in run]
+    behind: Any = others
+    return cast(Run, rows.joined(behind))
 
 
 def without(run: Run, offsets: Collection[int]) -> Run:
     """The records of the run but those at these offsets."""
-    if isinstance(run, Rows):
-        return run.without(offsets)
-    return [message for message in run if message.offset() not in offsets]
+    if (rows := columns(run)) is None:
+        return [message for message in run if message.offset() not in offsets]
+    return cast(Run, rows.without(offsets))
 
 
 def beginning_at(run: Run, offset: int) -> Run:
     """The records of the run from this offset on."""
-    if isinstance(run, Rows):
-        return run[bisect_left(run.offsets(), offset) :]
-    return run[bisect_left(run, offset, key=offset_of) :]
+    return run[_place_of(run, offset) :]
 
 
 def before(run: Run, offset: int) -> Run:
     """The records of the run before this offset."""
-    if isinstance(run, Rows):
-        return run[: bisect_left(run.offsets(), offset)]
-    return run[: bisect_left(run, offset, key=offset_of)]
+    return run[: _place_of(run, offset)]
+
+
+def _place_of(run: Run, offset: int) -> int:
+    if (rows := columns(run)) is None:
+        return bisect_left(run, offset, key=offset_of)
+    return bisect_left(rows.offsets(), offset)
 
 
 def between_times(run: Run, since: int, until: int) -> Run:
     """The records of the run whose timestamps, in milliseconds since 1970, are from `since` on and before `until`. One
     without a timestamp counts as older than every time.
     """
-    if isinstance(run, Rows):
-        return run.between_times(since, until)
+    if (rows := columns(run)) is not None:
+        return (rows if isinstance(rows, Rows) else Rows(rows.batch)).between_times(since, until)
     return [message for message in run if since <= message.timestamp()[1] < until]
 
 
 def ends(run: Run) -> tuple[int, int]:
     """Offsets of the first and of the last record."""
-    if isinstance(run, Rows):
-        column = run.batch.column(OFFSET)
-        return column[0].as_py(), column[len(run) - 1].as_py()
-    return offset_of(run[0]), offset_of(run[-1])
+    if (rows := columns(run)) is None:
+        return offset_of(run[0]), offset_of(run[-1])
+    return rows.ends()
 
 
 def first_timestamp(run: Run) -> int:
     """Timestamp of the first record in milliseconds since 1970; -1 or 0 where it has none."""
-    if isinstance(run, Rows):
-        scalar = run.batch.column(TIMESTAMP)[0]
-        return int(scalar.value) if scalar.is_valid else -1
     return int(run[0].timestamp()[1])
 
 
@@ -194,8 +224,8 @@ def following_offsets(run: Run) -> Sequence[int]:
 
     A range where offsets have no gaps, which is the usual case and costs nothing a record.
     """
-    if isinstance(run, Rows):
-        offsets = run.offsets()
+    if (rows := columns(run)) is not None:
+        offsets = rows.offsets()
         gapless = offsets if isinstance(offsets, range) else None
     else:
         gapless = gapless_offsets(run)
@@ -209,13 +239,10 @@ def fitting(run: Run, most_bytes: int | None) -> int:
     """Number of leading records whose values have at most `most_bytes` together; at least 1."""
     if most_bytes is None:
         return len(run)
-    return max(1, bisect_right(list(accumulate(_value_sizes(run))), most_bytes))
+    sizes = map(len, run) if (rows := columns(run)) is None else rows.value_sizes()
+    return max(1, bisect_right(list(accumulate(sizes)), most_bytes))
 
 
 def value_bytes(runs: Iterable[Run]) -> int:
     """Bytes of the values of all these runs."""
-    return sum(run.value_bytes() if isinstance(run, Rows) else sum(map(len, run)) for run in runs)
-
-
-def _value_sizes(run: Run) -> Iterable[int]:
-    return run.value_sizes() if isinstance(run, Rows) else map(len, run)
+    return sum(sum(map(len, run)) if (rows := columns(run)) is None else rows.value_bytes() for run in runs)

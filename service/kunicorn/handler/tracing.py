@@ -95,8 +95,8 @@ class Traced:
     @contextmanager
     def _span(self, of: Message | Sequence[Message]) -> Iterator[Callable[[Any], Any]]:
         """Span of one call. Yields a function that is told the handler's return value, and returns it."""
-        first = of if isinstance(of, Message) else of[0]
-        parent, links, attributes = self._of_one(first) if isinstance(of, Message) else _of_batch(of)
+        first = of[0] if isinstance(of, Sequence) else of
+        parent, links, attributes = _of_batch(of) if isinstance(of, Sequence) else self._of_one(of)
         span = _tracer().start_span(
             f"process {first.topic()}",
             context=parent,
@@ -111,7 +111,7 @@ class Traced:
             return returned
 
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            in_hand = IN_HAND.set([of] if isinstance(of, Message) else of)
+            in_hand = IN_HAND.set(of if isinstance(of, Sequence) else [of])
             try:
                 yield tell
             except Outcome as said:

@@ -36,7 +36,7 @@ def context(tls: Tls) -> ssl.SSLContext:
         directory = ca is not None and Path(ca).is_dir()
         made = ssl.create_default_context(cafile=None if directory else ca, capath=ca if directory else None)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"kafka.ssl_ca_location = {ca!r} holds no CA certificates in PEM: {_why(error)}") from error
+        raise ConfigError(f"kafka.ssl_ca_location = {ca!r} holds no CA certificates in PEM: {why(error)}") from error
     # As librdkafka, which workers connect with: strict, the default from Python 3.13 on, refuses the usual home-made
     # CA, one without a key usage, and a group's workers would reach brokers that its supervisor does not.
     made.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -54,13 +54,14 @@ def _identify(made: ssl.SSLContext, tls: Tls, certificate: str) -> None:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"kafka.ssl_certificate_location = {certificate!r} and kafka.ssl_key_location = {tls.key_location!r} "
-            f"are not a certificate and its key in PEM ({_why(error)}); where the key is encrypted, "
+            f"are not a certificate and its key in PEM ({why(error)}); where the key is encrypted, "
             f"check kafka.ssl_key_password"
         ) from error
 
 
-def ends(certificate: str) -> float:
-    """When the first certificate of the file ends, in seconds since 1970. Raises `ConfigError`. Blocks on the disk.
+def ends(setting: str, certificate: str) -> float:
+    """When the first certificate of that setting's file ends, in seconds since 1970. Raises `ConfigError`. Blocks on
+    the disk.
 
     By the decoder that Python tests its own ssl module with: it is there in every version, and a package that reads
     certificates would be the service's largest.
@@ -68,12 +69,12 @@ def ends(certificate: str) -> float:
     try:
         told = _ssl._test_decode_cert(certificate)  # type: ignore[attr-defined]
     except (OSError, ValueError) as error:
-        where = f"kafka.ssl_certificate_location = {certificate!r}"
-        raise ConfigError(f"{where} is no certificate in PEM: {_why(error)}") from error
+        raise ConfigError(f"{setting} = {certificate!r} is no certificate in PEM: {why(error)}") from error
     return float(ssl.cert_time_to_seconds(str(told["notAfter"])))
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """OpenSSL's reason, or the system's, in a few words."""
     reason = getattr(error, "reason", None)
     return str(reason or getattr(error, "strerror", None) or error)
 
@@ -117,9 +118,9 @@ def explained(error: Exception, name: str, address: str) -> PeerError:
         )
     if isinstance(error, ssl.SSLError) and (refusal := refused_by_alert(error, address)) is not None:
         return refusal
-    why = f": {_why(error)}" if str(error) else ""
+    reason = f": {why(error)}" if str(error) else ""
     return ConnectionLost(
-        f"{address} ended the TLS handshake{why}; if it always does, its listener does not speak TLS: "
+        f"{address} ended the TLS handshake{reason}; if it always does, its listener does not speak TLS: "
         f"check kafka.security_protocol and the port"
     )
 

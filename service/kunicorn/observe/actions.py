@@ -1,4 +1,4 @@
-"""Actions over HTTP (pause, resume, recycle, drain, seek): who may ask, what is asked, and the answer.
+"""Actions over HTTP (pause, resume, recycle, reload, drain, seek): who may ask, what is asked, and the answer.
 
 1. Without `[http] token` there are none, except for the service's own user on its machine
    (`kunicorn.observe.requests`).
@@ -72,6 +72,10 @@ class Actions(Protocol):
     def recycle(self, worker: int | None) -> Done:
         """Replace that worker in order, without a rebalance."""
 
+    async def reload(self) -> Done:
+        """Read the settings again, import the handler anew and replace every worker, as SIGHUP does. Takes as long as
+        that; refused where not all workers run the new code."""
+
     def drain(self) -> Done:
         """Drain, commit, leave the group, exit, as SIGTERM does."""
 
@@ -87,6 +91,7 @@ _DO: dict[str, Callable[[Actions, Ask], Awaitable[Done]]] = {
     "pause": lambda actions, ask: _at_once(actions.pause(ask.partitions)),
     "resume": lambda actions, ask: _at_once(actions.resume(ask.partitions)),
     "recycle": lambda actions, ask: _at_once(actions.recycle(ask.worker)),
+    "reload": lambda actions, _: actions.reload(),
     "drain": lambda actions, _: _at_once(actions.drain()),
     "seek": lambda actions, ask: actions.seek(ask.partitions, ask.goal(), execute=ask.execute),
 }

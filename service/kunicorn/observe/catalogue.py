@@ -311,9 +311,9 @@ UPTIME = Declared("kunicorn_uptime_seconds", G, "Since the supervisor's start.",
 
 
 CERTIFICATE_ENDS = Declared(
-    "kunicorn_tls_certificate_expiry_timestamp_seconds", G, "When our own certificate at ssl_certificate_location "
-    "ends, in seconds since 1970; absent without one.",
-    "Less than a week away: it is not being renewed; see what should write its file.",
+    "kunicorn_tls_certificate_expiry_timestamp_seconds", G, "When our own certificate ends, in seconds since 1970: "
+    "kafka, at kafka.ssl_certificate_location; http, at http.tls_certificate_file; absent without one.",
+    "Less than a week away: it is not being renewed; see what should write its file.", ("certificate",),
 )  # fmt: skip
 
 _PARTITION = ("group", "topic", "partition")

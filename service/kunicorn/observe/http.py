@@ -237,7 +237,7 @@ class Server:
         self._connections = _Connections(self._answer)
         await self._port.serve(self._connections)
         await self._take_orders_here()
-        log.info(f"serving {', '.join(self._pages)} on http://{self._port.host}:{self.port}")
+        log.info(f"serving {', '.join(self._pages)} on {self._port.scheme}://{self._port.host}:{self.port}")
 
     async def _take_orders_here(self) -> None:
         self._local_connections = _OwnConnections(self._answer_here)

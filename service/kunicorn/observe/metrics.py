@@ -334,7 +334,7 @@ class Metrics:
         self.totals = dict.fromkeys((*_TOTALS.values(), _ABORTED), 0)
         """What workers have counted, over all labels, for `/status`."""
         self._lines_dropped = 0
-        self._certificate_ends: float | None = None
+        self._certificate_ends: dict[str, float] = {}
         self._rendering = Lock()
         self._said_too_many = False
 
@@ -362,9 +362,9 @@ class Metrics:
         """Workers dropped so many log lines more; the supervisor's own are `logs.dropped()`."""
         self._lines_dropped += count
 
-    def certificate_ends(self, at: float) -> None:
-        """Our own TLS certificate ends then, in seconds since 1970."""
-        self._certificate_ends = at
+    def certificate_ends(self, section: str, at: float) -> None:
+        """Our own TLS certificate in that section of the settings ends then, in seconds since 1970."""
+        self._certificate_ends[section] = at
 
     def worker_gone(self, pid: int) -> None:
         """Note a worker's death: what it has counted stays."""
@@ -406,7 +406,7 @@ class Metrics:
         self._mind_the_limit(len(status.partitions), partition_metrics_max)
         dropped = logs.dropped() + self._lines_dropped
         left_out = _OF_MEMBERS if status.group is None else frozenset()
-        said = _Said(status.group_id, dropped, left_out, self._certificate_ends)
+        said = _Said(status.group_id, dropped, left_out, dict(self._certificate_ends))
         return _Page(self._registry, gauges, (self.clients, self.handlers), said)
 
     def _mind_the_limit(self, partitions: int, limit: int) -> None:
@@ -469,7 +469,7 @@ class _Said:
     group_id: str
     lines_dropped: int
     left_out: frozenset[str]
-    certificate_ends: float | None
+    certificate_ends: Mapping[str, float]
 
 
 class _Page:
@@ -491,7 +491,7 @@ class _Page:
         for families in self._workers:
             yield from families.collect()
         yield CounterMetricFamily(c.LOGS_DROPPED.name, c.LOGS_DROPPED.meaning, value=self._said.lines_dropped)
-        yield _family(c.CERTIFICATE_ENDS, [((), self._said.certificate_ends)])
+        yield _family(c.CERTIFICATE_ENDS, [((of,), at) for of, at in self._said.certificate_ends.items()])
 
     def _with_group(self, family: Metric) -> Metric:
         """Whatever is asked of one group, such as an alert of one release, is asked by this label. What has not failed

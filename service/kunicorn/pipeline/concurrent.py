@@ -27,11 +27,11 @@ from kunicorn.handler.call import Calls, OfSome, ReturnCheck, arguments_of, call
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import Handler, HandlerTimeout
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
-from kunicorn.handler.rows import Run
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.outcomes import Row, Tiling
@@ -242,7 +242,7 @@ class ConcurrentRanges:
             for piece in part.suspects.pieces(messages, part.begin, None):
                 for message in piece.messages:
                     offset, key = offset_of(message), message.key()
-                    size = record_bytes(key, message.value(), 0)
+                    size = record_bytes(key, len(message.value() or b""), 0)
                     if piece.deaths:
                         text = f"{piece.deaths} processes died with offset {offset} in hand"
                         log.warning(f"{text}: it is kept from the handler")

@@ -20,7 +20,8 @@ from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
-from kunicorn.handler.rows import Run, ends
+from kunicorn.handler.messages import Run
+from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
-from kunicorn.handler.rows import Run
+from kunicorn.handler.messages import Run
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
 

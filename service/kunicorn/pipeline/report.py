@@ -7,6 +7,7 @@ Metrics are at `/metrics` of `[http]`; Spark's own are at its UI's port.
 from __future__ import annotations
 
 import re
+import ssl
 import statistics
 import sys
 import threading
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kunicorn.errors import ExitCode
+from kunicorn.kafka import tls
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared
 from kunicorn.pipeline.plan import as_json
@@ -324,7 +326,16 @@ class Exposed:
         if not self._http.enabled:
             return self
         try:
-            server, _ = start_http_server(self._http.port, self._http.host, self._registry)
+            server, _ = start_http_server(
+                self._http.port,
+                self._http.host,
+                self._registry,
+                certfile=self._http.tls_certificate_file,
+                keyfile=self._http.tls_key_file,
+            )
+        except ssl.SSLError as error:
+            self._say(f"no metrics: http.tls_certificate_file and http.tls_key_file are no pair ({tls.why(error)})")
+            return self
         except OSError as error:
             place = f"{self._http.host}:{self._http.port}"
             self._say(f"no metrics: {place} cannot be listened on ({error.strerror}); set http.port")

@@ -34,11 +34,12 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
-from kunicorn.handler.rows import Rows, Run, fitting, following_offsets, without
+from kunicorn.handler.rows import fitting, following_offsets, without
 from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls
 from kunicorn.pipeline.executors import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
@@ -432,8 +433,8 @@ def _is_repeated() -> bool:
 def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:
     for run in fetched:
         some: Run
-        if isinstance(run, Rows):
-            some = run.without(done.get(_place(run[0]), ()))
+        if columns(run) is not None:
+            some = without(run, done.get(_place(run[0]), ()))
         else:
             some = [each for each in run if each.offset() not in done.get(_place(each), ())]
         if some:

@@ -6,7 +6,7 @@ A setting that Kafka has keeps Kafka's name (`ConsumerConfig.java`), dots turned
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Strict, model_validator
@@ -45,7 +45,7 @@ from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, Rule, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
-from kunicorn.settings.security import SecuritySettings, file_content
+from kunicorn.settings.security import SecuritySettings, file_content, unreadable
 from kunicorn.settings.topics import TopicSettings
 from kunicorn.settings.workers import WorkerSettings
 
@@ -54,6 +54,16 @@ _RULES = (
         "token_file",
         lambda s: s.token is None or s.token_file is None,
         "token is set, too; remove one of them",
+    ),
+    Rule(
+        "tls_certificate_file",
+        lambda s: s.tls_certificate_file is not None or s.tls_key_file is None,
+        "not set beside tls_key_file = {s.tls_key_file!r}; name the certificate, or remove the key",
+    ),
+    Rule(
+        "tls_key_file",
+        lambda s: s.tls_key_file is not None or s.tls_certificate_file is None,
+        "not set beside tls_certificate_file = {s.tls_certificate_file!r}; name its key, or remove the certificate",
     ),
 )
 
@@ -91,6 +101,24 @@ class HttpSettings(Section):
         examples=["/run/secrets/http_token"],
         description="A file that holds the token; in place of token.",
     )
+    tls_certificate_file: str | None = Field(
+        None,
+        min_length=1,
+        examples=["/run/secrets/http/tls.crt"],
+        description="A certificate and its chain in PEM: the port then speaks TLS 1.2 or later, and nothing else. A "
+        "renewed one is read within ten seconds, without a restart.",
+    )
+    tls_key_file: str | None = Field(
+        None,
+        min_length=1,
+        examples=["/run/secrets/http/tls.key"],
+        description="The key of tls_certificate_file, in PEM and not encrypted.",
+    )
+
+    @property
+    def scheme(self) -> str:
+        """How the port is asked: http, or https where there is a certificate."""
+        return "http" if self.tls_certificate_file is None else "https"
 
     @property
     def acts(self) -> bool:
@@ -110,13 +138,20 @@ class HttpSettings(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         check(self, "http", _RULES)
+        problems = [
+            *unreadable("http", {name: getattr(self, name) for name in ("tls_certificate_file", "tls_key_file")}),
+            *self._token_problems(),
+        ]
+        if problems:
+            raise Contradictions(problems)
+        return self
+
+    def _token_problems(self) -> Iterator[Problem]:
         if self.token_file is not None:
             try:
                 self.secret_token()
             except ConfigError as error:
-                why = str(error).partition(" = ")[2].partition(" ")[2]
-                raise Contradictions([Problem("http.token_file", self.token_file, why)]) from error
-        return self
+                yield Problem("http.token_file", self.token_file, str(error).partition(" = ")[2].partition(" ")[2])
 
 
 # TOML's arrays arrive as lists; the settings are frozen, so they are kept as tuples (hence `Strict(False)`, which is
@@ -169,9 +204,10 @@ class _ClusterSettings(Section):
     )
     fetcher: Literal["librdkafka", "own"] = Field(
         "librdkafka",
-        description="Who fetches in the workers: librdkafka, or kunicorn's own fetcher. That makes columns of what the "
-        'brokers send, is meant for handlers with mode = "arrow", and needs the wheel kunicorn_columns. It is new: '
-        "librdkafka stays the default until it has been through every fault of docs/delivery.md.",
+        description="Who fetches in the workers: librdkafka, or kunicorn's own fetcher, for handlers of every mode. "
+        "That makes columns of what the brokers send, and objects of those records that a handler looks at; it needs "
+        "the wheel kunicorn_columns. It is new: librdkafka stays the default until it has been through every fault of "
+        "docs/delivery.md.",
     )
     librdkafka: Annotated[Mapping[str, str | int | float | bool], BeforeValidator(librdkafka_properties)] = Field(
         default={},

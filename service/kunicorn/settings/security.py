@@ -182,18 +182,25 @@ _ONE_OF_EACH = tuple(_one_of_both(name) for name in SECRETS)
 
 def _unreadable(settings: SecuritySettings) -> Iterator[Problem]:
     """Problems of files that are named but cannot be read: told at the start, not at the first connection."""
-    for name in _FILES:
-        path: str | None = getattr(settings, name)
-        try:
-            if path is not None and not (name == "ssl_ca_location" and Path(path).is_dir()):
-                Path(path).read_bytes()
-        except OSError as error:
-            yield Problem(f"kafka.{name}", path, f"cannot be read: {_why(error)}")
+    files: dict[str, str | None] = {name: getattr(settings, name) for name in _FILES}
+    if (ca := files["ssl_ca_location"]) is not None and Path(ca).is_dir():
+        del files["ssl_ca_location"]
+    yield from unreadable("kafka", files)
     for name in SECRETS:
         try:
             settings.secret(name)
         except ConfigError as error:
             yield Problem(f"kafka.{name}_file", getattr(settings, f"{name}_file"), str(error).partition(" = ")[2])
+
+
+def unreadable(section: str, files: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Problems of those of a section's files, by their settings' names, that cannot be read."""
+    for name, path in files.items():
+        try:
+            if path is not None:
+                Path(path).read_bytes()
+        except OSError as error:
+            yield Problem(f"{section}.{name}", path, f"cannot be read: {_why(error)}")
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

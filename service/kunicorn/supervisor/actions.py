@@ -1,9 +1,12 @@
-"""The actions of HTTP and of `kunicorn` commands on the running service: pause, resume, recycle, seek, drain."""
+"""The actions of HTTP and of `kunicorn` commands on the running service: pause, resume, recycle, reload, seek,
+drain.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.observe import logs
@@ -13,7 +16,8 @@ from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.tasks import ServiceTasks
-from kunicorn.supervisor.workers.rolling import ReplacementFailed, Replacer
+from kunicorn.supervisor.workers.rolling import ReplacementFailed
+from kunicorn.supervisor.workforce import Workforce
 from kunicorn.text import listed
 
 log = logs.get("kunicorn.actions")
@@ -23,19 +27,28 @@ _RESUMABLE = frozenset({PartitionState.PAUSED, PartitionState.HALTED})
 _SHOWN = 5
 
 
+class Life(Protocol):
+    """What of the service's own life is asked for, or looked at."""
+
+    def drain(self) -> bool:
+        """Begin what SIGTERM begins; false if that has begun already."""
+
+    def why_no_reload(self) -> str:
+        """Why nothing can be reloaded now, as "stops"; empty where it can."""
+
+
 class Actions:
     """Implements `observe.actions.Actions`; runs on the loop. A pause is this member's own: it ends when the partition
     leaves the member, or the service restarts."""
 
     def __init__(
-        self, assignment: Assignment, replacer: Replacer, seeker: Seeker, tasks: ServiceTasks, drain: Callable[[], bool]
+        self, assignment: Assignment, workforce: Workforce, seeker: Seeker, tasks: ServiceTasks, life: Life
     ) -> None:
-        """`drain` begins what SIGTERM begins; false if that has begun already."""
         self._assignment = assignment
-        self._replacer = replacer
+        self._workforce = workforce
         self._seeker = seeker
         self._tasks = tasks
-        self._drain = drain
+        self._life = life
 
     def pause(self, partitions: Sequence[str]) -> Done:
         """See `Actions`. A worker that has a record of it in hand finishes that."""
@@ -60,7 +73,7 @@ class Actions:
 
         async def replace() -> None:
             try:
-                await self._replacer.replace(slot, "recycled: asked for by a person", "request")
+                await self._workforce.replacer.replace(slot, "recycled: asked for by a person", "request")
             except ReplacementFailed as error:
                 log.error(f"{slot.process} goes on although it was to be recycled: {error}")
 
@@ -77,8 +90,17 @@ class Actions:
             return Done(ok=False, said=str(error))
         return await self._seeker.seek(meant, goal, execute=execute)
 
+    async def reload(self) -> Done:
+        """See `Actions`. What is asked for while one runs is a second one, which this waits for."""
+        if why := self._life.why_no_reload():
+            return Done(ok=False, said=f"no reload: the service {why}")
+        outcome = await self._workforce.reloader.outcome()
+        kept = f"; these take effect with the next start only: {', '.join(outcome.kept)}" if outcome.kept else ""
+        return Done(ok=outcome.completed, said=f"{outcome.result}: {outcome.message}{kept}")
+
     def drain(self) -> Done:
-        if not self._drain():
+        """See `Actions`."""
+        if not self._life.drain():
             return Done(ok=False, said="the service is stopping already")
         return Done(ok=True, said="the service drains, commits and exits; whoever started it may start it again")
 

@@ -4,7 +4,7 @@
 worker. There is one for the whole service: its provider is called once a lifetime, not once for every connection.
 
 Passwords are rotated by writing the new one into its file: the workers' clients learn of it here. Certificates
-likewise: a client reads them once, so the workers are replaced.
+likewise: a client reads them once, so the workers are replaced; the HTTP port shows the new one by itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from kunicorn.backoff import Backoff, Retries
 from kunicorn.clients.config import tls_of
@@ -180,39 +181,68 @@ certificates_log = logs.get("kunicorn.certificates")
 _LOOK_EVERY = 10.0
 
 
-async def watch_certificates(
-    kafka: KafkaSettings,
-    replace_workers: Callable[[], Awaitable[bool]],
-    ends_at: Callable[[float], None],
-    interval: float = _LOOK_EVERY,
+class WatchedCertificate(Protocol):
+    """Files of TLS that may be renewed, and what it takes to have them used."""
+
+    def files(self) -> Sequence[str | None]:
+        """Their paths; None where there is none."""
+
+    def ends(self) -> float | None:
+        """When our own certificate among them ends, in seconds since 1970. Raises `ConfigError` where it is none.
+        Called in a thread; may block on the disk."""
+
+    async def renew(self) -> bool:
+        """Have what is in the files now used; whether everybody does. Otherwise it is called again. Raises
+        `ConfigError` where the files do not fit together, and nothing is changed."""
+
+
+async def watch_certificate(
+    watched: WatchedCertificate, ends_at: Callable[[float], None], interval: float = _LOOK_EVERY
 ) -> None:
-    """Look at the files of TLS every `interval` seconds, for ever. New ones that belong together have the workers
-    replaced, which read them when they start; the supervisor reads them at each connection. `ends_at` is told when our
-    own certificate ends. `replace_workers` returns whether all were; otherwise it is called again.
+    """Look at the files every `interval` seconds, for ever. New ones that belong together are used. `ends_at` is told
+    at every look when our own certificate ends.
     """
-    known = await asyncio.to_thread(_contents, kafka)
+    known = await asyncio.to_thread(_contents, watched)
     complaint = ""
     while True:
-        now = await asyncio.to_thread(_contents, kafka)
+        now = await asyncio.to_thread(_contents, watched)
         try:
-            if kafka.ssl_certificate_location is not None:
-                ends_at(await asyncio.to_thread(tls.ends, kafka.ssl_certificate_location))
-            if now != known:
-                await asyncio.to_thread(tls.context, tls_of(kafka))
+            if (ends := await asyncio.to_thread(watched.ends)) is not None:
+                ends_at(ends)
+            if now != known and await watched.renew():
+                known = now
+            complaint = ""
         except ConfigError as error:
             # A renewal writes several files: what does not fit together yet will, or is told once.
             if str(error) != complaint:
-                certificates_log.warning(f"{error}; the workers go on with the files that they have read")
+                certificates_log.warning(f"{error}; what was read before is used until that is mended")
             complaint = str(error)
-        else:
-            complaint = ""
-            if now != known:
-                certificates_log.info("the files of kafka.ssl_… are others: the workers are replaced, and read them")
-                if await replace_workers():
-                    known = now
         await asyncio.sleep(interval)
 
 
-def _contents(kafka: KafkaSettings) -> list[bytes]:
-    files = (kafka.ssl_ca_location, kafka.ssl_certificate_location, kafka.ssl_key_location)
-    return [Path(file).read_bytes() if file is not None and Path(file).is_file() else b"" for file in files]
+def _contents(watched: WatchedCertificate) -> list[bytes]:
+    paths = watched.files()
+    return [Path(path).read_bytes() if path is not None and Path(path).is_file() else b"" for path in paths]
+
+
+class ClientCertificate:
+    """A `WatchedCertificate`: the files of TLS in [kafka]. The supervisor reads them at each connection, workers when
+    they start."""
+
+    def __init__(self, kafka: KafkaSettings, replace_workers: Callable[[], Awaitable[bool]]) -> None:
+        """`replace_workers` returns whether all were."""
+        self._kafka = kafka
+        self._replace_workers = replace_workers
+
+    def files(self) -> Sequence[str | None]:
+        kafka = self._kafka
+        return (kafka.ssl_ca_location, kafka.ssl_certificate_location, kafka.ssl_key_location)
+
+    def ends(self) -> float | None:
+        certificate = self._kafka.ssl_certificate_location
+        return None if certificate is None else tls.ends("kafka.ssl_certificate_location", certificate)
+
+    async def renew(self) -> bool:
+        await asyncio.to_thread(tls.context, tls_of(self._kafka))
+        certificates_log.info("the files of kafka.ssl_… are others: the workers are replaced, and read them")
+        return await self._replace_workers()

@@ -28,7 +28,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.workers import memory_limit, overcommitted
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.connections import Connections, cluster_of
-from kunicorn.supervisor.credentials import Tokens
+from kunicorn.supervisor.credentials import Tokens, watch_certificate
 from kunicorn.supervisor.facts import MemberState, SettingsInForce
 from kunicorn.supervisor.limits import Until
 from kunicorn.supervisor.membership.driver import GroupAssignment
@@ -201,6 +201,8 @@ class Service:
         http = await asyncio.to_thread(importlib.import_module, "kunicorn.observe.http")
         self._http = http.Server(self._settings.http, self.status, self._metrics, self._actions(), port)
         await self._http.start()
+        if port.certificate is not None:
+            await watch_certificate(port.certificate, partial(self._metrics.certificate_ends, "http"))
 
     async def _export_metrics(self) -> None:
         """Export metrics by OTLP from the join on, for ever. Raises `ConfigError` without the extra."""
@@ -216,9 +218,7 @@ class Service:
 
     def _actions(self) -> Actions:
         seeker = Seeker(self._settings, self._assignment, self._source.commits, self._connections.brokers)
-        # A second drain would not wait for what is in hand: that takes a signal.
-        drain = partial(self._stopping.request_once, "asked for over HTTP")
-        return Actions(self._assignment, self._workforce.replacer, seeker, self._tasks, drain)
+        return Actions(self._assignment, self._workforce, seeker, self._tasks, self._stopping)
 
     async def _serve(self) -> None:
         await self._connections.reach()
@@ -295,8 +295,7 @@ class Service:
         release_signals()
 
     def _told_to_reload(self) -> None:
-        if self._stopping.begun or not self._stopping.serving:
-            why = "stops" if self._stopping.begun else "has not begun yet"
+        if why := self._stopping.why_no_reload():
             log.warning(f"SIGHUP is ignored: the service {why}")
         else:
             self._workforce.reloader.request()

@@ -120,6 +120,16 @@ class Stopping:
         self.request(why)
         return True
 
+    def drain(self) -> bool:
+        """As `request_once`, for a person: a second drain would not wait for what is in hand, and takes a signal."""
+        return self.request_once("asked for over HTTP")
+
+    def why_no_reload(self) -> str:
+        """Why workers cannot be replaced now, as "stops"; empty where they can."""
+        if self.begun:
+            return "stops"
+        return "" if self.serving else "has not begun yet"
+
     def wind_up(self, error: Exception, *, in_hand: bool) -> None:
         """Commit and leave after an error that ends the service, where that is possible, so that nothing is repeated
         and no member waits for our session to time out.

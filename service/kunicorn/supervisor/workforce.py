@@ -15,7 +15,7 @@ from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.credentials import watch_certificates
+from kunicorn.supervisor.credentials import ClientCertificate, watch_certificate
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.rates import RateShares
 from kunicorn.supervisor.workers.config import configure
@@ -85,7 +85,8 @@ class Workforce:
         """The tasks for as long as there are workers."""
         watches = [self._arbiter.watch(), self._recycler.watch(), self.reloader.watch(), *self.rates.works()]
         if self._kafka.security_protocol.endswith("SSL"):
-            watches.append(watch_certificates(self._kafka, self._replace_all, self._metrics.certificate_ends))
+            ends_at = partial(self._metrics.certificate_ends, "kafka")
+            watches.append(watch_certificate(ClientCertificate(self._kafka, self._replace_all), ends_at))
         return watches
 
     async def _replace_all(self) -> bool:

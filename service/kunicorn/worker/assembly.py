@@ -48,7 +48,7 @@ from kunicorn.ipc.messages import (
 from kunicorn.librdkafka.errors import fault_of, librdkafka, log_client_error
 from kunicorn.observe import catalogue as c
 from kunicorn.worker.buffering import bounds_of, delays_of
-from kunicorn.worker.client import Client, ClientStatistics, KnownTopics, Login
+from kunicorn.worker.client import Client, ClientStatistics, KnownTopics, Librdkafka, Login
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion, Deliveries
 from kunicorn.worker.executor import Executor, Returned
 from kunicorn.worker.executors import Executors
@@ -89,11 +89,20 @@ class CannotServe(Exception):
         self.status = status
 
 
+def _own_fetcher(properties: Mapping[str, Any], login: Login) -> Client:
+    """Our own fetcher, begun. Loaded only where it is asked for. Raises `ConfigError`."""
+    from kunicorn.columns.decoding import compiled
+    from kunicorn.worker.own_fetcher import own_fetcher
+
+    return own_fetcher(properties, login, compiled)
+
+
 @dataclass(frozen=True, slots=True)
 class Makers:
     """Factories of the parts. `kunicorn.testing` puts a log in memory in the brokers' place, and looks on."""
 
     consumer: Callable[..., Consumer] = Consumer
+    own_fetcher: Callable[[Mapping[str, Any], Login], Client] = _own_fetcher
     producer: Callable[..., Producer] = Producer
     senders: Callable[[Outbox, Sequence[Sender]], Startable] = SenderThreads
     handler: Callable[[Handler], Handler] = lambda loaded: loaded
@@ -271,8 +280,7 @@ def assemble(
     """
     given = _Given(configure, ledger, report, makers or Makers(), Login(configure.token), Counters())
     handlings, drops = _handlings(given)
-    modes = {each: config.mode for each, config in zip(handlings.every, configure.handlers, strict=True)}
-    client, statistics = _connect(given, lambda topic: modes[handlings.of(topic)] == "arrow")
+    client, statistics = _connect(given)
     slots = {
         each: _slots(given, each.handler, config, of_filters)
         for each, config, of_filters in zip(handlings.every, configure.handlers, drops, strict=True)
@@ -422,11 +430,11 @@ def _cannot_load(error: HandlerLoadError | ConfigError) -> CannotServe:
     return CannotServe("settings", str(error), ExitCode.CONFIGURATION)
 
 
-def _connect(given: _Given, as_columns: Callable[[str], bool]) -> tuple[Client, ClientStatistics | None]:
+def _connect(given: _Given) -> tuple[Client, ClientStatistics | None]:
     """The Kafka client, and its statistics where the settings ask for them. Raises `CannotServe`."""
     configure, login = given.configure, given.login
     if configure.fetcher == OWN:
-        return _own(given, as_columns), None
+        return _own(given), None
     statistics = ClientStatistics() if "statistics.interval.ms" in configure.client else None
     properties: dict[str, Any] = {**configure.client, "error_cb": log_client_error}
     if configure.token is not None:
@@ -440,16 +448,12 @@ def _connect(given: _Given, as_columns: Callable[[str], bool]) -> tuple[Client, 
         raise CannotServe("client", text, ExitCode.CONFIGURATION) from error
     topics = KnownTopics(consumer)
     topics.learn(configure.topics, _WARM_UP_SECONDS)
-    return Client(consumer, topics, login), statistics
+    return Librdkafka(consumer, topics, login), statistics
 
 
-def _own(given: _Given, as_columns: Callable[[str], bool]) -> Client:
-    """The client that fetches by our own fetcher. Loaded only where it is asked for."""
-    from kunicorn.columns.decoding import compiled
-    from kunicorn.worker.columns import column_client
-
+def _own(given: _Given) -> Client:
     try:
-        return column_client(given.configure.client, given.login, compiled, as_columns)
+        return given.makers.own_fetcher(given.configure.client, given.login)
     except ConfigError as error:
         raise CannotServe("client", f"kafka.fetcher = {OWN!r}: {error}", ExitCode.CONFIGURATION) from error
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from confluent_kafka import KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.ipc.clock import NANOSECONDS
-from kunicorn.positions import NO_EPOCH, Position, TopicPartition
+from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.client import Client
 from kunicorn.worker.progress import Grant, GrantState
 
@@ -29,11 +28,11 @@ class ClientAssignment:
         """Assigned, but for a grant that is not fetching any more."""
         self.came_at = -NANOSECONDS * 60
         """When a partition was assigned last that was not there before, or had waited for its time."""
-        self._consumer, self._topics = client.consumer, client.topics
+        self._client = client
 
     def learn(self, topics: Iterable[str]) -> None:
         """Have the client know these topics, or an assignment would stall. Blocks for a moment. Not locked."""
-        self._topics.learn(topics, _LEARN_SECONDS)
+        self._client.learn(topics, _LEARN_SECONDS)
 
     def leave(self, grant: Grant) -> None:
         """Note that the partition is fetched no more; the client follows with the next turn. Caller: any thread."""
@@ -46,7 +45,7 @@ class ClientAssignment:
         if self.leaving:
             # Held back when it left, it would be so when it is assigned again.
             self._resume(self.paused & self.leaving)
-            self._consumer.incremental_unassign([ClientPartition(*tp) for tp in self.leaving])
+            self._client.unassign(self.leaving)
             self.leaving.clear()
 
     def assign(self, grants: Sequence[Grant], now: int) -> tuple[Collection[Grant], KafkaException | None]:
@@ -57,7 +56,7 @@ class ClientAssignment:
         if not (taken := [grant for grant in grants if grant not in known]):
             return known, None
         try:
-            self._consumer.incremental_assign([from_where(grant) for grant in taken])
+            self._client.assign({grant.tp: from_where(grant) for grant in taken})
         except KafkaException as error:
             return known, error
         if any(not grant.was_assigned or grant.waits_for == "delay" for grant in taken):
@@ -71,16 +70,16 @@ class ClientAssignment:
         """Up to where the client has given out what there is, of those of which it knows that."""
         if not grants:
             return
-        told = self._consumer.position([ClientPartition(*grant.tp) for grant in grants])
-        for grant, now in zip(grants, told, strict=True):
-            if now.offset >= 0:
-                yield grant, Position(now.offset, NO_EPOCH if now.leader_epoch is None else now.leader_epoch)
+        told = self._client.positions([grant.tp for grant in grants])
+        for grant, position in zip(grants, told, strict=True):
+            if position is not None:
+                yield grant, position
 
     def pause(self, partitions: set[TopicPartition]) -> None:
-        """Have the client give out nothing more of these until `resume`, and throw away what it has fetched of them
-        (librdkafka's `rd_kafka_toppar_pause_resume`): whatever else it has comes next. Not locked."""
+        """Have the client give out nothing more of these until `resume`, and throw away what it has fetched of them:
+        whatever else it has comes next. Not locked."""
         if more := partitions - self.paused:
-            self._consumer.pause([ClientPartition(*tp) for tp in more])
+            self._client.pause(more)
             self.paused |= more
 
     def resume(self) -> None:
@@ -89,20 +88,17 @@ class ClientAssignment:
 
     def _resume(self, partitions: set[TopicPartition]) -> None:
         if partitions:
-            self._consumer.resume([ClientPartition(*tp) for tp in partitions])
+            self._client.resume(partitions)
             self.paused -= partitions
 
 
-def from_where(grant: Grant) -> ClientPartition:
-    """The partition as the client takes it, from behind what has arrived on: what is handled and not delivered yet,
-    fetched again, would be sent twice.
+def from_where(grant: Grant) -> Position:
+    """Where the partition is to be fetched from: behind what has arrived. What is handled and not delivered yet would
+    be sent twice if it were fetched again.
     """
-    position = grant.resume_at
-    if position is None:
-        tracker = grant.tracker
-        position = Position(tracker.consumed, tracker.epoch)
-        if tracker.following > tracker.consumed:
-            position = Position(tracker.following, tracker.following_epoch)
-    if position.leader_epoch == NO_EPOCH:
-        return ClientPartition(*grant.tp, position.offset)
-    return ClientPartition(*grant.tp, position.offset, leader_epoch=position.leader_epoch)
+    if grant.resume_at is not None:
+        return grant.resume_at
+    tracker = grant.tracker
+    if tracker.following > tracker.consumed:
+        return Position(tracker.following, tracker.following_epoch)
+    return Position(tracker.consumed, tracker.epoch)

@@ -30,8 +30,9 @@ from typing import NamedTuple, Protocol
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from kunicorn.handler.config import HandlerConfig, route
+from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
-from kunicorn.handler.rows import Run, ends
+from kunicorn.handler.rows import ends
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.text import utc

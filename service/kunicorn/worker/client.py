@@ -2,7 +2,8 @@
 
 - `Login`: what the client logs in with, where that changes: the token or password that the supervisor sent last.
 - `ClientStatistics`: what it says of itself (librdkafka's STATISTICS.md), as far as that explains a slow consumer.
-- `Client`: all of it, as the loop and the table of partitions use it.
+- `Client`: where records come from, as the loop and the table of partitions use it; `Librdkafka` is the one that is
+  librdkafka's consumer, `worker.own_fetcher` has the other.
 - `KnownTopics`: which topics it knows. One that is new to it stalls up to a second when it is assigned: librdkafka
   looks for unknown topics among its partitions once a second; asked for, their metadata is there within milliseconds.
 """
@@ -11,16 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.ipc.messages import Family, Password, Sample, Token
 from kunicorn.librdkafka.errors import parted
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared, Kind
+from kunicorn.positions import NO_EPOCH, Position, TopicPartition
 from kunicorn.worker.fetch import Taken, ends_grant, faults_of, gathered_runs, runs
 
 
@@ -176,20 +180,47 @@ class KnownTopics:
                 self._consumer.list_topics(topic, timeout=left)
 
 
+class Client(Protocol):
+    """Where a worker's records come from. Caller: the runner, or the assembly before it."""
+
+    def take(self, most: int, seconds: float, *, gathers: bool, several_topics: bool) -> Taken | None:
+        """Up to `most` records, or somewhat more, of those that are there; None if none comes in so many seconds.
+
+        `gathers`: each partition's records together. `several_topics`: neighbours may be of different topics.
+        """
+
+    def assign(self, places: Mapping[TopicPartition, Position]) -> None:
+        """Fetch these, too, from there on. Raises `KafkaException` where it takes none of them."""
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch these no more; nothing of them is given out from now on."""
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Give out nothing of these until `resume`, and throw away what was fetched of them."""
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on with these behind what was given out last."""
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> list[Position | None]:
+        """Up to where each was given out; None: nothing of it was, under this assignment."""
+
+    def learn(self, topics: Iterable[str], seconds: float) -> None:
+        """Have these topics known, or an assignment would stall. Blocks for so long."""
+
+    def log_in(self) -> None:
+        """Heed a password that has come."""
+
+
 @dataclass(frozen=True, slots=True)
-class Client:
-    """The consumer, its known topics and its login. Caller: the runner, or the assembly before it."""
+class Librdkafka:
+    """librdkafka's consumer, its known topics and its login. A `Client`."""
 
     consumer: Consumer
     topics: KnownTopics
     login: Login
 
     def take(self, most: int, seconds: float, *, gathers: bool, several_topics: bool) -> Taken | None:
-        """Up to `most` records, those that are there; None if none comes in so many seconds. `consume(n, t)` alone
-        would wait the whole `t` unless `n` records come.
-
-        `gathers`: each partition's records together. `several_topics`: neighbours may be of different topics.
-        """
+        """See `Client`. `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
         batch: list[Message] = []
         if seconds > 0:
             if (first := self.consumer.poll(seconds)) is None:
@@ -202,6 +233,43 @@ class Client:
         cut = gathered_runs if gathers else runs
         return Taken(cut(records, several_topics), faults_of(errors))
 
+    def assign(self, places: Mapping[TopicPartition, Position]) -> None:
+        """See `Client`."""
+        self.consumer.incremental_assign([_from(tp, position) for tp, position in places.items()])
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """See `Client`."""
+        self.consumer.incremental_unassign(_theirs(partitions))
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """See `Client`, and librdkafka's `rd_kafka_toppar_pause_resume`."""
+        self.consumer.pause(_theirs(partitions))
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """See `Client`."""
+        self.consumer.resume(_theirs(partitions))
+
+    def positions(self, partitions: Sequence[TopicPartition]) -> list[Position | None]:
+        """See `Client`."""
+        return [
+            Position(at.offset, NO_EPOCH if at.leader_epoch is None else at.leader_epoch) if at.offset >= 0 else None
+            for at in self.consumer.position(_theirs(partitions))
+        ]
+
+    def learn(self, topics: Iterable[str], seconds: float) -> None:
+        """See `Client`."""
+        self.topics.learn(topics, seconds)
+
     def log_in(self) -> None:
-        """Give the clients a password that has come."""
+        """See `Client`."""
         self.login.apply(self.consumer)
+
+
+def _theirs(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
+    return [ClientPartition(*tp) for tp in partitions]
+
+
+def _from(tp: TopicPartition, position: Position) -> ClientPartition:
+    if position.leader_epoch == NO_EPOCH:
+        return ClientPartition(*tp, position.offset)
+    return ClientPartition(*tp, position.offset, leader_epoch=position.leader_epoch)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from kunicorn.handler.messages import Run as Records
+from kunicorn.handler.messages import columns
 from kunicorn.handler.record import Record
-from kunicorn.handler.rows import Rows
-from kunicorn.handler.rows import Run as Records
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, Stopped
 from kunicorn.librdkafka.errors import DAMAGED, RETRIABLE, UNREACHED, fault_of, log_client_error, log_refused_fetch
 from kunicorn.positions import NO_EPOCH, TopicPartition
@@ -43,8 +43,8 @@ _MESSAGE_BYTES = 500
 
 def kept_bytes(messages: Records) -> int:
     """Memory of the records; of messages it is a guess: keys and headers are taken to be as large as the first's."""
-    if isinstance(messages, Rows):
-        return messages.nbytes
+    if (rows := columns(messages)) is not None:
+        return rows.nbytes
     beside_value = _MESSAGE_BYTES + len(messages[0].key() or b"") + headers_bytes(messages[0])
     return sum(map(len, messages)) + beside_value * len(messages)
 

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import error_type
 from kunicorn.handler.retry import timed_out
-from kunicorn.handler.rows import Run, before
+from kunicorn.handler.rows import before
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition, place_of
 from kunicorn.worker.buffering import Delays, HeadOfLine

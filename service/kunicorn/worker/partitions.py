@@ -24,9 +24,10 @@ from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.call import OfSome
+from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.retry import End
-from kunicorn.handler.rows import Run, before, joined
+from kunicorn.handler.rows import before, joined
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.messages import FailureKind, FetcherStart, InHand, Parked
 from kunicorn.observe import catalogue as c
@@ -256,7 +257,7 @@ class Partitions:
             headers = headers_bytes(messages[0])
             for message in messages:
                 offset, key = offset_of(message), message.key()
-                size = record_bytes(key, message.value(), headers)
+                size = record_bytes(key, len(message), headers)
                 nbytes += size
                 flight = scheduler.arrive(tracker, offset, epoch, key, message, size)
                 if flight is not None and tracker.poison is not None and tracker.meets_poison(flight):

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 
+from kunicorn.handler.messages import Run
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.handler.retry import End
-from kunicorn.handler.rows import Run, fitting, without
+from kunicorn.handler.rows import fitting, without
 from kunicorn.ipc.bitmap import WINDOW, written
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
@@ -512,6 +513,6 @@ class Poison:
 _MESSAGE_BYTES = 600
 
 
-def record_bytes(key: bytes | None, value: bytes | None, headers: int) -> int:
-    """Memory of a queued record: key, value, headers of so many bytes, and what the message has around them."""
-    return _MESSAGE_BYTES + headers + (0 if key is None else len(key)) + (0 if value is None else len(value))
+def record_bytes(key: bytes | None, value: int, headers: int) -> int:
+    """Memory of a queued record: key, value and headers of so many bytes, and what the message has around them."""
+    return _MESSAGE_BYTES + headers + (0 if key is None else len(key)) + value

@@ -21,7 +21,8 @@ from itertools import count
 from typing import Any
 
 from kunicorn.handler.call import Decided
-from kunicorn.handler.rows import Run, beginning_at, ends, fitting, joined, value_bytes
+from kunicorn.handler.messages import Run
+from kunicorn.handler.rows import beginning_at, ends, fitting, joined, value_bytes
 from kunicorn.ipc.bitmap import WINDOW
 from kunicorn.positions import NO_OFFSET
 from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, repeat, takewhile
 from typing import Any
 
-from kunicorn.handler.arrow import together
 from kunicorn.handler.call import Decided, OfSome
 from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.outcome import BatchError
-from kunicorn.handler.rows import following_offsets, value_bytes
+from kunicorn.handler.rows import following_offsets, joined, value_bytes
 from kunicorn.ipc.clock import now_ns
 from kunicorn.worker.inline import Call, InlineExecutor
 from kunicorn.worker.progress import InFlight
@@ -77,7 +76,7 @@ class TogetherExecutor(InlineExecutor):
             super()._handle(flight)
             return
         self.calls += 1
-        messages = together([each.messages for each in flights])
+        messages = joined([each.messages for each in flights])
         cells = memoryview(array("q", [0]))
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))

@@ -73,7 +73,7 @@ def difference(seed: int, compiled: type[Decoder]) -> tuple[str, str]:
             return f"{told[0]}\n{told[1]}", kind
         rows = pa.record_batch(found.rows)
         rows.validate(full=True)
-        if not rows.equals(expected.rows):
+        if not rows.equals(pa.record_batch(expected.rows)):
             return f"{expected.rows}\n{rows.to_pylist()}", kind
         heads = [
             (each.throttle_ms, each.error, each.session_id, list(each.nodes), each.more) for each in (expected, found)

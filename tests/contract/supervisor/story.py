@@ -19,9 +19,9 @@ from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import WorkerSettings
-from kunicorn.supervisor.actions import Actions
+from kunicorn.supervisor.actions import Actions, Life
 from kunicorn.supervisor.offsets.seek import Seeker
-from kunicorn.supervisor.workers.rolling import Replacer
+from kunicorn.supervisor.workforce import Workforce
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
 from tests.contract.supervisor.plan import Plan, drawn
 from tests.contract.supervisor.truth import Log, Violation
@@ -84,7 +84,7 @@ class Seat:
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
         seeker = Seeker(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
-        self.actions = Actions(driver.assignment, mock.Mock(spec=Replacer), seeker, driver.tasks, lambda: False)
+        self.actions = Actions(driver.assignment, mock.Mock(spec=Workforce), seeker, driver.tasks, mock.Mock(spec=Life))
         self.workers: dict[int, StoryWorker] = {}
         for at in range(plan.workers):
             self._employ(at)

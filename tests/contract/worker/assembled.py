@@ -87,11 +87,12 @@ class _Nothing:
     last = news
 
 
-def live(configure: Configure, ledger: Ledger, pipe: Pipe, consumer: Any, producer: Callable[[bool], Any]) -> None:
-    """Be that worker until it is drained. Caller: the main thread of a story. `producer` makes one, with transactions
-    or without."""
+def live(configure: Configure, ledger: Ledger, pipe: Pipe, source: Any, producer: Callable[[bool], Any]) -> None:
+    """Be that worker until it is drained. Caller: the main thread of a story. `source`: what is in the place of the
+    consumer, or of our own fetcher. `producer` makes one, with transactions or without."""
     makers = Makers(
-        consumer=lambda properties, logger: consumer,
+        consumer=lambda properties, logger: source,
+        own_fetcher=lambda properties, login: source.client(),
         producer=lambda properties, logger: producer("transactional.id" in properties),
     )
     made = assemble(configure, ledger, pipe.send, makers)

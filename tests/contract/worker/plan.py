@@ -86,6 +86,7 @@ class Plan:
     act_every: int
     interrupted_every: int
     """How many points there are, on average, between two at which a thread gives way; 0: it never does."""
+    fetcher: str = "librdkafka"
 
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""
@@ -108,7 +109,8 @@ class Plan:
             )
         orders = [self._order(topic, way) for topic, way in self.ways.items()]
         letters = DeadLetterTarget(DEAD, GROUP, {})
-        return Configure(0, GROUP, orders, {}, [], "ERROR", "text", None, letters, self.ahead_bytes, producing)
+        ahead, fetcher = self.ahead_bytes, self.fetcher
+        return Configure(0, GROUP, orders, {}, [], "ERROR", "text", None, letters, ahead, producing, fetcher=fetcher)
 
     def _order(self, topic: str, way: Way) -> HandlerConfig:
         return HandlerConfig(

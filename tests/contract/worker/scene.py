@@ -73,6 +73,7 @@ class Cell:
     delivery: str | None
     ending: Ending
     moment: Moment
+    fetcher: str = "librdkafka"
 
     def plan(self) -> Plan:
         """Of a worker that chance does nothing to."""
@@ -94,6 +95,7 @@ class Cell:
             budget=1 << 30,
             act_every=0,
             interrupted_every=7,
+            fetcher=self.fetcher,
         )
 
 

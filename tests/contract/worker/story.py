@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -31,9 +32,11 @@ from kunicorn.ipc.messages import (
     ToWorker,
 )
 from kunicorn.positions import NO_OFFSET, TopicPartition
+from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import clear, live, watched
 from tests.contract.worker.brokers import ACK, HOPELESS, PASSING, Broker, Output, StoryConsumer, StoryProducer
 from tests.contract.worker.choices import Choices
+from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.plan import Plan, drawn, logs_drawn
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS, Over, Strand, nanoseconds
@@ -45,6 +48,8 @@ _REST_WITHIN = 60 * NANOSECONDS
 _MOST_TURNS = 10_000
 """Likewise, in chances to interrupt it."""
 _MOST_LIVES = 6
+OWN_FROM = 1000
+"""Stories of this seed and higher ones are of our own fetcher."""
 _LEASE_SLACK = 2_000_000
 """Nanoseconds: a chunk of records may be begun within them."""
 
@@ -153,7 +158,7 @@ class Story:
         self.lives = 0
         self._broker = Broker(self)
         self._pipe = Pipe(self)
-        self._consumer = StoryConsumer(self)
+        self._consumer = self._source()
         self._grant = 0
         self._budget = self.plan.budget
         self._left = choices.stride(self.plan.act_every)
@@ -180,7 +185,7 @@ class Story:
         ledger = self.memory.ledger
         clear(ledger)
         ledger.lease_ns = _FOR_EVER if self.quiet else STEPS.now + self.plan.lease_ns
-        self._pipe, self._consumer, self._draining = Pipe(self), StoryConsumer(self), False
+        self._pipe, self._consumer, self._draining = Pipe(self), self._source(), False
         self._kill_in = 0
         self._start(self._free())
         drained = STEPS.live(self._be, self, self.below, lambda: self.choices.stride(self.plan.interrupted_every))
@@ -195,6 +200,9 @@ class Story:
         if self.lives >= _MOST_LIVES and not self.quiet:
             self._calm()
         return drained
+
+    def _source(self) -> StoryConsumer | StoryFetcher:
+        return StoryFetcher(self) if self.plan.fetcher == OWN else StoryConsumer(self)
 
     def _be(self) -> None:
         live(self.plan.configure(), self.memory.theirs, self._pipe, self._consumer, self._producer)
@@ -759,6 +767,8 @@ def tell(
     choices = Choices(f"{seed}/{number}", noted)
     try:
         plan = drawn(choices)
+        if seed >= OWN_FROM:
+            plan = replace(plan, fetcher=OWN)
         story = Story(choices, memory, plan, logs_drawn(choices, plan), trace)
         story.tell()
     except BaseException as error:

@@ -1,4 +1,5 @@
-"""One contract, in every way of calling handlers, whatever makes a record done, and however a partition ends.
+"""One contract, in every way of calling handlers, whatever makes a record done, however a partition ends, and whoever
+fetches.
 
 Records are handled in their order (of the partition, of the key, or in none), nothing is begun once the worker has been
 told that the partition ends, no offset passes an unfinished record, a record's outputs are acknowledged (or committed)
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
 from tests.contract.worker.plan import OTHER, TOPIC, Way
 from tests.contract.worker.scene import Cell, Ending, Moment, play
@@ -82,21 +84,31 @@ def memory() -> Iterator[Memory]:
         yield Memory()
 
 
+@pytest.fixture(params=["librdkafka", OWN])
+def fetcher(request: pytest.FixtureRequest) -> str:
+    """Who fetches. `.ci/run` builds the compiled decoder first, and fails where that cannot be done."""
+    if request.param == OWN:
+        pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    return str(request.param)
+
+
 @pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
-def test_the_contract_holds(memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending) -> None:
+def test_the_contract_holds(
+    memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending, fetcher: str
+) -> None:
     for moment in _moments(ending, delivery):
-        play(Cell(ways, delivery, ending, moment), memory, 0)
+        play(Cell(ways, delivery, ending, moment, fetcher), memory, 0)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
 def test_the_contract_holds_whoever_has_the_next_turn(
-    memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending
+    memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending, fetcher: str
 ) -> None:
     for moment in _moments(ending, delivery):
         for seed in range(1, _SEEDS):
-            play(Cell(ways, delivery, ending, moment), memory, seed)
+            play(Cell(ways, delivery, ending, moment, fetcher), memory, seed)
 
 
 REFUSED = {

@@ -7,6 +7,7 @@ import pytest
 from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.worker.stories import read, told
+from tests.contract.worker.story import OWN_FROM
 
 _SEED = 1
 _EACH = 250
@@ -25,6 +26,14 @@ def test_every_story_holds(part: int) -> None:
 def test_every_story_holds_where_each_call_is_a_turn_of_its_own(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_TURN_NS", 0)
     found = told(seed, range(_EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(4))
+def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
+    pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    found = told(OWN_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

@@ -6,7 +6,7 @@
 set -euo pipefail
 source=$1 stage=$2 name=$3 file=$4
 export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot
-base=$(sed -nE 's/^FROM ([^ @]+)(@[^ ]+)? AS base$/\1/p' "$source/Dockerfile")
+base=$(sed -nE 's/^FROM (python:[^ @]+)(@[^ ]+)? AS .*$/\1/p' "$source/Dockerfile" | head -1)
 case $base in
 python:3.11-*-bookworm) ;;
 *) echo "image.sh: Debian 12 has Python 3.11, and the Dockerfile's base is $base" >&2 && exit 1 ;;
@@ -18,6 +18,8 @@ if ! buildah images -q "docker.io/library/$base" >/dev/null 2>&1; then
     mirror=$(sed -nE 's/^(URIs:|deb) +(\[[^]]*\] +)?(http[^ ]*\/debian\/?)( .*)?$/\3/p' <<<"$lists" | head -1)
     packages=python3,python3-venv,python3-pip,ca-certificates
     debootstrap --variant=minbase --include=$packages bookworm "$root" "$mirror" >/dev/null
+    # Debian forbids pip to install beside apt; the Dockerfile's base does not.
+    rm -f "$root"/usr/lib/python3*/EXTERNALLY-MANAGED
     ln -sf /usr/bin/python3 "$root/usr/local/bin/python3"
     ln -sf /usr/bin/python3 "$root/usr/local/bin/python"
     made=$(buildah from scratch)

@@ -19,8 +19,9 @@ def bootstrap(kafka: KafkaCluster) -> str:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Rig]:
-    """Templates and workers that import `traffic.HANDLERS` from the test's own directory."""
-    with rig(tmp_path) as started:
+def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """Templates and workers that import `traffic.HANDLERS` from the test's own directory. With `rig.OVER_BOTH_FETCHERS`
+    once for each fetcher."""
+    with rig(tmp_path, getattr(request, "param", "librdkafka")) as started:
         started.module(HANDLERS)
         yield started

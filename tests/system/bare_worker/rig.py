@@ -14,6 +14,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from kunicorn.allocator import with_library
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc import clock
@@ -263,12 +265,17 @@ def configuration(bootstrap: str, entrypoint: str, topics: list[str], **override
     return Configure(**{**fields, **overrides})
 
 
+OVER_BOTH_FETCHERS = pytest.mark.parametrize("processes", ["librdkafka", "own"], indirect=True)
+"""For tests of what holds whoever fetches."""
+
+
 class Rig:
     """Starts templates and workers for one test and ends them with it."""
 
-    def __init__(self, stack: ExitStack, directory: Path) -> None:
+    def __init__(self, stack: ExitStack, directory: Path, fetcher: str = "librdkafka") -> None:
+        """`fetcher`: of its workers, where a test asks for no other."""
         self.directory = directory
-        self._stack = stack
+        self._stack, self._fetcher = stack, fetcher
 
     def module(self, source: str, name: str = "handlers_under_test") -> None:
         """Write the handlers' module."""
@@ -290,12 +297,13 @@ class Rig:
         """A worker that is ready for partitions."""
         template = self.template(handler)
         template.ready()
-        configure = configuration(bootstrap, f"handlers_under_test:{handler}", topics, **overrides)
+        given = {"fetcher": self._fetcher, **overrides}
+        configure = configuration(bootstrap, f"handlers_under_test:{handler}", topics, **given)
         return self.fork(template).configure(configure)
 
 
 @contextmanager
-def rig(directory: Path) -> Iterator[Rig]:
+def rig(directory: Path, fetcher: str = "librdkafka") -> Iterator[Rig]:
     """A rig whose processes are gone when the block ends."""
     with ExitStack() as stack:
-        yield Rig(stack, directory)
+        yield Rig(stack, directory, fetcher)

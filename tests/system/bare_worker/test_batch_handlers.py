@@ -14,10 +14,12 @@ from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFet
 from kunicorn.librdkafka.properties import letter_properties
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig, WorkerProcess
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess
 from tests.system.bare_worker.traffic import produce, seen
 from tests.system.producing import consumed, headers_of
 from tests.waiting import wait_until
+
+pytestmark = OVER_BOTH_FETCHERS
 
 HANDLERS = """
 import dataclasses

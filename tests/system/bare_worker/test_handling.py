@@ -10,8 +10,10 @@ from confluent_kafka import Producer
 from kunicorn.ipc.messages import Drain
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig, configuration
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, configuration
 from tests.system.bare_worker.traffic import produce, seen
+
+pytestmark = OVER_BOTH_FETCHERS
 
 
 def test_every_record_is_handled_once_and_in_order(processes: Rig, kafka: KafkaCluster, topic: str) -> None:

@@ -6,8 +6,10 @@ from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.messages import Failed, FetcherStart, StartFetcher
 from kunicorn.positions import NO_EPOCH
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
 from tests.system.bare_worker.traffic import produce, seen
+
+pytestmark = OVER_BOTH_FETCHERS
 
 
 def order(entrypoint: str, *topics: str, mode: str = "record", attempts: int = 1) -> HandlerConfig:

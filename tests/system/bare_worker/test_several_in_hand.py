@@ -16,9 +16,11 @@ from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig, WorkerProcess, configuration
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess, configuration
 from tests.system.bare_worker.traffic import seen
 from tests.waiting import wait_until
+
+pytestmark = OVER_BOTH_FETCHERS
 
 HANDLERS = '''
 import asyncio

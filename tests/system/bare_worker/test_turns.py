@@ -12,9 +12,11 @@ import pytest
 from kunicorn.handler.config import Batching, ProducingTarget, RetryTopic
 from kunicorn.ipc.messages import FetcherStopped
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
 from tests.system.bare_worker.traffic import produce, seen
 from tests.waiting import wait_until
+
+pytestmark = OVER_BOTH_FETCHERS
 
 BACKLOG = 20_000
 MANY = 1000

@@ -99,7 +99,7 @@ def compare(kafka: KafkaCluster, topic: str, isolation: str, version: int = 16, 
                 while True:
                     judged, found = (decoder.decode(body, version, more) for decoder in both)
                     rows = pa.record_batch(found.rows)
-                    assert rows.equals(judged.rows)
+                    assert rows.equals(pa.record_batch(judged.rows))
                     (part,), (expected,) = found.partitions, judged.partitions
                     assert (part.damage, part.error, part.next_offset) == ("", 0, expected.next_offset)
                     assert part.next_offset > position or part.incomplete, "no progress"

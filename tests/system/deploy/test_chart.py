@@ -82,7 +82,7 @@ def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls", "http", "schema-registry"):
+    for name in ("sasl", "oauthbearer", "tls", "http", "http-tls", "schema-registry"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
             (directory / file).write_text("a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
@@ -100,13 +100,41 @@ def test_the_service_is_checked_before_it_starts_and_probed_where_it_listens(
     assert release.container()["args"] == ["run", "--config", "/etc/kunicorn/config/config.toml"]
     assert "initContainers" not in rendered("network").pod()
     assert release.container()["ports"] == [{"name": "http", "containerPort": 9400}]
-    probes = {name: release.container()[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
-    assert probes == {"liveness": "/livez", "readiness": "/readyz"}
+    assert probes_of(release) == {("/livez", "HTTP"), ("/readyz", "HTTP")}
+
+
+def probes_of(release: Rendered) -> set[tuple[str, str]]:
+    """Path and scheme of the three."""
+    asked = [release.container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {each["port"] for each in asked} == {"http"}
+    return {(each["path"], each["scheme"]) for each in asked}
+
+
+def test_with_a_certificate_for_the_port_probes_and_monitors_ask_over_tls(
+    tools: Tools, rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("monitoring")
+    http = as_in_the_pod(release, tmp_path / "mounted").http
+    assert (http.scheme, Path(http.tls_certificate_file or "").name) == ("https", "tls.crt")
+    (secret,) = (each for each in release.pod()["volumes"] if each["name"] == "http-tls")
+    assert secret["secret"]["secretName"] == "orders-http-tls"
+    assert probes_of(release) == {("/livez", "HTTPS"), ("/readyz", "HTTPS")}
+    (pods,) = release.only("PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert (pods["scheme"], pods["tlsConfig"]["serverName"]) == ("https", "orders.shop.svc")
+    (service,) = release.only("ServiceMonitor")["spec"]["endpoints"]
+    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
+    # A certificate that something else mounts.
+    by_hand = ["--set", "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"]
+    (own,) = judged(tools, template(tools, "helm4", *by_hand, files=[EXAMPLE]), scratch=tmp_path)
+    assert (own.problems, probes_of(own)) == ([], {("/livez", "HTTPS"), ("/readyz", "HTTPS")})
+    monitors = rendered("pipelines").all("PodMonitor")
+    assert [each for each in monitors if "scheme" in each["spec"]["podMetricsEndpoints"][0]] == []
+    assert monitors
 
 
 def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[str], Rendered]) -> None:
     assert rendered("example").container()["resources"] == {
-        "requests": {"cpu": "500m", "memory": "1110Mi"},
+        "requests": {"cpu": "500m", "memory": "1110Mi", "ephemeral-storage": "256Mi"},
         "limits": {"memory": "1110Mi"},
     }
     four_workers = rendered("static").container()["resources"]
@@ -115,6 +143,8 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
     assert "memory" not in rendered("hpa").container()["resources"]["limits"]
     (check,) = rendered("static").pod()["initContainers"]
     assert check["resources"] == four_workers
+    (job,) = rendered("pipelines").only("Job")["spec"]["template"]["spec"]["containers"]
+    assert job["resources"]["requests"]["ephemeral-storage"] == "2Gi", "what Spark may write to /tmp"
 
 
 def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
@@ -326,7 +356,8 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     policy = release.only("NetworkPolicy")["spec"]
     labels = executor["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    peers = [peer["podSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule.get("from", [])]
+    named = [peer.get("podSelector") for rule in policy["ingress"] for peer in rule["from"]]
+    peers = [selector["matchLabels"] for selector in named if selector is not None]
     assert any(wanted.items() <= labels.items() for wanted in peers), "executors and drivers reach one another"
 
 

@@ -44,6 +44,7 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["resources.limits.memory=1110Mi", "config.workers.max_rss_mb=600"], "= 1950Mi"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
     (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
+    (["networkPolicy.enabled=true"], "networkPolicy.ingressFrom: empty, so that nobody could ask for metrics"),
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
     (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
     (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),

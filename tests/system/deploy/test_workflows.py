@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import matrix, pythons
 from tests.deploy.actionlint import ActionlintUnavailable, actionlint
@@ -74,3 +75,29 @@ def test_the_pythons_are_those_that_are_supported() -> None:
     named = {file.stem: re.findall(r"\b3\.\d\d\b", file.read_text()) for file in WORKFLOWS}
     assert set(named["test"]) == set(pythons.SUPPORTED)
     assert set(named["matrix"]) - {"3.13"} >= set(matrix.PYTHONS) - {"3.13"}
+
+
+def test_what_a_release_publishes_says_what_it_is_made_of_and_by_whom() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    (build,) = (step["with"] for step in jobs["image"]["steps"] if "build-push-action" in step.get("uses", ""))
+    assert (build["sbom"], build["provenance"]) == (True, "mode=max")
+    told = dict(line.split("=", 1) for line in build["labels"].splitlines())
+    assert {name.removeprefix("org.opencontainers.image.") for name in told} == {
+        "version",
+        "revision",
+        "source",
+        "licenses",
+    }
+    for name in ("dist", "image", "chart"):
+        scripts = [step.get("run", "") for step in jobs[name]["steps"]]
+        assert any(re.search(r"\bcosign sign(-blob)? --yes", script) for script in scripts), name
+    assert any("sbom-action" in step.get("uses", "") for step in jobs["dist"]["steps"])
+    assert any("attest-build-provenance" in step.get("uses", "") for step in jobs["dist"]["steps"])
+
+
+def test_every_image_that_is_built_says_what_it_is() -> None:
+    (labels,) = re.findall(r"^LABEL (.*?[^\\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE | re.DOTALL)
+    told = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]+)"', labels))
+    assert set(told) == {"title", "description", "licenses", "base.name"}
+    stages = re.findall(r"^FROM (\w+)\S* AS (\w+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert {name for base, name in stages if base == "runtime"} == {"service", "arrow", "pipeline"}

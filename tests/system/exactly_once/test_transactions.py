@@ -50,11 +50,12 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 """Handler, and how many records it has in hand."""
 
 
+@pytest.mark.parametrize("fetcher", ["librdkafka", "own"])
 @pytest.mark.parametrize(
     "form", [name if name in ("one", "key-threads") else pytest.param(name, marks=pytest.mark.long) for name in FORMS]
 )
 def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
-    kafka: KafkaCluster, topic: str, members_of: MembersOf, form: str
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, form: str, fetcher: str
 ) -> None:
     entrypoint, in_hand = FORMS[form]
     kafka.create_topic(topic, PARTITIONS)
@@ -64,7 +65,9 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
         topic,
         entrypoint=f"tests.system.handlers.sending:{entrypoint}",
         # Several transactions are under way at a time.
-        settings=merged(settings(topic, transaction_max_records=10), {"handler": in_hand}),
+        settings=merged(
+            settings(topic, transaction_max_records=10), {"handler": in_hand, "kafka": {"fetcher": fetcher}}
+        ),
         env={"KUNICORN_HANDLER_MS": "15" if in_hand else "1"},
     )
     produce(kafka.bootstrap, topic, RECORDS)

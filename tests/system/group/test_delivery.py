@@ -16,17 +16,18 @@ DRAIN_BUDGET = 25.0
 """Seconds: `drain_timeout_ms` as it is by default."""
 
 
+@pytest.mark.parametrize("fetcher", ["librdkafka", "own"])
 @pytest.mark.parametrize(
     "records", [100_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(400)])]
 )
 @pytest.mark.scenario("0113 m_unsubscribe_2")
 def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
-    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], records: int
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], records: int, fetcher: str
 ) -> None:
     """Invariants 1, 4 and 8."""
     kafka.create_topic(topic, PARTITIONS)
     produce(kafka.bootstrap, topic, records)
-    members = members_of(kafka.bootstrap, topic)
+    members = members_of(kafka.bootstrap, topic, settings={"kafka": {"fetcher": fetcher}})
     member = members.start()
     member.wait(lambda: handled_up_to(member) == records, f"{records} handled records", 60 + records / 4_000)
     assert member.stop(within=DRAIN_BUDGET) == 0

@@ -113,6 +113,37 @@ def test_on_the_services_own_machine_its_user_resumes_and_seeks_without_a_token(
     assert f"no service of this user with http.port = {member.port} answers on this machine" in gone.stderr
 
 
+def test_a_reload_is_asked_for_and_what_came_of_it_is_the_answer(scene: SceneMaker) -> None:
+    ours = {"handler": {"max_attempts": 7}, "group": {"commit_interval_ms": 1000}}
+    stage = scene(2, handler="marked:handle", settings=ours)
+    member = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN})
+    stage.send(1, "first")
+    member.wait_running(2, within=60)
+    stage.wait_handled(1, 0, member)
+    generation, pids = member.generation(), {worker["pid"] for worker in member.workers()}
+    settings = member.config.read_text()
+    changed = settings.replace("max_attempts = 7", "max_attempts = 6")
+    member.config.write_text(changed.replace("commit_interval_ms = 1000", "commit_interval_ms = 900"))
+    reloaded = command(member, "reload", token=None)
+    assert (reloaded.returncode, reloaded.stderr) == (0, "")
+    assert reloaded.stdout == (
+        "completed: all workers run revision 2, changed: handler.max_attempts; "
+        "these take effect with the next start only: group.commit_interval_ms\n"
+    )
+    assert not pids & {worker["pid"] for worker in member.workers()}, "every worker is another process"
+    assert member.generation() == generation, "invariant 6"
+
+    member.config.write_text(settings.replace("max_attempts = 7", "max_attempts = -7"))
+    code, said = act(member, "reload")
+    assert (code, said.partition(":")[0]) == (409, "failed")
+    assert "handler.max_attempts = -7" in said
+    assert act(member, "reload", token="wrong-horse-battery")[0] == 401
+    stage.send(1, "second")
+    stage.wait_handled(1, 1, member)
+    assert member.stop() == 0
+    assert stage.judge().lost == ()
+
+
 @pytest.mark.long
 def test_a_person_at_the_command_line_pauses_seeks_back_and_past_a_halted_record(scene: SceneMaker) -> None:
     stage = scene(2, handler="marked:handle", settings={"handler": {"max_attempts": 1}})

@@ -82,6 +82,7 @@ def test_the_file_that_kunicorn_config_names_is_read_unless_the_option_names_ano
         "resume",
         "seek",
         "recycle",
+        "reload",
         "replay-one",
         "config show",
         "leave",

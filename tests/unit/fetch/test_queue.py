@@ -5,9 +5,10 @@ from __future__ import annotations
 from confluent_kafka import Message
 
 from kunicorn.fetch.queue import Fetched, FetchQueue
-from kunicorn.fetch.table import News
+from kunicorn.fetch.table import Fault, News
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.rows import Rows
+from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -26,22 +27,47 @@ def test_the_fetcher_waits_while_it_is_full_and_is_woken_once_there_is_room() ->
     assert not queue.waits_for_room()
     queue.put(fetched(1, 60))
     assert queue.waits_for_room()
-    queue.take(1, 0)
+    queue.get(0)
     assert woken == [1]
     assert not queue.waits_for_room()
-    queue.take(1, 0)
+    queue.get(0)
     assert woken == [1]
 
 
-def test_as_much_is_taken_as_is_asked_for_and_the_rest_stays() -> None:
-    queue = FetchQueue(100)
-    for _ in range(4):
-        queue.put(fetched(10, 5))
-    assert [len(each.rows or ()) for each in queue.take(15, 0)] == [10, 10]
-    assert queue.bytes == 10
-    assert len(queue.take(1000, 0)) == 2
-    assert queue.take(1, 0) == []
+def test_what_is_cut_goes_on_with_the_rest() -> None:
+    queue, fault = FetchQueue(100), Fault(FailureKind.PARTITION, "damaged")
+    whole = fetched(10, 50)
+    queue.put(whole._replace(news=whole.news._replace(fault=fault)))
+    queue.put(fetched(3, 5))
+    head = queue.head(0)
+    assert head is not None
+    begun, rest = head.cut(4)
+    queue.pop(rest)
+    assert begun.rows is not None
+    assert (list(begun.rows.offsets()), begun.news.next_offset, begun.news.fault) == ([0, 1, 2, 3], 4, None)
+    assert queue.bytes == 35
+    left = queue.get(0)
+    assert left is not None
+    assert left.rows is not None
+    assert (list(left.rows.offsets()), left.news.next_offset, left.news.fault) == (list(range(4, 10)), 10, fault)
+    assert queue.bytes == 5
+    last = queue.head(0)
+    assert last is not None
+    assert last.cut(3) == (last, None)
+
+
+def test_the_rest_of_what_is_cut_counts_as_queued() -> None:
+    queue, woken = FetchQueue(100), []
+    queue.on_room(lambda: woken.append(1))
+    queue.put(fetched(10, 200))
+    assert queue.waits_for_room()
+    head = queue.head(0)
+    assert head is not None
+    queue.pop(head.cut(4)[1])
+    assert not woken
+    queue.get(0)
+    assert woken == [1]
 
 
 def test_nothing_within_the_time_is_nothing() -> None:
-    assert FetchQueue(100).take(1, 0.01) == []
+    assert FetchQueue(100).get(0.01) is None

@@ -8,10 +8,10 @@ from confluent_kafka import Message
 
 from kunicorn.columns import reference
 from kunicorn.handler.arrow import SCHEMA, rows_of
+from kunicorn.handler.messages import Run
 from kunicorn.handler.record import Record
 from kunicorn.handler.rows import (
     Rows,
-    Run,
     before,
     beginning_at,
     ends,

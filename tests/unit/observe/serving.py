@@ -41,6 +41,9 @@ class Service:
     def recycle(self, worker: int | None) -> Done:
         return self._note("recycle", worker) if worker == 0 else Done(ok=False, said=f"there is no worker {worker}")
 
+    async def reload(self) -> Done:
+        return self._note("reload", None)
+
     def drain(self) -> Done:
         return self._note("drain", None)
 

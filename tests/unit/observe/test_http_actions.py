@@ -38,8 +38,15 @@ async def test_whoever_has_the_token_can_act() -> None:
         assert await act(server, "resume") == (200, "resume is done")
         assert await act(server, "recycle", {"worker": 0}) == (200, "recycle is done")
         assert await act(server, "recycle", {"worker": 9}) == (409, "there is no worker 9")
+        assert await act(server, "reload") == (200, "reload is done")
         assert await act(server, "drain") == (200, "drain is done")
-    assert service.done == [("pause", ["orders:1"]), ("resume", []), ("recycle", 0), ("drain", None)]
+    assert service.done == [
+        ("pause", ["orders:1"]),
+        ("resume", []),
+        ("recycle", 0),
+        ("reload", None),
+        ("drain", None),
+    ]
 
 
 async def test_without_a_token_in_the_settings_nobody_can_act() -> None:
@@ -138,7 +145,10 @@ async def test_nonsense_is_refused(content_type: str, data: bytes, code: int) ->
 
 async def test_an_action_that_there_is_not_is_named_only_to_whoever_has_the_token() -> None:
     async with serving(Service(), token=SecretStr(TOKEN)) as server:
-        assert await act(server, "explode") == (404, "no such action; there are pause, resume, recycle, drain, seek")
+        assert await act(server, "explode") == (
+            404,
+            "no such action; there are pause, resume, recycle, reload, drain, seek",
+        )
         assert (await act(server, "explode", Authorization="Bearer nope"))[0] == 401
         assert (await ask(server, "/actions/drain", "GET", Authorization=f"Bearer {TOKEN}"))[0] == 405
 

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import ssl
 import urllib.request
+from pathlib import Path
 
 from kunicorn.observe.catalogue import every_of_jobs
 from kunicorn.pipeline.report import Exposed, Tasks
 from kunicorn.pipeline.state import Counts
 from kunicorn.settings import HttpSettings
+from tests.kafka.certificates import make_certificates
 from tests.system.members import free_port
 
 
-def served(http: HttpSettings) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{http.port}/metrics", timeout=5) as answer:
+def served(http: HttpSettings, trusted: ssl.SSLContext | None = None) -> str:
+    url = f"{http.scheme}://127.0.0.1:{http.port}/metrics"
+    with urllib.request.urlopen(url, timeout=60, context=trusted) as answer:
         return str(answer.read().decode())
+
+
+def test_with_a_certificate_they_are_served_over_tls_and_a_bad_one_is_only_said(tmp_path: Path) -> None:
+    made, said = make_certificates(tmp_path, "hunter2"), list[str]()
+
+    def http(key: str) -> HttpSettings:
+        files = {"tls_certificate_file": str(made.certificate("server")), "tls_key_file": str(made.key(key))}
+        return HttpSettings.model_validate({"host": "127.0.0.1", "port": free_port(), **files})
+
+    with Exposed(asked := http("server"), "catch-up", said.append) as exposed:
+        exposed.moved(Counts(records=7), rounds=1, left=30)
+        told = served(asked, ssl.create_default_context(cafile=str(made.ca)))
+    assert 'kunicorn_pipeline_records{job="catch-up",outcome="records"} 7.0' in told
+    assert said == []
+    with Exposed(http("client"), "catch-up", said.append):
+        pass
+    assert len(said) == 1
+    assert said[0].startswith("no metrics: http.tls_certificate_file and http.tls_key_file are no pair (")
 
 
 def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() -> None:

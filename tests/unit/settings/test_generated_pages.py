@@ -41,6 +41,8 @@ def test_the_example_file_loads_with_everything_uncommented_that_goes_together(t
         [
             *SecuritySettings.model_fields,
             "token_file",
+            "tls_certificate_file",
+            "tls_key_file",
             "password_file",
             "headers_file",
             "min_partitions",

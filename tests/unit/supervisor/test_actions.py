@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,7 @@ from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.table import PartitionTable
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.pool import WorkerSlot
-from kunicorn.supervisor.workers.rolling import ReplacementFailed
+from kunicorn.supervisor.workers.rolling import Outcome, ReplacementFailed
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -33,8 +34,9 @@ class Bench:
         self.stopping = False
         self.slots = self.stage.pool.slots
         self.slots[0].process = self.worker
-        replacer: Any = self
-        self.actions = Actions(self.stage.assignment, replacer, mock.Mock(spec=Seeker), self.tasks, self.drain)
+        self.reloaded = Outcome("completed", "all workers run revision 2", (), 0.0)
+        workforce: Any = SimpleNamespace(replacer=self, reloader=self)
+        self.actions = Actions(self.stage.assignment, workforce, mock.Mock(spec=Seeker), self.tasks, self)
 
     @property
     def worker(self) -> PlayedWorker:
@@ -45,9 +47,15 @@ class Bench:
             raise ReplacementFailed("no memory")
         self.replaced.append((slot.number, reason))
 
+    async def outcome(self) -> Outcome:
+        return self.reloaded
+
     def drain(self) -> bool:
         self.stopping, before = True, self.stopping
         return not before
+
+    def why_no_reload(self) -> str:
+        return "stops" if self.stopping else ""
 
     def let_go(self, number: int, offset: int) -> None:
         """The worker reports that it has drained the partition."""
@@ -141,6 +149,37 @@ async def test_a_worker_is_recycled_in_order_and_one_that_is_not_there_is_told()
     bench.fails = True
     assert bench.actions.recycle(0).ok
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ok", "said"),
+    [
+        (Outcome("completed", "all run revision 2", (), 0.0), True, "completed: all run revision 2"),
+        (Outcome("failed", "no such module", (), 0.0), False, "failed: no such module"),
+        (
+            Outcome("completed", "all run revision 2", ("group.id", "http.port"), 0.0),
+            True,
+            "completed: all run revision 2; these take effect with the next start only: group.id, http.port",
+        ),
+        (
+            Outcome("incomplete", "worker 1 runs the one before", (), 0.0),
+            False,
+            "incomplete: worker 1 runs the one before",
+        ),
+    ],
+)
+async def test_a_reload_says_what_came_of_it(outcome: Outcome, ok: bool, said: str) -> None:
+    bench = Bench()
+    bench.reloaded = outcome
+    done = await bench.actions.reload()
+    assert (done.ok, done.said) == (ok, said)
+
+
+async def test_a_service_that_stops_reloads_nothing() -> None:
+    bench = Bench()
+    bench.actions.drain()
+    done = await bench.actions.reload()
+    assert (done.ok, done.said) == (False, "no reload: the service stops")
 
 
 def test_a_service_is_drained_once() -> None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from kunicorn.settings import KafkaSettings
-from kunicorn.supervisor.credentials import watch_certificates
+from kunicorn.supervisor.credentials import ClientCertificate, watch_certificate
 from tests.kafka.certificates import make_certificates
 from tests.unit.settings.files import LEAST, loaded
 
@@ -41,7 +41,7 @@ async def test_a_renewed_certificate_has_the_workers_replaced_and_half_of_one_do
         return outcomes.pop(0)
 
     watching = asyncio.create_task(
-        watch_certificates(settings(mounted), replace_workers, told.put_nowait, interval=0.01)
+        watch_certificate(ClientCertificate(settings(mounted), replace_workers), told.put_nowait, interval=0.01)
     )
     async with asyncio.timeout(30):
         assert DAY < await told.get() - time.time() < 3 * DAY

@@ -250,6 +250,7 @@ async def came_back_before_the_look_up_was_answered() -> None:
     cluster.clumsiness = 0.0
     member, (tp,) = HeldBack(cluster), cluster.logs
     try:
+        cluster.logs[tp] = 1_000
         cluster.committed[tp] = Position(510, 3)
         member.stage.assignment.assign([tp])
         await until(lambda: len(member.held) == 1, 10.0)

@@ -19,7 +19,7 @@ from kunicorn.ipc.messages import FetcherStart, FetcherStopped, StartFetcher, St
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.supervisor.actions import Actions
+from kunicorn.supervisor.actions import Actions, Life
 from kunicorn.supervisor.membership.revoke import Revocation
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
@@ -27,7 +27,7 @@ from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.tasks import ServiceTasks
-from kunicorn.supervisor.workers.rolling import Replacer
+from kunicorn.supervisor.workforce import Workforce
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage
 
@@ -89,7 +89,11 @@ class World:
         self._read: dict[PlayedWorker, int] = {}
         self._tasks: list[asyncio.Task[Any]] = []
         self.actions = Actions(
-            self.stage.assignment, mock.Mock(spec=Replacer), mock.Mock(spec=Seeker), ServiceTasks(), lambda: False
+            self.stage.assignment,
+            mock.Mock(spec=Workforce),
+            mock.Mock(spec=Seeker),
+            ServiceTasks(),
+            mock.Mock(spec=Life),
         )
         self.commits = OffsetCommitter(
             self, self.stage.assignment.table.consumed, self.stage.assignment.table.committed, Metrics()

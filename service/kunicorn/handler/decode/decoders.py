@@ -6,7 +6,7 @@ A decoder is lazy and decodes nothing ahead, so that the records before one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import orjson
 from confluent_kafka import Message
 
 from kunicorn.handler.decode import NotDecodableYet, NullRefused, undecodable
+from kunicorn.handler.messages import Run, keys, values
 
 
 class Part(Enum):
@@ -23,10 +24,13 @@ class Part(Enum):
     VALUE = "value"
     KEY = "key"
 
-    @property
-    def of(self) -> Callable[[Message], bytes | None]:
-        """Function that takes this part from a message; written in C."""
-        return Message.value if self is Part.VALUE else Message.key
+    def of(self, message: Message) -> bytes | None:
+        """This part of the message."""
+        return message.value() if self is Part.VALUE else message.key()
+
+    def of_all(self, messages: Run) -> Iterable[bytes | None]:
+        """This part of each message."""
+        return values(messages) if self is Part.VALUE else keys(messages)
 
 
 class Decoder(Protocol):
@@ -50,7 +54,7 @@ class Raw:
     form = "bytes"
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        return map(self.part.of, messages)
+        return iter(self.part.of_all(messages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class OfBytes:
     """Why null is refused; empty: null is decoded to None."""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        raw = list(map(self.part.of, messages))
+        raw = list(self.part.of_all(messages))
         # Empty ones take the longer way, too: telling them from null one by one would cost every record.
         return map(self.decode, raw) if all(raw) else map(self._nullable, raw)
 

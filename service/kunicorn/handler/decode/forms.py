@@ -23,6 +23,7 @@ from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw,
 from kunicorn.handler.decode.models import Model, model_of
 from kunicorn.handler.extras import install_extra
 from kunicorn.handler.load import user_traceback
+from kunicorn.handler.messages import values
 from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 
 
@@ -62,7 +63,7 @@ class Plain:
         return handle
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        return map(Record, map(Message.value, messages), messages)
+        return map(Record, values(messages), messages)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         return Gathered(Batch(messages), len(messages))
@@ -82,8 +83,7 @@ class Decoded:
         return handle
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        raw = map(Message.value, messages)
-        return map(DecodedRecord, raw, messages, self.value.each(messages), self.key.each(messages))
+        return map(DecodedRecord, values(messages), messages, self.value.each(messages), self.key.each(messages))
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         columns, failure = decoded_columns(messages, self.value, self.key)
@@ -110,15 +110,14 @@ class Modelled:
         if not self.with_record:
             return self.value.each(messages)
         seen, shown = itertools.tee(self.value.each(messages))
-        raw = map(Message.value, messages)
-        return zip(seen, map(DecodedRecord, raw, messages, shown, self.key.each(messages)), strict=True)
+        return zip(seen, map(DecodedRecord, values(messages), messages, shown, self.key.each(messages)), strict=True)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         columns, failure = decoded_columns(messages, self.value, self.key)
-        values, count = columns[0], len(columns[0])
+        decoded, count = columns[0], len(columns[0])
         if not self.with_record:
-            return Gathered(values, count, failure)
-        return Gathered((values, DecodedBatch(messages[:count], *columns)), count, failure)
+            return Gathered(decoded, count, failure)
+        return Gathered((decoded, DecodedBatch(messages[:count], *columns)), count, failure)
 
     def blame(self, message: Message) -> None:
         one(self.value, message, Part.VALUE)
@@ -157,16 +156,16 @@ def decoded_columns(
         columns = list(value.each(messages)), list(key.each(messages))
         if len(columns[0]) == len(columns[1]) == len(messages):
             return columns, None
-    values: list[Any] = []
-    keys: list[Any] = []
+    decoded: list[Any] = []
+    decoded_keys: list[Any] = []
     for message in messages:
         try:
             pair = one(value, message, Part.VALUE), one(key, message, Part.KEY)
         except Undecodable as failure:
-            return (values, keys), failure
-        values.append(pair[0])
-        keys.append(pair[1])
-    return (values, keys), None
+            return (decoded, decoded_keys), failure
+        decoded.append(pair[0])
+        decoded_keys.append(pair[1])
+    return (decoded, decoded_keys), None
 
 
 BYTES = "bytes"

@@ -113,6 +113,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 _TEXT: Schema = {"type": "string"}
+_NAME: Schema = {"type": "string", "minLength": 1}
 _DIGEST: Schema = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
 _FLAG: Schema = {"type": "boolean"}
 _OPEN: Schema = {"type": "object"}
@@ -123,7 +124,7 @@ _DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
 _PROBE = _table(
     periodSeconds=_whole(1), failureThreshold=_whole(1), timeoutSeconds=_whole(1), initialDelaySeconds=_whole()
 )
-_MONITOR = _table(enabled=_FLAG, interval=_DURATION, scrapeTimeout=_DURATION, labels=_TEXTS)
+_MONITOR = _table(enabled=_FLAG, interval=_DURATION, scrapeTimeout=_DURATION, labels=_TEXTS, tlsConfig=_OPEN)
 _SEVERITY: Schema = {"enum": ["critical", "warning", "info"]}
 _PIPELINE = {
     **_table(
@@ -173,6 +174,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
     "auth": _table(
         sasl=_table(existingSecret=_TEXT, passwordKey=_TEXT, usernameKey=_TEXT),
         http=_table(existingSecret=_TEXT, tokenKey=_TEXT),
+        httpTls=_table(existingSecret=_TEXT, certKey=_NAME, keyKey=_NAME),
         oauthbearer=_table(existingSecret=_TEXT, clientSecretKey=_TEXT, clientIdKey=_TEXT),
         tls=_table(existingSecret=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT, keyPasswordKey=_TEXT),
         schemaRegistry=_table(

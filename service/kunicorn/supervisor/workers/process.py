@@ -299,7 +299,10 @@ class WorkerProcess:
 log = logs.get("kunicorn.pool")
 
 _PATIENCE = 1.0
-"""Seconds on each rung but the last."""
+"""Seconds until an interrupted handler has let go."""
+_DUMPING = 3.0
+"""Seconds until an aborted worker is dead. It writes its stacks first, and on a busy machine that takes a while:
+killed meanwhile, it would take along what says where it was stuck."""
 
 
 async def escalate(
@@ -314,7 +317,7 @@ async def escalate(
     budget."""
     rungs = (
         ("interrupting its handler", interrupt or process.interrupt_handler, _PATIENCE),
-        ("aborting it, its stacks follow on stderr", process.abort, _PATIENCE),
+        ("aborting it, its stacks follow on stderr", process.abort, _DUMPING),
         ("killing it and what it started", process.kill, 0.0),
     )
     for what, climb, patience in rungs:

@@ -117,6 +117,11 @@ class Outcome:
     kept: tuple[str, ...]
     at: float
 
+    @property
+    def completed(self) -> bool:
+        """Whether all workers run the new revision."""
+        return self.result == _COMPLETED
+
 
 BlueprintMaker = Callable[[int, Settings, Callable[[], Awaitable[Template]]], Blueprint]
 """From a revision's number, its settings and where to fork from."""
@@ -142,10 +147,19 @@ class Reloader:
         self._asked = asyncio.Event()
         self._running = False
         self._last: Outcome | None = None
+        self._waiting: list[asyncio.Future[Outcome]] = []
+        """Those who wait for the next reload that begins."""
 
     def request(self) -> None:
         """Ask for a reload. Caller: the handler of SIGHUP, and the watch over files."""
         self._asked.set()
+
+    async def outcome(self) -> Outcome:
+        """Ask for a reload that begins after this call, and wait for what comes of it. Caller: a person's request."""
+        waiting: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self.request()
+        return await waiting
 
     def status(self, now: float) -> ReloadStatus | None:
         """The last reload, or the one that runs; None before the first."""
@@ -159,12 +173,17 @@ class Reloader:
         while True:
             await self._asked.wait()
             self._asked.clear()
+            waiting, self._waiting = self._waiting, []
             self._running = True
             try:
                 self._last = await self._reload()
             finally:
                 self._running = False
             self._metrics.count(catalogue.RELOADS, result=self._last.result)
+            for each in waiting:
+                # Whoever has hung up waits no more.
+                if not each.done():
+                    each.set_result(self._last)
 
     async def _reload(self) -> Outcome:
         log.info("reload: reading the settings again, importing the handler anew")

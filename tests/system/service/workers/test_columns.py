@@ -1,5 +1,5 @@
 """Our own fetcher in real workers: with kills, a rebalance and a broker that is away, every record is handled in order
-and committed, by handlers of columns and of batches alike.
+and committed, by handlers of columns, of batches and of records alike.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ MODES = {
         "batch_across_partitions": True,
     },
     "batch": {"entrypoint": "kunicorn.commands.demo.audit:handle_batch", "mode": "batch", "batch_max_records": 100},
+    "record": {"entrypoint": "tests.system.handlers.audited:handle"},
+    "tasks": {"entrypoint": "tests.system.handlers.audited:handle_async", "concurrency": 4},
 }
 
 
@@ -38,7 +40,15 @@ def handled(*members: MemberProcess) -> int:
 
 
 @pytest.mark.parametrize(
-    ("mode", "fetcher"), [("arrow", "own"), ("across", "own"), ("across", "librdkafka"), ("batch", "own")]
+    ("mode", "fetcher"),
+    [
+        ("arrow", "own"),
+        ("across", "own"),
+        ("across", "librdkafka"),
+        ("batch", "own"),
+        ("record", "own"),
+        pytest.param("tasks", "own", marks=pytest.mark.long),
+    ],
 )
 def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], mode: str, fetcher: str

@@ -57,7 +57,7 @@ def producers(target: ProducingTarget | None) -> tuple[list[dict[str, Any]], lis
         producing=target,
         dead_letters=DeadLetterTarget("letters", "g", {}),
     )
-    assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, make, senders))
+    assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, producer=make, senders=senders))
     for handling in assembled.handlings.every:
         handling.tear_down()
     ledger.close()

@@ -1,4 +1,4 @@
-"""Our own fetcher as the consumer: assigned, moved back, paused, and what was queued before that is dropped."""
+"""Our own fetcher as the client: assigned, moved back, paused, and what was queued before that is dropped."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Message
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import Message
 
 from kunicorn.columns.reference import Decoder
 from kunicorn.errors import ConfigError
@@ -17,9 +16,10 @@ from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.rows import Rows
 from kunicorn.ipc.messages import FailureKind, Password
 from kunicorn.kafka.errors import AuthenticationFailed
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.client import Login
-from kunicorn.worker.columns import ColumnConsumer, _security, column_client
+from kunicorn.worker.fetch import Taken
+from kunicorn.worker.own_fetcher import OwnFetcher, _security, own_fetcher
 
 TP = TopicPartition("t", 0)
 
@@ -27,11 +27,11 @@ TP = TopicPartition("t", 0)
 class Played:
     """The fetcher without its thread: the table changes at once, and a test says what was fetched."""
 
-    def __init__(self, *, as_columns: bool = True) -> None:
+    def __init__(self) -> None:
         self.table = Fetching(1000, lambda: 0.5)
         self.queue = FetchQueue(1_000_000)
         fetcher: Any = self
-        self.consumer = ColumnConsumer(fetcher, self.queue, lambda topic: as_columns)
+        self.client = OwnFetcher(fetcher, self.queue)
 
     def call(self, change: Callable[[Fetching], object]) -> None:
         change(self.table)
@@ -46,27 +46,31 @@ class Played:
         rows = Rows(rows_of([Message(topic="t", partition=0, offset=at) for at in range(first, end)])) if end else None
         self.queue.put(Fetched(News(TP, number, 0, end - first, end, 3, fault), rows, 1))
 
-    def taken(self) -> list[int]:
+    def taken(self, most: int = 100) -> list[int]:
         """Offsets that are given out."""
-        taken = self.consumer.take(100, 0)
+        taken = self.take(most)
         return [] if taken is None else [m.offset() or 0 for run in taken.runs for m in run.messages]
 
-    def position(self) -> int:
-        return int(self.consumer.position([ClientPartition(*TP)])[0].offset)
+    def take(self, most: int = 100) -> Taken | None:
+        return self.client.take(most, 0, gathers=False, several_topics=False)
+
+    def position(self) -> int | None:
+        (position,) = self.client.positions([TP])
+        return None if position is None else position.offset
 
 
-def assigned(offset: int = 5, *, as_columns: bool = True) -> Played:
-    played = Played(as_columns=as_columns)
-    played.consumer.incremental_assign([ClientPartition(*TP, offset, leader_epoch=2)])
+def assigned(offset: int = 5) -> Played:
+    played = Played()
+    played.client.assign({TP: Position(offset, 2)})
     return played
 
 
 def test_the_position_is_unknown_until_something_was_given_out() -> None:
     played = assigned()
     assert played.placed() == (1, 5)
-    assert played.position() == OFFSET_INVALID
+    assert played.position() is None
     played.fetched(1, 5, 8)
-    assert played.position() == OFFSET_INVALID
+    assert played.position() is None
     assert played.taken() == [5, 6, 7]
     assert played.position() == 8
 
@@ -74,12 +78,12 @@ def test_the_position_is_unknown_until_something_was_given_out() -> None:
 def test_what_was_queued_before_it_was_assigned_anew_is_dropped() -> None:
     played = assigned()
     played.fetched(1, 5, 8)
-    played.consumer.incremental_unassign([ClientPartition(*TP)])
+    played.client.unassign([TP])
     assert played.placed() is None
-    played.consumer.incremental_assign([ClientPartition(*TP, 2)])
+    played.client.assign({TP: Position(2)})
     assert played.placed() == (2, 2)
     assert played.taken() == []
-    assert played.position() == OFFSET_INVALID
+    assert played.position() is None
     played.fetched(2, 2, 3)
     assert played.taken() == [2]
 
@@ -89,36 +93,60 @@ def test_a_paused_partition_goes_on_behind_what_was_given_out() -> None:
     played.fetched(1, 5, 8)
     assert played.taken() == [5, 6, 7]
     played.fetched(1, 8, 10)
-    played.consumer.pause([ClientPartition(*TP)])
+    played.client.pause([TP])
     assert played.placed() is None
     assert played.taken() == []
     assert played.position() == 8
-    played.consumer.resume([ClientPartition(*TP)])
+    played.client.resume([TP])
     assert played.placed() == (3, 8)
+
+
+def test_no_more_than_is_asked_for_is_given_out_and_the_rest_follows() -> None:
+    played = assigned()
+    played.fetched(1, 5, 8)
+    played.fetched(1, 8, 12)
+    assert played.taken(5) == [5, 6, 7, 8, 9]
+    assert played.position() == 10
+    assert played.taken(1) == [10]
+    assert played.taken(5) == [11]
+    assert played.take() is None
+
+
+def test_a_pause_drops_the_rest_of_what_was_cut_and_it_is_fetched_again() -> None:
+    played = assigned()
+    played.fetched(1, 5, 9)
+    assert played.taken(2) == [5, 6]
+    played.client.pause([TP])
+    assert played.taken() == []
+    assert played.position() == 7
+    played.client.resume([TP])
+    assert played.placed() == (3, 7)
+    played.fetched(3, 7, 9)
+    assert played.taken() == [7, 8]
+
+
+def test_what_is_dropped_takes_no_room_from_what_counts() -> None:
+    played = assigned()
+    played.fetched(1, 5, 105)
+    played.client.unassign([TP])
+    played.client.assign({TP: Position(2)})
+    played.fetched(2, 2, 4)
+    assert played.taken(2) == [2, 3]
 
 
 def test_a_partition_that_was_paused_before_anything_came_begins_where_it_was_assigned() -> None:
     played = assigned()
-    played.consumer.pause([ClientPartition(*TP)])
-    played.consumer.resume([ClientPartition(*TP)])
+    played.client.pause([TP])
+    played.client.resume([TP])
     assert played.placed() == (3, 5)
 
 
 def test_a_fault_comes_with_its_kind_and_text() -> None:
     played = assigned()
     played.fetched(1, 5, 0, Fault(FailureKind.TRUNCATED, "why"))
-    taken = played.consumer.take(100, 0)
+    taken = played.take()
     assert taken is not None
     assert (list(taken.runs), list(taken.faults)) == ([], [(TP, FailureKind.TRUNCATED, "why")])
-
-
-@pytest.mark.parametrize(("as_columns", "kind"), [(True, Rows), (False, list)])
-def test_handlers_of_columns_get_rows_and_others_messages(as_columns: bool, kind: type) -> None:
-    played = assigned(as_columns=as_columns)
-    played.fetched(1, 5, 8)
-    taken = played.consumer.take(100, 0)
-    assert taken is not None
-    assert [type(run.messages) for run in taken.runs] == [kind]
 
 
 def test_each_log_in_asks_for_the_password_of_then() -> None:
@@ -138,4 +166,4 @@ def test_without_a_decoder_no_thread_is_begun() -> None:
         raise ConfigError("install it")
 
     with pytest.raises(ConfigError, match="install it"):
-        column_client({}, Login(None), missing, lambda topic: True)
+        own_fetcher({}, Login(None), missing)

@@ -1,0 +1,82 @@
+"""What is asked of fetched messages, whoever has made them: librdkafka, which makes a list of its own objects, or our
+own fetcher, whose rows are `Columnar` and make an object for a row when somebody looks at it.
+
+Rows answer for all of them at once, without such objects. Of a list each message is asked by its class's own method,
+which is C: a function of ours in between would cost as much as the rest of a record. Small: records, decoders and runs
+all stand on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+
+from confluent_kafka import Message
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Run = Sequence[Message]
+"""Records of one partition in offset order: messages in a list or a tuple, or rows, which are `Columnar`."""
+
+_LISTS = (list, tuple)
+
+
+class Columnar(Protocol):
+    """Rows as a sequence of messages: `kunicorn_columns.Rows`, where a part of them, or several joined, is no copy; and
+    `kunicorn.handler.rows.Rows`, which tests hold against it.
+    """
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The rows as columns: `kunicorn.columns` has their types."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows in the columns."""
+
+    def __len__(self) -> int: ...
+    def values(self) -> list[bytes | None]: ...
+    def keys(self) -> list[bytes | None]: ...
+    def timestamps(self) -> list[int | None]:
+        """Milliseconds since 1970; None where the producer has set none."""
+
+    def offsets(self) -> Sequence[int]:
+        """All offsets, ascending; a range where there are no gaps."""
+
+    def ends(self) -> tuple[int, int]:
+        """Offsets of the first and of the last row, of which there is one."""
+
+    def value_sizes(self) -> list[int]: ...
+    def value_bytes(self) -> int:
+        """Bytes of all values."""
+
+    def without(self, offsets: Collection[int]) -> Self:
+        """The rows but those at these offsets."""
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """These, and behind them those of the others."""
+
+
+def columns(run: Run) -> Columnar | None:
+    """The run, if it is rows; None if it is a list."""
+    return None if isinstance(run, _LISTS) else cast(Columnar, run)
+
+
+def asked(run: Run, what: str) -> Iterator[Any]:
+    """What the method of that name answers for each message."""
+    return map(getattr(type(run[0]), what), run) if run else iter(())
+
+
+def values(run: Run) -> Iterable[bytes | None]:
+    """Each message's value."""
+    if isinstance(run, _LISTS):
+        return map(type(run[0]).value, run) if run else ()
+    return cast(Columnar, run).values()
+
+
+def keys(run: Run) -> Iterable[bytes | None]:
+    """Each message's key."""
+    if isinstance(run, _LISTS):
+        return map(type(run[0]).key, run) if run else ()
+    return cast(Columnar, run).keys()

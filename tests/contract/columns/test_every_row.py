@@ -1,0 +1,187 @@
+"""Rows of a decoder are to handlers, and to the table of partitions, what librdkafka's messages are: each is asked the
+same, of rows and of a list of messages that say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Message
+
+from kunicorn.columns.decoding import Decoder, Rows
+from kunicorn.handler.arrow import rows_of
+from kunicorn.handler.messages import Run, asked, keys, values
+from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.rows import (
+    before,
+    beginning_at,
+    ends,
+    first_timestamp,
+    fitting,
+    following_offsets,
+    joined,
+    value_bytes,
+    without,
+)
+from kunicorn.worker.fetch import headers_bytes, kept_bytes
+from tests.fakes import fetched
+from tests.fakes.fetched import LOG_APPEND_TIME, batch, record
+
+ORDERS = bytes(range(16))
+VERSION = 17
+FIRST_TIME, BROKERS_TIME = 1_700_000_000_000, 1_700_000_000_999
+GIVEN: Sequence[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]] = (
+    (3, b"k0", b"", [], FIRST_TIME),
+    (4, None, b"v", [], FIRST_TIME + 7),
+    (7, b"k2", None, [("h", b"1"), ("h", None), ("", b"")], FIRST_TIME),
+    (8, b"", b"vvv", [], BROKERS_TIME),
+    (9, b"k4", b"vvvv", [("é", b"\xff")], BROKERS_TIME),
+)
+"""Offset, key, value, headers, and time; there is a gap, and the last two have the broker's time."""
+
+
+def messages() -> list[Message]:
+    """As librdkafka has them."""
+    return [
+        Message(
+            topic="orders",
+            partition=3,
+            offset=offset,
+            key=key,
+            value=value,
+            headers=[*headers] or None,
+            timestamp=(1 if time != BROKERS_TIME else 2, time),
+            leader_epoch=5,
+        )
+        for offset, key, value, headers, time in GIVEN
+    ]
+
+
+@pytest.fixture
+def rows(decoder_class: type[Decoder]) -> Rows:
+    """The same out of a response with two batches: the producer's time, and the broker's."""
+
+    def written(of: Sequence[Any], base: int) -> list[bytes]:
+        return [
+            record(
+                offset - base,
+                value,
+                key,
+                [(name.encode(), content) for name, content in headers],
+                time_delta=time - FIRST_TIME,
+            )
+            for offset, key, value, headers, time in of
+        ]
+
+    first = batch(written(GIVEN[:3], 3), base_offset=3, last_delta=4)
+    stamped: Any = {"attributes": LOG_APPEND_TIME, "max_timestamp": BROKERS_TIME}
+    second = batch(written(GIVEN[3:], 8), base_offset=8, **stamped)
+    body = fetched.body(VERSION, {ORDERS: [fetched.partition(VERSION, 3, [first, second])]})
+    decoder = decoder_class(read_committed=True, max_unpacked=1 << 20)
+    decoder.place(ORDERS, 3, "orders", 0)
+    response = decoder.decode(body, VERSION)
+    (part,) = response.partitions
+    return response.rows.cut(part.first_row, part.rows, part.last_epoch)
+
+
+def told(run: Run) -> list[tuple[object, ...]]:
+    """All that a handler of records can see."""
+    records = map(Record.of, run)
+    return [
+        (r.topic, r.partition, r.offset, r.key, r.value, r.headers, r.timestamp, r.leader_epoch, repr(r), r.origin)
+        for r in records
+    ]
+
+
+def of(rows: Rows) -> Any:
+    """As the worker has it."""
+    return rows
+
+
+def test_each_row_says_what_a_message_says(rows: Rows) -> None:
+    assert told(of(rows)) == told(messages())
+    assert told([of(rows)[at] for at in (0, -1, 2)]) == told([messages()[at] for at in (0, -1, 2)])
+    for message in of(rows):
+        assert message.error() is None
+    assert list(map(len, of(rows))) == list(map(len, messages()))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda run: list(values(run)),
+        lambda run: list(keys(run)),
+        lambda run: list(asked(run, "offset")),
+        lambda run: list(following_offsets(run)),
+        lambda run: following_offsets(run[3:]),
+        lambda run: [fitting(run, most) for most in (0, 1, 3, 4, 7, 8, None)],
+        lambda run: value_bytes([run, run[1:]]),
+        lambda run: [ends(run), ends(run[1:3])],
+        lambda run: [first_timestamp(run), first_timestamp(run[3:])],
+        lambda run: headers_bytes(run[2]),
+        lambda run: Batch(run).values() + Batch(run).keys(),
+        lambda run: [Batch(run).offsets(), Batch(run).timestamps(), Batch(run).headers()],
+        lambda run: [told([each.message for each in Batch(run)]), repr(Batch(run)[1:3])],
+    ],
+)
+def test_runs_are_asked_the_same(rows: Rows, ask: Callable[[Run], object]) -> None:
+    assert ask(of(rows)) == ask(messages())
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda run: run[1:3],
+        lambda run: run[2:][1:],
+        lambda run: run[5:],
+        lambda run: before(run, 7),
+        lambda run: beginning_at(run, 5),
+        lambda run: without(run, {4, 8}),
+        lambda run: without(run, {3, 9}),
+        lambda run: without(run, {3, 4, 7, 8, 9}),
+        lambda run: joined([run[:2], run[2:4], run[4:]]),
+        lambda run: joined([run[4:], run[:1]]),
+        lambda run: joined([run[:2], run[3:]])[1:3],
+        lambda run: without(joined([run[:2], run[3:]]), {4}),
+        lambda run: joined([run[:1], without(run[1:], {7})]),
+    ],
+)
+def test_runs_are_cut_and_joined_the_same(rows: Rows, part: Callable[[Run], Run]) -> None:
+    found, expected = part(of(rows)), part(messages())
+    assert told(found) == told(expected)
+    assert len(found) == len(expected)
+    assert list(values(found)) == list(values(expected))
+    columns: Any = found
+    assert columns.batch.drop_columns("topic").equals(rows_of(expected).drop_columns("topic"))
+    assert columns.batch.column("topic").to_pylist() == ["orders"] * len(expected)
+
+
+def test_rows_are_a_sequence_of_consecutive_ones(rows: Rows) -> None:
+    assert isinstance(rows, Sequence)
+    with pytest.raises(IndexError):
+        of(rows)[5]
+    with pytest.raises(ValueError, match="consecutive"):
+        of(rows)[::2]
+
+
+def test_a_part_counts_its_own_bytes(rows: Rows) -> None:
+    run = of(rows)
+    assert kept_bytes(run) >= sum(len(key or b"") + len(value or b"") for _, key, value, _, _ in GIVEN)
+    assert kept_bytes(run[:1]) < kept_bytes(run[:3]) < kept_bytes(run)
+
+
+def test_whether_the_producer_or_the_broker_has_set_a_time_is_kept(rows: Rows) -> None:
+    if type(rows).__module__ != "kunicorn_columns":
+        pytest.skip("columns do not say it, and the reference has nothing else")
+    assert [message.timestamp() for message in of(rows)] == [message.timestamp() for message in messages()]
+    assert Batch(of(rows)).to_arrow().equals(Batch(messages()).to_arrow())
+
+
+def test_rows_outlive_the_response_and_the_decoder(rows: Rows) -> None:
+    last, batch_of_all = of(rows)[4], pa.record_batch(rows)
+    del rows
+    assert (last.offset(), last.value()) == (9, b"vvvv")
+    assert batch_of_all.column("offset").to_pylist() == [3, 4, 7, 8, 9]

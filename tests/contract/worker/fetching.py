@@ -1,0 +1,140 @@
+"""Our own fetcher as a story has it: the table of what is fetched, the decoder and the worker's client are the real
+ones, and the thread and the sockets between them and the brokers are not there. A broker's answer is the story's log as
+record batches, written when it is fetched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from kunicorn.columns.decoding import compiled
+from kunicorn.fetch.queue import Fetched
+from kunicorn.fetch.sessions import Request
+from kunicorn.fetch.table import Fetching, Place, Topic, decoders_id
+from kunicorn.worker.own_fetcher import OwnFetcher
+from tests.contract.worker.brokers import Teller
+from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
+from tests.contract.worker.truth import Record
+from tests.fakes import fetched
+
+_NODE = 1
+_VERSION = 17
+_FETCH_NS = 1_000_000
+_LONGER = 50
+"""See `brokers`."""
+_MOST_AHEAD = 6
+"""Answers that are fetched and not taken."""
+
+
+class StoryFetcher:
+    """In the place of `Fetcher` and of `FetchQueue`. Caller: the worker's main thread."""
+
+    def __init__(self, teller: Teller) -> None:
+        self._teller = teller
+        self._table = Fetching(1 << 20, lambda: 0.5)
+        self._decoder = compiled()(read_committed=True, max_unpacked=1 << 20)
+        self._queue: deque[Fetched] = deque()
+        self._waiting: Strand | None = None
+        self._busy_at = STEPS.now
+
+    def client(self) -> OwnFetcher:
+        """Of the worker."""
+        parts: Any = self
+        return OwnFetcher(parts, parts)
+
+    def call(self, change: Callable[[Fetching], object]) -> None:
+        """As of `Fetcher`."""
+        STEPS.check()
+        change(self._table)
+        self._table.learn({tp.topic: self._topic(tp.topic) for tp in self._teller.logs}, STEPS.now)
+
+    def _topic(self, name: str) -> Topic:
+        numbers = [tp.partition for tp in self._teller.logs if tp.topic == name]
+        return Topic(_id_of(name), dict.fromkeys(numbers, (_NODE, 0)))
+
+    def arrived(self) -> None:
+        """There may be something to fetch."""
+        if self._waiting is not None:
+            STEPS.wake(self._waiting)
+
+    def head(self, seconds: float) -> Fetched | None:
+        """As of `FetchQueue`."""
+        if seconds > 0:
+            STEPS.point()
+        else:
+            STEPS.check()
+        self._fetch()
+        if self._queue:
+            STEPS.sleep(_FETCH_NS if seconds > 0 else 0)
+        elif seconds > 0:
+            self._waiting = STEPS.current
+            try:
+                STEPS.wait(STEPS.now + max(nanoseconds(seconds), (STEPS.now - self._busy_at) // _LONGER))
+            finally:
+                self._waiting = None
+            self._fetch()
+        # Some of it may stay, until what it is of has been stopped, or moved back.
+        if not self._queue or (seconds <= 0 and self._teller.chance(20)):
+            return None
+        return self._queue[0]
+
+    def pop(self, rest: Fetched | None = None) -> None:
+        """As of `FetchQueue`."""
+        taken = self._queue.popleft()
+        if rest is not None:
+            self._queue.appendleft(rest)
+        if taken.rows is not None:
+            self._busy_at = STEPS.now
+            number, end = taken.news.tp.partition, taken.news.next_offset
+            cut = "" if rest is None else ", and cut"
+            self._teller.note(lambda: f"fetched up to {number}@{end}{cut}")
+
+    def _fetch(self) -> None:
+        """Ask, and take in the answer."""
+        while self._table.asks_of(_NODE) and len(self._queue) < _MOST_AHEAD:
+            request = self._table.sent(_NODE)
+            body = self._answer(request)
+            known = self._table.known(_NODE)
+            for topic_id, tp in known.forgotten:
+                self._decoder.forget(topic_id, tp.partition)
+            for place in known.placed:
+                self._decoder.place(decoders_id(place), place.tp.partition, place.tp.topic, place.offset)
+            response = self._decoder.decode(body, _VERSION)
+            news = self._table.meet(_NODE, response.session_id, response.partitions, STEPS.now)
+            for each in news:
+                rows = response.rows.cut(each.first, each.rows, each.epoch) if each.rows else None
+                self._queue.append(Fetched(each, rows, 0))
+            if not news:
+                return
+
+    def _answer(self, request: Request) -> bytes:
+        topics: dict[bytes, list[Any]] = {}
+        for place in self._table:
+            if place.asked_of == _NODE and (batches := self._batches(place)):
+                part = fetched.partition(_VERSION, place.tp.partition, batches)
+                topics.setdefault(decoders_id(place), []).append(part)
+        return fetched.body(_VERSION, topics, session_id=1)
+
+    def _batches(self, place: Place) -> list[bytes]:
+        log = self._teller.logs[place.tp]
+        records = log.from_offset(place.offset)
+        most = 1 + self._teller.below(4)
+        if records:
+            return [_batch(record) for record in records[:most]]
+        if log.visible == len(log.records) and place.offset < log.end:
+            # What comes after the last record, and is none.
+            return [fetched.batch([], base_offset=place.offset, last_delta=log.end - 1 - place.offset, epoch=0)]
+        return []
+
+
+@lru_cache(maxsize=10_000)
+def _batch(record: Record) -> bytes:
+    content = fetched.record(0, record.message.value(), record.key)
+    return fetched.batch([content], base_offset=record.offset, base_timestamp=1000, epoch=0)
+
+
+def _id_of(name: str) -> bytes:
+    return name.encode().ljust(16, b"-")
