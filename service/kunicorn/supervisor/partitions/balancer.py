@@ -84,7 +84,7 @@ class Measures:
         for tp, partition in table.items():
             partition.measured(0.0)
             measured, worker = self._measured.get(tp), partition.worker
-            lag = _lag(partition) if not self._delay_ms(tp.topic) else None
+            lag = partition.lag if not self._delay_ms(tp.topic) else None
             if measured is None or worker is None or not (measured.busy or lag):
                 continue
             cost = _cost(measured, costs.get(tp.topic, 0.0))
@@ -123,13 +123,6 @@ def _costs(measured: Mapping[TopicPartition, Measured]) -> dict[str, float]:
 
 def _cost(measured: Measured, usual: float) -> float:
     return measured.busy / measured.handled if measured.handled >= 1.0 else usual
-
-
-def _lag(partition: Partition) -> int | None:
-    if partition.log_end is None or partition.position is None:
-        return None
-    end = partition.log_end if partition.stop == NO_OFFSET else min(partition.log_end, partition.stop)
-    return max(0, end - partition.position.offset)
 
 
 def _movable(partition: Partition, parked: Collection[int], now: float) -> bool:

@@ -185,6 +185,14 @@ class Partition:
             self.log_end = offset + 1
 
     @property
+    def lag(self) -> int | None:
+        """Number of offsets up to the log's end, or to where ours ends, by what is known; None: it is not."""
+        if self.log_end is None or self.position is None:
+            return None
+        end = self.log_end if self.stop == NO_OFFSET else min(self.log_end, self.stop)
+        return max(0, end - self.position.offset)
+
+    @property
     def beside_the_log(self) -> bool:
         """Whether its position is not in the log, and another one is being looked up."""
         return self.reset and self.state is PartitionState.RESOLVING

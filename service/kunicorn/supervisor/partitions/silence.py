@@ -84,11 +84,8 @@ class Silences:
 
 def _has_more(partition: Partition) -> bool:
     """Whether a record could come of it, as far as the brokers have told."""
-    position, end = partition.position, partition.log_end
-    if position is None or end is None or partition.lost or partition.state is not PartitionState.RUNNING:
-        return False
-    end = end if partition.stop == NO_OFFSET else min(end, partition.stop)
-    return position.offset < end and partition.reading.in_hand == NO_OFFSET
+    running = partition.state is PartitionState.RUNNING and not partition.lost
+    return running and bool(partition.lag) and partition.reading.in_hand == NO_OFFSET
 
 
 def _is_idle(worker: WorkerProcess) -> bool:
