@@ -249,7 +249,7 @@ class RunState:
             seconds=told["seconds"],
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],
-            tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None before 0.2: every range had a file.
+            tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None in a run whose every range has a file.
             topics=told["topics"],
         )
 
