@@ -1,4 +1,4 @@
-"""Partitions, offsets, and ranges of offsets; how jobs cut ranges into rounds and tasks. Pure."""
+"""Partitions, offsets, and ranges of offsets; how jobs cut ranges into pieces. Pure."""
 
 from __future__ import annotations
 

@@ -65,10 +65,10 @@ def backfill(  # noqa: PLR0913 - each is an option
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
-    """Handle the records between two times again, in rounds, with the live service's rules.
+    """Handle the records between two times again, with the live service's rules.
 
     Safe beside the live service: this joins no group and commits nothing. Each record has an idempotency_key, the same
-    in every try, for handlers whose effects must not add up. A run that was killed repeats at most its last round.
+    in every try, for handlers whose effects must not add up. A run that was killed repeats what was underway.
 
     Exits 0 if everything was handled, 6 if something is left: stopped, or halted by its handler.
     """
@@ -284,7 +284,7 @@ def catch_up(
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
-    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit after each round.
+    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit what is handled.
 
     Stop the live service first. Killed anywhere, what was not committed is handled again by the next catch-up or the
     live service; nothing is lost. A live member that joins meanwhile wins: the commit is refused, and the run ends.

@@ -28,9 +28,9 @@ from kunicorn.pipeline.plan import (
     pairs_in,
     plan,
 )
+from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles

@@ -21,9 +21,9 @@ from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
 from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
+from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
@@ -152,7 +152,7 @@ class Holding:
             self._commit(session, self._positions)
 
     def move(self, positions: Offsets) -> None:
-        """Commit a round's end. Raises `FatalGroupError` where another client has committed, or a member has joined."""
+        """Commit what is handled. Raises `FatalGroupError` where another client has committed, or a member is there."""
         moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
             self._check_ours(session.committed(list(self._positions)))
@@ -168,7 +168,8 @@ class Holding:
             if (other := found[tp]).offset != at or other.metadata != self._ahead.metadata(tp, at, self._who):
                 raise FatalGroupError(
                     f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of our {at}): another "
-                    f"catch-up, the live service or a person. This round does not count; see who it is before going on"
+                    f"catch-up, the live service or a person. What was underway does not count; see who it is before "
+                    f"going on"
                 )
 
 

@@ -30,9 +30,9 @@ from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake_tables import DeltaLake
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest

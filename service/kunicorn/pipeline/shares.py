@@ -17,12 +17,12 @@ _LARGEST_STEP = 50
 
 
 class Shares:
-    """Each partition's next range takes `round_seconds` at the partition's own pace, so that a slow one holds up itself
+    """Each partition's next range takes `range_seconds` at the partition's own pace, so that a slow one holds up itself
     alone.
     """
 
     def __init__(self, settings: PipelineSettings) -> None:
-        self._seconds = settings.round_seconds
+        self._seconds = settings.range_seconds
         self._most = settings.max_offsets_per_trigger
         self._pieces = settings.min_partitions
         self._next: dict[TopicPartition, int] = {}

@@ -58,7 +58,7 @@ _SETTINGS: Mapping[str, str] = {
     "spark.log.level": "FATAL",
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
-    # A round is one scan and one `mapInArrow`: Java made and compiled for it costs more than it saves.
+    # A job of ranges is one scan and one `mapInArrow`: Java made and compiled for it costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
     # Ranges are rows that the driver has, each a task of its own.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -71,7 +71,7 @@ _SETTINGS: Mapping[str, str] = {
 
 _LOCAL_SETTINGS: Mapping[str, str] = {
     # The JVM shares the machine with the tasks, and no record passes through it: the optimising compiler alone took
-    # half a second of each round's processors.
+    # half a second of processors for each job of ranges.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 

@@ -40,7 +40,7 @@ class Counts:
     dead_letters: int = 0
 
     def plus(self, summaries: Iterable[Summary]) -> Counts:
-        """Sum with a round's summaries."""
+        """Sum with what ranges came to."""
         every = list(summaries)
         return Counts(*(getattr(self, f.name) + sum(getattr(each, f.name) for each in every) for f in fields(self)))
 
@@ -95,7 +95,7 @@ class RunState:
     """Ranges that were begun. After a crash the same ones run again, whatever the settings say then, so that files are
     replaced."""
     rounds: int = 0
-    """How often progress was counted."""
+    """How often progress was counted and saved: of an export, which counts a round at a time, its rounds."""
     counts: Counts = Counts()
     seconds: float = 0.0
     """Time that the run took so far."""

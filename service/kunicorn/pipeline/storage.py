@@ -353,7 +353,8 @@ class Manifest:
     def _overtaken(self) -> Overtaken:
         return Overtaken(
             f"another process goes on with {self._directory.url}: two at once, or this one was taken for dead and "
-            f"replaced. This one ends, and nothing that it did since its last round counts; let the other finish"
+            f"replaced. This one ends, and nothing that it did since it last saved its progress counts; let the other "
+            f"finish"
         )
 
 

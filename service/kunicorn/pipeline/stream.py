@@ -19,9 +19,9 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit
+from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
-from kunicorn.pipeline.rounds import Stop, stopping
 from kunicorn.pipeline.spark import Job, JobFailed, check_installed, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory

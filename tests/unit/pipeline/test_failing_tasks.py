@@ -14,9 +14,9 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.executors import RangeFailed, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT
+from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
-from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange

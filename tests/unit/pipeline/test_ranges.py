@@ -1,4 +1,4 @@
-"""Cutting work into rounds and tasks."""
+"""Cutting work into ranges and tasks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ A, B = OffsetRange("a", 0, 0, 9_000), OffsetRange("b", 0, 0, 90_000)
 
 
 def shares(**settings: Any) -> Shares:
-    return Shares(PipelineSettings(round_seconds=30, **settings))
+    return Shares(PipelineSettings(range_seconds=30, **settings))
 
 
 def summary(whole: OffsetRange, seconds: float) -> Summary:

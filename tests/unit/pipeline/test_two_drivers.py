@@ -22,13 +22,13 @@ from confluent_kafka import Message
 
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
-from kunicorn.pipeline import backfill, export, rounds
+from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
 from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
-from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
 from kunicorn.pipeline.task import HandleRanges
@@ -266,11 +266,11 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
         def never_stopping() -> Iterator[Stop]:
             yield Stop()
 
-        for module in (export, backfill, rounds):
+        for module in (export, backfill, range_job):
             monkeypatch.setattr(module, "cluster_session", session)
-        monkeypatch.setattr(rounds, "stopping", never_stopping)
-        monkeypatch.setattr(rounds, "open_session", lambda *_: world)
-        monkeypatch.setattr(rounds, "Job", lambda *_: world)
+        monkeypatch.setattr(range_job, "stopping", never_stopping)
+        monkeypatch.setattr(range_job, "open_session", lambda *_: world)
+        monkeypatch.setattr(range_job, "Job", lambda *_: world)
         monkeypatch.setattr(backfill, "check_installed", lambda: None)
         monkeypatch.setattr(backfill, "check_handlers", lambda settings: None)
         monkeypatch.setattr(backfill, "at_once", lambda settings: 1)

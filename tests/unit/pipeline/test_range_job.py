@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import ConfigError, ServiceError
-from kunicorn.pipeline import rounds
+from kunicorn.pipeline import range_job
+from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
-from kunicorn.pipeline.rounds import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
@@ -45,9 +45,9 @@ class Scene:
         self.together = False
         self.pieces: int | None = None
         self._underway: list[OffsetRange] = []
-        monkeypatch.setattr(rounds, "open_session", lambda settings, master, run: self)
-        monkeypatch.setattr(rounds, "Job", lambda spark, file: self)
-        monkeypatch.setattr(rounds, "check_topics", lambda settings, state: self._note("topics"))
+        monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
+        monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
+        monkeypatch.setattr(range_job, "check_topics", lambda settings, state: self._note("topics"))
         self._directory = Directory(str(directory))
 
     def _note(self, name: str) -> None:
@@ -190,6 +190,6 @@ def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(
 
 
 def test_the_tables_file_is_written_once_a_minute_and_at_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_FILE_SECONDS", 0.0)
+    monkeypatch.setattr(range_job, "_FILE_SECONDS", 0.0)
     scene.start()
     assert [each for each in scene.called if each.startswith("written")] == ["written 10", "written 10"]

@@ -4,7 +4,7 @@
    many are underway as keep the executors busy, and no more: what is killed repeats what was underway.
 2. A range counts once its task has ended; its dead letters are acknowledged then. What has ended meanwhile is counted
    together: the job's own step makes it count (write a manifest, commit offsets), and only then more is begun.
-3. A job whose rounds are committed as a whole (`together`) waits for all that is underway.
+3. A job that goes in rounds (`together`), each of which counts as a whole, waits for all that is underway.
 4. SIGINT and SIGTERM: the first ends a job when what is underway has ended, the second at once.
 """
 
