@@ -55,7 +55,7 @@ def test_an_export_refuses_a_topic_that_was_created_anew_or_goes_on_with_it_as_a
 
 
 @pytest.mark.parametrize("job", ["export", "catch-up"])
-def test_a_round_during_which_the_topic_is_created_anew_does_not_count(
+def test_what_is_underway_while_the_topic_is_created_anew_does_not_count(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     desk = desk_of(1)
@@ -89,7 +89,7 @@ def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(
     def dies(self: Job, *arguments: Any) -> Any:
         raise InterruptedError
 
-    monkeypatch.setattr(Job, "run", dies)
+    monkeypatch.setattr(Job, "submit", dies)
     with pytest.raises(InterruptedError):
         desk.said("backfill", "--run", "former", "--master", MASTER)
     assert desk.manifest("former")["underway"] != []
