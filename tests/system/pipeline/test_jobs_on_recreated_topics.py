@@ -86,7 +86,7 @@ def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 100)
 
-    def dies(self: Job, *arguments: Any) -> Any:
+    def dies(self: Job, *arguments: Any, **more: Any) -> Any:
         raise InterruptedError
 
     monkeypatch.setattr(Job, "submit", dies)
