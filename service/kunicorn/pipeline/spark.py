@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 SUBMITTED = "submitted"
 """`--master` of a driver that spark-submit or an operator has started: the master is settled."""
+_OLDEST = (3, 5)
+"""Version of Spark that jobs and `transform` run on, and every later one."""
+_WITH_SOURCE = (4, 2)
+"""The first whose Python data sources have filters and limits: what the source, and with it a stream, is made of."""
 _JAVA = 17
 """Oldest version of Java that Spark 4 runs on."""
 _JAVA_REMEDY = (
@@ -80,9 +84,13 @@ def check_installed() -> None:
     """Raise `ConfigError` with what to install where PySpark or a Java is missing. Runs `java -version`."""
     try:
         import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
+        import pyspark
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: {install_extra('pipeline')}") from error
+    if _version(pyspark.__version__) < _OLDEST:
+        raise ConfigError(
+            f"PySpark is {pyspark.__version__}, and jobs need Spark 3.5 or later: install the cluster's version"
+        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -95,6 +103,28 @@ def check_installed() -> None:
     if told.returncode != 0 or version is None or int(version[1]) < _JAVA:
         found = (told.stderr or told.stdout).strip().partition("\n")[0]
         raise ConfigError(f"Spark needs Java {_JAVA} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def has_source() -> bool:
+    """Whether this PySpark has what the source `kunicorn` is made of."""
+    import pyspark
+
+    return _version(pyspark.__version__) >= _WITH_SOURCE
+
+
+def check_source(who: str) -> None:
+    """Raise `ConfigError` where this PySpark is too old for the source, and so for `who`."""
+    import pyspark
+
+    if not has_source():
+        raise ConfigError(
+            f"{who} needs Spark 4.2 or later, and PySpark is {pyspark.__version__}: backfill, catch-up, export and "
+            f"transform run on this one"
+        )
 
 
 def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
@@ -129,8 +159,6 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from kunicorn.pipeline.source import KunicornDataSource
-
     builder = SparkSession.builder
     for setting, value in spark_settings(settings.pipeline, master, name).items():
         builder = builder.config(setting, value)
@@ -146,7 +174,10 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
         )
     # Of Spark's Python processes alone: `spark.executorEnv` would be the JVMs', too.
     spark.sparkContext.environment.update(with_library({}, library_of(settings.workers.allocator, os.environ)))
-    spark.dataSource.register(KunicornDataSource)
+    if has_source():
+        from kunicorn.pipeline.source import KunicornDataSource
+
+        spark.dataSource.register(KunicornDataSource)
     return spark
 
 
