@@ -159,8 +159,9 @@ pictures: venv chromium  ## the documentation's pictures, of a real group and of
 	$(BIN)/python -m tests.pictures docs/pictures/demo.svg
 
 # Fresh seeds on each run, after those that failed before; SEED=n repeats one of them alone.
-chaos: venv  ## a group hurt in every way there is, on three brokers; a quarter of an hour; SEED=n, MINUTES=n
-	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES))
+chaos: columns  ## a group hurt in every way there is, on three brokers, over each fetcher; most of an hour; SEED=n, FETCHER=…, MINUTES=n
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(FETCHER),--fetcher $(FETCHER))
 
 bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafka java", KINDS=delay: parts of it
 	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \

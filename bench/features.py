@@ -46,6 +46,7 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.middleware import Call, loaded
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.tracing import span_in_hand
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays, TopicDelays
 from kunicorn.worker.fetch import runs
@@ -70,6 +71,11 @@ cores. What is not switched on is not there: the form of a call is chosen before
 
 async def plain_async(record: Record) -> None: ...
 def batch(records: Batch) -> None: ...
+
+
+def asking(record: Record) -> None:
+    """Something within its call tells its trace."""
+    span_in_hand()
 
 
 def half(records: Batch) -> None:
@@ -242,15 +248,16 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
     breaker = gated(circuit_breaker=CircuitBreaking(["builtins.OSError"], 0.5, 10_000, 10, 30_000, 1))
     limited = gated(rate_limit=RateLimiting(1e9, 1e9, "service", "records"))
     limited_by_key = gated(rate_limit=RateLimiting(1e9, 1e9, "key", "records"))
-    header = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    tracing, header = Tracing("g"), ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
     in_traces = [Message(topic="t", partition=0, offset=at, value=b"v", headers=[header]) for at in range(RECORDS)]
     long_ago = [Message(topic="t", partition=0, offset=at, value=b"v", timestamp=(1, 1)) for at in range(RECORDS)]
     return {
         "nothing": called(form(plain), some),
         "`async def`": called(form(plain_async, is_async=True), some),
         '`value = "json"`': called(form(plain, decoding=Decoding(value="json")), some),
-        "`[tracing]`, with nobody who collects": called(form(plain, tracing=Tracing("g")), some),
-        "the same, records with a trace context, which goes on": called(form(plain, tracing=Tracing("g")), in_traces),
+        "`[tracing]`, with nobody who collects": called(form(plain, tracing=tracing), some),
+        "the same, records with a trace context, which goes on": called(form(plain, tracing=tracing), in_traces),
+        "the same, and each handler asks for it, as a log line does": called(form(asking, tracing=tracing), in_traces),
         "`[tracing]`, with an SDK that keeps every span": collected(in_traces),
         "one of `filters`, by key": called(filtered(FilterRule(on="key", none_of=["none"])), some),
         "one of them, a function": called(filtered(FilterRule(function=f"{__name__}:wanted")), some),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import kunicorn
 from bench.peers.environments import HERE, franz_go, franz_go_version, python_of, version_of
@@ -132,20 +132,43 @@ def _franz_go(_who: Contender, _setting: Setting) -> list[str]:
     return [str(franz_go())]
 
 
+class Form(NamedTuple):
+    """One way to have records handled by ours."""
+
+    entrypoint: str
+    settings: Mapping[str, Any] = {}
+    special: Mapping[str, str] = {}
+    """By kind: handlers of its own."""
+    fetcher: str = "librdkafka"
+
+
+_SINGLE = {"nothing": "count", "wait": "wait"}
+_COLUMNS = {"mode": "arrow", "batch_max_records": 10_000}
+FORMS: Mapping[str, Form] = {
+    "record": Form("handle", {}, _SINGLE),
+    "key": Form("handle", {"ordering": "key"}, _SINGLE),
+    "batch": Form("handle_batch", {"mode": "batch"}),
+    "record, own fetcher": Form("handle", {}, _SINGLE, "own"),
+    "batch, own fetcher": Form("handle_batch", {"mode": "batch"}, {}, "own"),
+    "arrow": Form("handle_columns", _COLUMNS, {}, "own"),
+    "arrow summing": Form(
+        "sum_columns", {**_COLUMNS, "value": "json", "value_schema": "with_kunicorn:SCHEMA"}, {}, "own"
+    ),
+}
+
+
 def _kunicorn(who: Contender, setting: Setting) -> list[str]:
-    """As its README has it: the group, the handler, so many workers; everything else is default. jemalloc is there, as
-    in its image."""
-    mode = "batch" if who.form == "batch" else "record"
-    special = {"nothing": "count", "wait": "wait"} if mode == "record" else {}
-    handler = special.get(setting.kind, {"record": "handle", "batch": "handle_batch"}[mode])
-    ordering = {"ordering": "key"} if who.form == "key" else {}
+    """As its README has it: the group, the handler, so many workers; everything else is default, but that columns come
+    by ten thousand rows. jemalloc is there, as in its image."""
+    form = FORMS[who.form]
+    handler = form.special.get(setting.kind, form.entrypoint)
     config = setting.directory / "kunicorn.toml"
     config.write_text(
         toml(
             {
-                "kafka": {"bootstrap_servers": [setting.bootstrap]},
+                "kafka": {"bootstrap_servers": [setting.bootstrap], "fetcher": form.fetcher},
                 "group": {"id": setting.group, "topics": [setting.topic]},
-                "handler": {"entrypoint": f"with_kunicorn:{handler}", "mode": mode, **ordering},
+                "handler": {"entrypoint": f"with_kunicorn:{handler}", **form.settings},
                 "workers": {"count": who.workers, "allocator": tools().jemalloc if who.jemalloc else SYSTEM},
                 "http": {"host": "127.0.0.1", "port": 0},
             }
@@ -163,15 +186,22 @@ def _bare(title: str, form: str, *, jemalloc: bool = False) -> Contender:
     return Contender(title, _program("confluent", "with_confluent.py"), version, form, jemalloc=jemalloc)
 
 
-def kunicorns(form: str, workers: int) -> Contender:
+def kunicorns(form: str, workers: int, kinds: frozenset[str] = PYTHON_KINDS) -> Contender:
     """Ours, as `kunicorn run`."""
-    title = f"kunicorn, {workers} worker{'s' * (workers > 1)}, {form} handler"
-    return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers, jemalloc=True)
+    mode, _, fetched = form.partition(", ")
+    title = f"kunicorn, {workers} worker{'s' * (workers > 1)}, {mode} handler{fetched and ', '}{fetched}"
+    return Contender(title, _kunicorn, lambda: kunicorn.__version__, form, workers, kinds, jemalloc=True)
 
 
 RECORD_1, BATCH_1, RECORD_2, BATCH_2 = (kunicorns(form, n) for n in (1, 2) for form in ("record", "batch"))
+NOTHING = frozenset({"nothing"})
+ARROW_1, ARROW_2, SUMMING_1 = (
+    kunicorns(form, n, NOTHING) for form, n in (("arrow", 1), ("arrow", 2), ("arrow summing", 1))
+)
+OWN_RECORD_1 = kunicorns("record, own fetcher", 1, NOTHING | {"delay"})
+OWN_BATCH_1, OWN_BATCH_2 = (kunicorns("batch, own fetcher", n, NOTHING) for n in (1, 2))
 RECORD_1_GLIBC, BATCH_1_GLIBC, BATCH_2_GLIBC = (
-    replace(who, title=f"{who.title}, glibc's malloc", kinds=frozenset({"nothing"}), jemalloc=False)
+    replace(who, title=f"{who.title}, glibc's malloc", kinds=NOTHING, jemalloc=False)
     for who in (RECORD_1, BATCH_1, BATCH_2)
 )
 KEYED_2 = Contender(
@@ -233,6 +263,12 @@ JAVA = Contender(
 FRANZ_GO = Contender("franz-go", _franz_go, franz_go_version, kinds=frozenset({"nothing", "delay"}))
 
 CONTENDERS = (
+    ARROW_2,
+    ARROW_1,
+    SUMMING_1,
+    OWN_BATCH_2,
+    OWN_BATCH_1,
+    OWN_RECORD_1,
     BATCH_2,
     RECORD_2,
     BATCH_1,

@@ -65,11 +65,41 @@ def goals(plan: Plan, results: Results) -> list[Goal]:
     def rate(ours: Contender, theirs: Contender) -> float | None:
         return results.ratio((nothing, ours), (nothing, theirs))
 
+    def cost(who: Contender) -> float | None:
+        found = results.median(nothing, who, "cpu_us")
+        return None if found is None else 1000 * found
+
     def ahead_of(theirs: Sequence[Contender]) -> float | None:
         found = [ratio for who in theirs if (ratio := rate(c.BATCH_2, who)) is not None]
         return min(found, default=None)
 
     return [
+        Goal("two workers, arrow handler, beside Java's ConsumerPerformance", 4.0, True, rate(c.ARROW_2, c.JAVA)),
+        Goal("two workers, arrow handler, beside franz-go", 3.0, True, rate(c.ARROW_2, c.FRANZ_GO)),
+        Goal("two workers, arrow handler, beside aiokafka", 12.0, True, rate(c.ARROW_2, c.AIOKAFKA)),
+        Goal(
+            "one worker, arrow handler, beside the tuned loop with jemalloc",
+            2.0,
+            True,
+            rate(c.ARROW_1, c.BARE_RUNS_PRELOADED),
+        ),
+        Goal("one worker, arrow handler: CPU a record", 250.0, False, cost(c.ARROW_1), "ns"),
+        Goal(
+            "one worker, arrow handler that sums a decoded column",
+            3.0,
+            True,
+            _millions(cost(c.SUMMING_1)),
+            "million/s a core",
+        ),
+        Goal("own fetcher, record handler, beside the tuned loop", 1.5, True, rate(c.OWN_RECORD_1, c.BARE)),
+        Goal("own fetcher, batch handler, beside the same by runs", 1.5, True, rate(c.OWN_BATCH_1, c.BARE_RUNS)),
+        Goal("arrow: 2,000 partitions beside 8", 0.8, True, results.ratio((wide, c.ARROW_1), (nothing, c.ARROW_1))),
+        Goal(
+            "own fetcher: p99 at 1,000 records/s beside a bare poll() loop",
+            1.2,
+            False,
+            results.ratio_within(delay, c.OWN_RECORD_1, "p99", "poll_p99"),
+        ),
         Goal("one worker, record handler, beside the tuned confluent-kafka loop", 0.9, True, rate(c.RECORD_1, c.BARE)),
         Goal("one worker, batch handler, beside the same by runs", 0.97, True, rate(c.BATCH_1, c.BARE_RUNS)),
         Goal("two workers, batch handler, beside Java's ConsumerPerformance", 1.5, True, rate(c.BATCH_2, c.JAVA)),
@@ -116,6 +146,11 @@ def goals(plan: Plan, results: Results) -> list[Goal]:
         ),
         Goal("2,000 partitions beside 8", 0.8, True, results.ratio((wide, c.BATCH_1), (nothing, c.BATCH_1))),
     ]
+
+
+def _millions(nanoseconds: float | None) -> float | None:
+    """Records a second of one core, from what a record costs."""
+    return None if nanoseconds is None else 1e3 / nanoseconds
 
 
 def _percent(share: float | None) -> float | None:

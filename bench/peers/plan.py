@@ -40,13 +40,27 @@ class Series(NamedTuple):
     """The longest that one run may handle."""
 
 
-ALLOCATORS = (c.BATCH_2_GLIBC, c.BATCH_1_GLIBC, c.RECORD_1_GLIBC, c.BARE_RUNS_PRELOADED, c.BARE_PRELOADED)
+ALLOCATORS = (c.BATCH_2_GLIBC, c.BATCH_1_GLIBC, c.RECORD_1_GLIBC, c.BARE_PRELOADED)
 """What jemalloc alone does: ours without it, the bare loops with it."""
-HEADLINE = (c.BATCH_2, c.BATCH_1, c.RECORD_1, c.BARE_RUNS, c.BARE, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
+COLUMNS = (c.ARROW_2, c.ARROW_1, c.SUMMING_1, c.OWN_BATCH_2, c.OWN_BATCH_1, c.OWN_RECORD_1)
+"""What our own fetcher does; it needs the compiled decoder."""
+HEADLINE = (
+    *COLUMNS,
+    c.BATCH_2,
+    c.BATCH_1,
+    c.RECORD_1,
+    c.BARE_RUNS,
+    c.BARE,
+    c.BARE_RUNS_PRELOADED,
+    c.FRANZ_GO,
+    c.JAVA,
+    c.AIOKAFKA,
+)
 """Who is near enough to one another that single runs would not tell."""
-PACKED = (c.BATCH_2, c.BATCH_1, c.BARE_RUNS, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
+PACKED = (c.ARROW_2, c.ARROW_1, c.BATCH_2, c.BATCH_1, c.BARE_RUNS, c.FRANZ_GO, c.JAVA, c.AIOKAFKA)
 WORKING = (c.RECORD_2, c.RECORD_1)
-DELAYED = (c.RECORD_1,)
+DELAYED = (c.RECORD_1, c.OWN_RECORD_1)
+WIDE = (c.ARROW_1, c.BATCH_1, c.BARE_RUNS)
 
 
 def others(kind: str, *but: Contender) -> tuple[Contender, ...]:
@@ -93,7 +107,7 @@ def quick(scale: float = 1.0) -> Plan:
         Series(Case(waited, "wait"), waiting, 1, 5.0),
         Series(Case(delayed, "delay"), DELAYED, 2, 0.0),
         Series(Case(delayed, "delay"), (c.AIOKAFKA, c.FASTSTREAM, c.FRANZ_GO), 1, 0.0),
-        Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 2, 8.0),
+        Series(Case(wide, "nothing"), WIDE, 2, 8.0),
     )
     return Plan(small, packed, wide, waited, delayed, series)
 
@@ -110,7 +124,7 @@ def full(scale: float = 1.0) -> Plan:
     ]
     series = (
         Series(Case(small, "nothing"), HEADLINE, 7, 15.0),
-        Series(Case(wide, "nothing"), (c.BATCH_1, c.BARE_RUNS), 5, 15.0),
+        Series(Case(wide, "nothing"), WIDE, 5, 15.0),
         Series(Case(small, "work"), WORKING, 5, 15.0),
         Series(Case(delayed, "delay"), DELAYED, 5, 0.0),
         Series(Case(small, "nothing"), ALLOCATORS, 3, 15.0),

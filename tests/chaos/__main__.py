@@ -8,13 +8,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.chaos import page
 from tests.chaos.crowds import CROWDS, ONE
 from tests.chaos.faults import FAULTS
-from tests.chaos.group import BROKER_SETTINGS, LINKS
+from tests.chaos.group import BROKER_SETTINGS, FETCHERS, LINKS
 from tests.chaos.run import Result, run
 from tests.chaos.schedule import WHOLE, Schedule, crowded, remember, remembered, schedule
 from tests.kafka import ProxiedCluster
@@ -31,7 +31,7 @@ def main() -> int:
     results: list[Result] = []
     failed = 0
     with ProxiedCluster(LINKS, overrides=BROKER_SETTINGS) as kafka:
-        for what in planned(options.seed, options.fault):
+        for what in planned(options.seed, options.fault, options.fetcher):
             if time.monotonic() > until:
                 tell(f"{options.minutes:g} minutes are over; left out: {what}")
                 continue
@@ -48,7 +48,9 @@ def main() -> int:
 def write(results: list[Result], failed: int) -> None:
     """docs/delivery.md, unless that would publish less than the whole."""
     if failed or not page.complete(results):
-        tell(f"{page.PAGE} stays as it was: {failed} schedules failed, or a protocol has not met every fault")
+        tell(
+            f"{page.PAGE} stays as it was: {failed} schedules failed, or not every fault met each protocol and fetcher"
+        )
         return
     page.PAGE.write_text(page.page(results))
     tell(f"written: {page.PAGE}")
@@ -68,15 +70,16 @@ def tried(kafka: ProxiedCluster, what: Schedule, directory: Path) -> Result | No
     return None
 
 
-def planned(seed: int | None, only: list[str]) -> Iterator[Schedule]:
+def planned(seed: int | None, only: Sequence[str], fetchers: Sequence[str]) -> Iterator[Schedule]:
     """Schedules that failed before, then fresh ones; or just the one asked for."""
     if seed is not None:
-        yield schedule(seed, only)
+        yield from (schedule(seed, only, ONE, fetcher) for fetcher in fetchers)
         return
-    yield from remembered()
+    yield from (each for each in remembered() if each.fetcher in fetchers)
     first = WHOLE * random.randrange(10_000)
-    yield from (schedule(first + number, only) for number in range(WHOLE))
-    yield from (crowded(first + number, crowd) for number, crowd in enumerate(CROWDS) if crowd != ONE)
+    yield from (schedule(first + number, only, ONE, fetcher) for fetcher in fetchers for number in range(WHOLE))
+    crowds = [(first + number, crowd) for number, crowd in enumerate(CROWDS) if crowd != ONE]
+    yield from (crowded(seed, crowd, fetcher) for seed, crowd in crowds for fetcher in fetchers)
 
 
 def tell(line: str) -> None:
@@ -87,10 +90,12 @@ def tell(line: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="only this one's schedule")
-    parser.add_argument("--minutes", type=float, default=20.0, help="begin no schedule later (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=60.0, help="begin no schedule later (default: %(default)s)")
     parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only this; may be repeated")
+    parser.add_argument("--fetcher", action="append", choices=FETCHERS, help="only over this one (default: each)")
     parser.add_argument("--write", action="store_true", help="write docs/delivery.md if all promises held")
     options = parser.parse_args()
+    options.fetcher = options.fetcher or FETCHERS
     if options.fault and options.seed is None:
         parser.error("--fault picks from one seed's schedule: name it with --seed")
     return options

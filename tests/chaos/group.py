@@ -19,7 +19,7 @@ from tests.chaos.load import Load
 from tests.kafka import Broker, ProxiedCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, group_settings, merged
-from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
+from tests.system.producing import committed_offsets, consumed_so_far, end_offsets, headers_of
 from tests.waiting import wait_until
 
 MEMBERS, WORKERS, PARTITIONS = 3, 2, 12
@@ -55,6 +55,8 @@ PROTOCOLS: Mapping[str, Mapping[str, Any]] = {
     "range": {"partition_assignment_strategy": ["range"]},
     "consumer": {"group_protocol": "consumer"},
 }
+FETCHERS = ("librdkafka", "own")
+"""Values of `kafka.fetcher`, the default first."""
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Group:
     rng: random.Random
     directory: Path
     crowd: Crowd = CROWDS[ONE]
+    fetcher: str = FETCHERS[0]
     alive: list[MemberProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -75,7 +78,12 @@ class Group:
         self.kafka.create_topic(self.letters_topic, 1)
         self.directory.mkdir(parents=True)
         needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
-        settings = merged(needed, SETTINGS, {"group": PROTOCOLS[self.protocol], "handler": self.crowd.handler})
+        own = {
+            "group": PROTOCOLS[self.protocol],
+            "handler": self.crowd.handler,
+            "kafka": {"fetcher": self.fetcher},
+        }
+        settings = merged(needed, SETTINGS, own)
         self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
         self.load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, self.crowd.keys)
         self._instances: dict[MemberProcess, str] = {}
@@ -100,8 +108,7 @@ class Group:
 
     def letters(self) -> set[tuple[int, int]]:
         """Partition and offset of every record that is in the dead-letter topic."""
-        (end,) = end_offsets(self.kafka.bootstrap, self.letters_topic, 1).values()
-        told = [read(headers_of(letter)) for letter in consumed(self.kafka.bootstrap, self.letters_topic, end)]
+        told = [read(headers_of(letter)) for letter in consumed_so_far(self.kafka.bootstrap, self.letters_topic)]
         return {(each.partition, each.offset) for each in told if each.topic == self.topic}
 
     def wait_letters(self, within: float = 60.0) -> None:

@@ -59,9 +59,8 @@ def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[
     tell(str(what))
     _revive(kafka)
     topic = f"chaos-{what.seed}-{now()}"
-    group = Group(
-        kafka, topic, what.protocol, what.static, random.Random(what.seed), directory / topic, CROWDS[what.crowd]
-    )
+    dice, crowd = random.Random(what.seed), CROWDS[what.crowd]
+    group = Group(kafka, topic, what.protocol, what.static, dice, directory / topic, crowd, what.fetcher)
     try:
         steps = _live_through(group, what, tell)
         group.load.stop()

@@ -49,7 +49,7 @@ class Prometheus:
     after `lookback` seconds. Data and log in `directory`."""
 
     def __init__(self, tools: Tools, directory: Path, rules: str, every: int = 1, lookback: int = 5) -> None:
-        self._tools, self._directory, self._lookback = tools, directory, lookback
+        self._tools, self._directory, self._lookback, self._every = tools, directory, lookback, every
         self._targets = directory / "targets.json"
         self._port = free_port()
         (directory / "rules.yaml").write_text(rules)
@@ -112,7 +112,8 @@ class Prometheus:
         return self._in_state("pending", within)
 
     def _in_state(self, state: str, within: str) -> set[str]:
-        found = self.query(f'max_over_time(ALERTS{{alertstate="{state}"}}[{within or "2s"}])')
+        # An alert has a sample at each evaluation, and none between: a shorter look would see most of them too late.
+        found = self.query(f'max_over_time(ALERTS{{alertstate="{state}"}}[{within or f"{2 * self._every}s"}])')
         return {sample["metric"]["alertname"] for sample in found}
 
     def _answers(self) -> bool:

@@ -57,7 +57,7 @@ class Tools:
         """The path of the library: the machine's own, or that of the cache."""
         return _installed_jemalloc() or str(self.home / "lib" / allocator.NAME)
 
-    def run(self, name: str, *arguments: str | Path, within: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run(self, name: str, *arguments: str | Path, within: float = 300.0) -> subprocess.CompletedProcess[str]:
         """Run a tool to its end; its exit code is for the caller to judge."""
         command = [self.command(name), *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)

@@ -1,4 +1,5 @@
-"""An OpenTelemetry collector: takes metrics by OTLP over HTTP, decodes the protobuf, and misbehaves as a test says."""
+"""An OpenTelemetry collector: takes metrics and spans by OTLP over HTTP, decodes the protobuf, and misbehaves as a test
+says."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 Manner = Literal["good", "silent", "endless", "elsewhere"]
 """What it does with a request: answer; never answer; answer without end; send it on to /elsewhere."""
@@ -30,9 +32,18 @@ class Collector:
         self.rejects = 0
         """Of the values; the answer says so."""
         self.requests: list[ExportMetricsServiceRequest] = []
+        self.traces: list[ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.over = threading.Event()
+
+    def take(self, path: str, body: bytes) -> None:
+        """Note a request."""
+        self.paths.append(path)
+        if path.endswith("/v1/traces"):
+            self.traces.append(ExportTraceServiceRequest.FromString(body))
+        else:
+            self.requests.append(ExportMetricsServiceRequest.FromString(body))
 
     def latest(self) -> dict[str, Any]:
         """The metrics of the last request, by name."""
@@ -80,9 +91,8 @@ def _handler(of: Collector) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers.get("Content-Encoding") == "gzip":
                 body = gzip.decompress(body)
-            of.paths.append(self.path)
             of.headers.append(dict(self.headers.items()))
-            of.requests.append(ExportMetricsServiceRequest.FromString(body))
+            of.take(self.path, body)
             {"silent": self._wait, "endless": self._endless, "elsewhere": self._redirect, "good": self._answer}[
                 of.manner
             ]()

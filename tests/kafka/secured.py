@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.cluster import KafkaCluster
@@ -70,6 +77,13 @@ class SecuredCluster(KafkaCluster):
         ]
         for done in self.admin().create_acls(bindings).values():
             done.result(10)
+
+    def forbid(self, user: str) -> None:
+        """Take all its rights away."""
+        name, every = f"User:{user}", (AclOperation.ANY, AclPermissionType.ANY)
+        wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
+        for done in self.admin().delete_acls([wanted]).values():
+            assert done.result(10), f"{user} had no rights"
 
     def _listeners(self) -> dict[str, object]:
         node = self.brokers[0].node

@@ -19,15 +19,16 @@ def main() -> int:
 
 
 def _all(options: argparse.Namespace, what: Given, directory: Path) -> bool:
-    kept = {each["scenario"]: each for each in page.recorded()["scenarios"]}
     failed = 0
     for name in options.only or SCENARIOS:
         figures = run(what, name, directory, tell)
         tell(f"  {figures}")
         failed += bool(figures.broken)
         where = conditions(what.cluster, options)
-        kept[name] = {**figures.json(), "commit": where["commit"]}
         if options.write:
+            # Read anew each time: another run may have written meanwhile.
+            kept = {each["scenario"]: each for each in page.recorded()["scenarios"]}
+            kept[name] = {**figures.json(), "commit": where["commit"]}
             scenarios = [kept[each] for each in SCENARIOS if each in kept]
             page.write({"conditions": where, "scenarios": scenarios})
     return not failed

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from confluent_kafka.admin import (
-    AclBindingFilter,
     AclOperation,
-    AclPermissionType,
     AdminClient,
     NewTopic,
-    ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
@@ -67,13 +64,6 @@ class SecuredBrokers(SecuredCluster):
             *((ResourceType.TOPIC, topic, right) for right in (AclOperation.READ, AclOperation.DESCRIBE)),
             (ResourceType.GROUP, topic, AclOperation.READ),
         )
-
-    def forbid(self, user: str) -> None:
-        """Take all its rights away."""
-        name, every = f"User:{user}", (AclOperation.ANY, AclPermissionType.ANY)
-        wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
-        for done in self.admin().delete_acls([wanted]).values():
-            assert done.result(10), f"{user} had no rights"
 
 
 class GivenBrokers:

@@ -50,7 +50,8 @@ def password_changed(scene: Scene) -> None:
 
 
 def certificate_changed(scene: Scene) -> None:
-    """The Secret gets the certificate of another client, the pods are replaced, and the first client's rights end."""
+    """The Secret gets the certificate of another client. Workers are replaced for it; then the broker restarts, every
+    client connects anew, and the first client's rights end. No pod is restarted."""
     brokers = scene.given.brokers
     assert isinstance(brokers, SecuredBrokers)
     files = brokers.certificates
@@ -69,14 +70,33 @@ def certificate_changed(scene: Scene) -> None:
     kafka = {"security_protocol": "SSL", "bootstrap_servers": [brokers.server("MTLS", brokers.host)]}
     auth = {"tls": {"existingSecret": TLS, "certKey": "tls.crt", "keyKey": "tls.key"}}
     release = scene.installed({"config": {"kafka": kafka}, "auth": auth})
+    pods = release.names()
+    workers = {pod: _workers(release, pod) for pod in pods}
     secret(scene, TLS, pair("client-2"))
     certificate = files.certificate("client-2").read_text().split()[-4]
     _in_pods(scene, release, "/etc/kunicorn/tls/tls.crt", certificate)
-    release.restart()
-    scene.wait_whole(2)
+    for pod in pods:
+        wait_until(partial(_all_others, release, pod, workers[pod]), f"{pod} to have replaced its workers", WITHIN, 1)
+    scene.hurts(*pods)
+    brokers.broker(1).stop()
+    brokers.broker(1).start()
+    brokers.wait_until_ready(WITHIN)
     brokers.forbid("CN=client")
     scene.wait_handled_on(300)
     scene.wait_whole(2)
+    assert release.names() == pods, "a pod was replaced"
+    assert release.restarts() == 0, "a container was restarted"
+
+
+def _workers(release: Release, pod: str) -> set[int]:
+    return {each["pid"] for each in release.status(pod)["workers"]}
+
+
+def _all_others(release: Release, pod: str, before: set[int]) -> bool:
+    """Whether all workers are others, and work."""
+    status = release.status(pod)
+    now = {each["pid"] for each in status.get("workers", [])}
+    return bool(now) and None not in now and not now & before
 
 
 def port_certificate_renewed(scene: Scene) -> None:

@@ -18,7 +18,7 @@ from tests.kubernetes.scene import Scene
 from tests.system.producing import produce
 from tests.waiting import wait_until
 
-AWAY = 180.0
+AWAY = 300.0
 """Seconds that brokers are away: sessions are over by then, many times."""
 THROTTLED_FOR = 60.0
 

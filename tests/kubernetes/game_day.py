@@ -58,16 +58,16 @@ def main() -> int:
 def _all(options: argparse.Namespace, what: Given, directory: Path) -> bool:
     names = list(options.only or MISHAPS)
     random.shuffle(names)
-    kept: dict[str, dict[str, Any]] = {}
+    ours: list[dict[str, Any]] = []
     for name in names:
-        played_now = _one(what, name, directory)
-        # Read anew each time: another run may have written meanwhile.
-        kept = {each["mishap"]: each for each in game_page.recorded()["mishaps"]} | kept | {name: played_now}
-        tell(f"  {played_now}")
+        where = conditions(what.cluster, options)
+        ours.append({**_one(what, name, directory), "commit": where["commit"]})
+        tell(f"  {ours[-1]}")
         if options.write:
-            mishaps = [kept[each] for each in MISHAPS if each in kept]
-            game_page.write({"conditions": conditions(what.cluster, options), "mishaps": mishaps})
-    return all(held(kept[name]) for name in names)
+            # Read anew each time: another run may have written meanwhile.
+            kept = {each["mishap"]: each for each in (*game_page.recorded()["mishaps"], ours[-1])}
+            game_page.write({"conditions": where, "mishaps": [kept[each] for each in MISHAPS if each in kept]})
+    return all(map(held, ours))
 
 
 def held(played: Mapping[str, Any]) -> bool:

@@ -27,6 +27,9 @@ GREEDY = b"greedy"
 """Whoever handles such a record takes memory until the kernel ends it; in each pod once."""
 FAULTY = b"faulty"
 """Cannot be handled by a release whose HANDLER_IS is "broken"."""
+REFUSED = b"refused"
+"""Where HANDLER_IS is "broken once", its first call in each pod is done with it, and would have it put aside; that of a
+faulty one fails."""
 HANGING = b"hanging"
 """Its first call in each pod does not end."""
 _ONCE = Path("/tmp")
@@ -41,6 +44,11 @@ def handle(record: Any) -> None:
         _take_all_memory()
     if record.value == FAULTY and kind == "broken":
         raise ValueError("this handler cannot read faulty records")
+    if kind == "broken once" and record.value in (REFUSED, FAULTY) and _first(record.value.decode()):
+        if record.value == FAULTY:
+            raise ValueError("this handler cannot read faulty records at once")
+        _tell(END, record)
+        raise LookupError("this handler refuses such records")
     if record.value == HANGING and _first("hang"):
         threading.Event().wait()
     if kind == "leaking":

@@ -55,7 +55,7 @@ def backfill_resumed(scene: Scene) -> None:
             },
         )
         release.install()
-        wait_until(lambda: scene.count() >= KILLED_AT, f"{KILLED_AT} records to be handled", WITHIN, 0.3)
+        wait_handled(scene, release, KILLED_AT, _only(release, "jobs", _JOB))
         (driver,) = _pods(release, "pipeline")
         executors = [each["metadata"]["name"] for each in _pods(release, "executor")]
         assert len(executors) == EXECUTORS, f"executors: {executors}"
@@ -80,7 +80,7 @@ def handed_over(scene: Scene) -> None:
     before = scene.count()
     scene.last(BACKLOG_FOR)
     release.kubectl("create", "job", "by-hand", f"--from={_only(release, 'cronjobs', _CRON_JOB)}")
-    wait_until(lambda: scene.count() >= before + DELETED_AT, f"{DELETED_AT} records to be caught up", WITHIN, 0.3)
+    wait_handled(scene, release, before + DELETED_AT, "job.batch/by-hand")
     (driver,) = _pods(release, "pipeline")
     release.kubectl("delete", "pod", driver["metadata"]["name"], "--wait=false")
     completed(release, "job.batch/by-hand")
@@ -89,18 +89,26 @@ def handed_over(scene: Scene) -> None:
     scene.wait_whole(PODS)
 
 
+def wait_handled(scene: Scene, release: Release, records: int, job: str) -> None:
+    """Until so many records were handled; `AssertionError` as soon as the Job has failed."""
+
+    def done() -> bool:
+        _conditions(release, job)
+        return scene.count() >= records
+
+    wait_until(done, f"{records} records to be handled", WITHIN, 0.3)
+
+
 def completed(release: Release, job: str) -> None:
     """Wait until the Job is complete; `AssertionError` where it has failed."""
+    wait_until(lambda: "Complete" in _conditions(release, job), f"{job} to be complete", WITHIN, 1)
 
-    def conditions() -> str:
-        return release.kubectl("get", job, "-o", "jsonpath={.status.conditions[*].type}")
 
-    def over() -> bool:
-        found = conditions()
-        assert "Failed" not in found, release.told()
-        return "Complete" in found.split()
-
-    wait_until(over, f"{job} to be complete", WITHIN, 1)
+def _conditions(release: Release, job: str) -> list[str]:
+    """Of the Job; raises `AssertionError` where one says that it has failed."""
+    found = release.kubectl("get", job, "-o", "jsonpath={.status.conditions[*].type}").split()
+    assert "Failed" not in found, f"{job} has failed"
+    return found
 
 
 def _spark(scene: Scene, directory: str, master: str) -> Mapping[str, Any]:

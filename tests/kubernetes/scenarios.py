@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.faults import Repeats
-from tests.kubernetes import credentials, faults, jobs, lifecycle, network
+from tests.kubernetes import commands, credentials, faults, jobs, lifecycle, network
 from tests.kubernetes.needs import Need
 from tests.kubernetes.scene import Scene
 
@@ -65,6 +65,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         "a client's certificate changed in its Secret",
         credentials.certificate_changed,
         frozenset({Need.BROKERS}),
+        Repeats.SINCE_COMMIT,
         secured=True,
     ),
     "http-tls": Scenario(
@@ -76,6 +77,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         "kunicorn itself upgraded and rolled back", lifecycle.kunicorn_upgraded, frozenset({Need.OLD_IMAGE})
     ),
     "autoscaler": Scenario("an autoscaler's scaling, by hand: 3 pods, none, 2", lifecycle.autoscaled),
+    "commands": Scenario(
+        "every command of the runbooks, as it is written there",
+        commands.typed,
+        frozenset({Need.BROKERS, Need.PROCESSES}),
+        Repeats.SINCE_COMMIT,
+    ),
     "network": Scenario("NetworkPolicy on", network.policed),
     "job": Scenario(
         "a backfill in a Job, Spark's executors in pods, its driver killed",

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kunicorn.commands.broker import produce
+from tests.fakes.collector import collector, total
 from tests.kafka import KafkaCluster
 from tests.markdown import ROOT, commands, files, write_files
 from tests.postgres import postgres
 from tests.system.embedded import SERVICE, Desk
 from tests.system.members import free_port
+from tests.waiting import wait_until
 
 COOKBOOK = ROOT / "docs" / "cookbook"
 INDEX = COOKBOOK / "README.md"
@@ -133,6 +137,50 @@ def test_a_group_is_saved_given_to_another_moved_in_time_and_put_back(tmp_path: 
     assert desk.type(show.partition(" >")[0]).stdout != saved.stdout
     assert desk.type(undo).returncode == 0
     assert desk.type(show.partition(" >")[0]).stdout == saved.stdout
+
+
+def test_spans_and_metrics_come_to_one_collector_in_the_trace_of_the_producer(tmp_path: Path) -> None:
+    page = COOKBOOK / "opentelemetry.md"
+    desk = desk_for(page, tmp_path)
+    (run,) = commands(page)
+    with collector() as there, desk.broker("kunicorn broker --seed 20"):
+        variable, url = "OTEL_EXPORTER_OTLP_ENDPOINT", there.url.removesuffix("/v1/metrics")
+        assert run.startswith(f"{variable}=http://127.0.0.1:4318 ")
+        ran = Desk(tmp_path, {variable: url}).type(run[run.index("kunicorn run") :])
+        assert ran.returncode == 0, ran.stdout[-3000:]
+    scopes = [scope for each in there.traces for spans in each.resource_spans for scope in spans.scope_spans]
+    names = Counter(span.name for scope in scopes for span in scope.spans)
+    assert names == {"process orders": 20, "charge": 20}
+    assert total(there.latest()["messaging.client.consumed.messages"], messaging__destination__name="orders") == 20
+
+
+def test_lines_of_a_service_name_tenant_place_and_outcome(tmp_path: Path) -> None:
+    desk = desk_for(COOKBOOK / "logging.md", tmp_path)
+    with desk.broker("kunicorn broker --seed 20"):
+        ran = Desk(tmp_path, {"KUNICORN_LOG__FORMAT": "json"}).type("kunicorn run --until-end")
+    assert ran.returncode == 0, ran.stdout[-3000:]
+    said = [json.loads(line) for line in (ran.stdout + ran.stderr).splitlines() if line.startswith("{")]
+    told = [line for line in said if line["logger"] == "shop"]
+    assert len({(line["topic"], line["partition"], line["offset"]) for line in told}) == len(told) == 20
+    assert {(line["event"], line["tenant"], line["outcome"]) for line in told} == {("handled", "none", "Done")}
+
+
+def test_topics_that_settings_need_are_created_once_and_found_to_be_there(tmp_path: Path, kafka: KafkaCluster) -> None:
+    page = COOKBOOK / "topics.md"
+    desk = desk_for(page, tmp_path)
+    if "orders" not in kafka.admin().list_topics(timeout=30).topics:
+        kafka.create_topic("orders", 2)
+    config = tmp_path / "config.toml"
+    config.write_text(re.sub(r"127\.0\.0\.1:\d+", kafka.bootstrap, config.read_text()))
+    plan, apply, check = commands(page)
+    planned = desk.type(plan)
+    names = ["shop.dead-letters", "shop.retry.10s", "totals"]
+    assert [name for name in names if f"+ {name}: " in planned.stdout] == names, planned.stdout
+    assert desk.type(check).returncode == 2
+    assert desk.type(apply).returncode == 0
+    wait_until(lambda: set(names) <= kafka.admin().list_topics(timeout=30).topics.keys(), "the topics")
+    checked = desk.type(check)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_is_looked_at(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("docs/cookbook/schemas.md", "How do I send a model by its schema?", ("yield Send(", 'value = "avro"')),
     ("docs/cookbook/sentry.md", "How do exceptions get to Sentry?", ("sentry_sdk.init(",)),
     ("docs/cookbook/filters.md", "How do I leave out records by header?", ('on = "header:region"', 'one_of = ["eu"]')),
+    ("docs/cookbook/logging.md", "How do I add a field to every line?", ("line.__dict__.update(FIELDS.get())",)),
+    ("docs/cookbook/topics.md", "How does a deployment create topics?", ("kunicorn topics apply --yes",)),
     ("docs/cookbook/tenants.md", "How is a tenant's order kept?", ('ordering = "key"', "concurrency = 50")),
     ("docs/cookbook/testing.md", "How do I test repetition?", ("idempotency_key",)),
     ("docs/runbooks/README.md", "Which page belongs to my alert?", ("[KunicornLagHigh]", "kubectl")),

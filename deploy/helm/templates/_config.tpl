@@ -125,7 +125,7 @@ tlsConfig:
 {{/* Worker processes of one pod: workers.count, else the CPU limit rounded up, else 1. */}}
 {{- define "kunicorn.workersPerPod" -}}
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
-{{- $cpu := dig "limits" "cpu" "" .Values.resources | toString -}}
+{{- $cpu := dig "limits" "cpu" "" .Values.resources | default "" | toString -}}
 {{- if dig "workers" "count" nil $settings -}}
 {{- int $settings.workers.count -}}
 {{- else if hasSuffix "m" $cpu -}}
@@ -189,7 +189,21 @@ tlsConfig:
 {{- $_ := set $limits "memory" $needed -}}
 {{- end -}}
 {{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed "ephemeral-storage" .Values.tmp.sizeLimit) -}}
-{{- merge (dict "requests" $requests "limits" $limits) .Values.resources | toYaml -}}
+{{- include "kunicorn.amounts" (merge (dict "requests" $requests "limits" $limits) .Values.resources) -}}
+{{- end -}}
+
+{{/* Resources as YAML, without those that are null: `--set resources.limits.cpu=null` stays so where the chart gives no
+limit, and Kubernetes would read it as none at all, 0. */}}
+{{- define "kunicorn.amounts" -}}
+{{- range . -}}
+{{- if kindIs "map" . -}}
+{{- $amounts := . -}}
+{{- range $name, $amount := $amounts -}}
+{{- if kindIs "invalid" $amount -}}{{- $_ := unset $amounts $name -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml . -}}
 {{- end -}}
 
 {{- define "kunicorn.mostPods" -}}

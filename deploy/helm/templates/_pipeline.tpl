@@ -93,8 +93,11 @@ template:
       {{- end }}
 {{- end -}}
 
-{{/* What Spark makes executors of: settings, handler, Secrets and all else of the driver's pod, but its rights. */}}
+{{/* What Spark makes executors of: settings, handler, Secrets and all else of the driver's pod, but its rights. Spark
+mounts a volume of its own at SPARK_LOCAL_DIRS, which is /tmp, unless one is there whose name begins like this; two at
+one place are refused. */}}
 {{- define "kunicorn.executorPod" -}}
+{{- $scratch := "spark-local-dir-1" -}}
 apiVersion: v1
 kind: Pod
 metadata:
@@ -116,7 +119,7 @@ spec:
   containers:
     - name: executor
       workingDir: /tmp
-      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.pipelineImage" .) "resources" .Values.pipeline.resources) | nindent 6 }}
+      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.pipelineImage" .) "resources" .Values.pipeline.resources "scratch" $scratch) | nindent 6 }}
   volumes:
-    {{- include "kunicorn.volumes" (dict "root" . "tmp" .Values.pipeline.tmp.sizeLimit) | nindent 4 }}
+    {{- include "kunicorn.volumes" (dict "root" . "tmp" .Values.pipeline.tmp.sizeLimit "scratch" $scratch) | nindent 4 }}
 {{- end -}}

@@ -97,7 +97,8 @@ securityContext:
 
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
-the group, `driver` where it runs a pipeline; `resources` are others than the service's.
+the group, `driver` where it runs a pipeline; `resources` are others than the service's; `scratch` is another name of
+the volume at /tmp.
 */}}
 {{- define "kunicorn.container" -}}
 {{- $values := .root.Values -}}
@@ -115,13 +116,13 @@ envFrom:
 {{- end }}
 resources:
   {{- if .resources }}
-  {{- merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit)) | toYaml | nindent 2 }}
+  {{- include "kunicorn.amounts" (merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit))) | nindent 2 }}
   {{- else }}
   {{- include "kunicorn.resources" .root | nindent 2 }}
   {{- end }}
 volumeMounts:
   - {name: config, mountPath: /etc/kunicorn/config, readOnly: true}
-  - {name: tmp, mountPath: /tmp}
+  - {name: {{ .scratch | default "tmp" }}, mountPath: /tmp}
   {{- if and .driver (include "kunicorn.executorPods" .root) }}
   - {name: spark, mountPath: /etc/kunicorn/spark, readOnly: true}
   {{- end }}
@@ -180,12 +181,12 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
-{{/* Volumes; `tmp` is the size of /tmp. */}}
+{{/* Volumes; `tmp` is the size of /tmp, `scratch` another name of it. */}}
 {{- define "kunicorn.volumes" -}}
 {{- $values := .root.Values -}}
 - name: config
   configMap: {name: {{ include "kunicorn.fullname" .root }}}
-- name: tmp
+- name: {{ .scratch | default "tmp" }}
   emptyDir: {sizeLimit: {{ .tmp }}}
 {{- if include "kunicorn.handlerFiles" .root }}
 - name: handlers

@@ -1,7 +1,14 @@
-//! The bytes of a Python object. The one place with unsafe code, as Rust cannot know what Python's threads do.
+//! The bytes of a Python object, and those of columns, which are counted as long as anybody has them. The one place with
+//! unsafe code: Rust cannot know what Python's threads do, nor that Arrow reads a buffer no longer than it keeps its owner.
 
+use std::mem::size_of;
+use std::panic::RefUnwindSafe;
+use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use arrow_buffer::{ArrowNativeType, Buffer};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -25,4 +32,36 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> T) -
     // its caller; a copy would cost as much as decoding.
     let bytes = unsafe { slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
     Ok(read(bytes))
+}
+
+/// Bytes of columns that are alive in this process.
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of columns that somebody has: the decoder's caller, a handler, or pyarrow on behalf of either.
+pub fn held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// A column's memory, and how much it is.
+struct Counted<T> {
+    of: Vec<T>,
+    bytes: usize,
+}
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The vector as a buffer, without a copy. It counts as held until the last slice of it is gone.
+pub fn counted<T: ArrowNativeType + RefUnwindSafe>(of: Vec<T>) -> Buffer {
+    let bytes = of.capacity() * size_of::<T>();
+    let length = of.len() * size_of::<T>();
+    HELD.fetch_add(bytes, Ordering::Relaxed);
+    let owner = Arc::new(Counted { of, bytes });
+    let start = NonNull::from(owner.of.as_slice()).cast::<u8>();
+    // SAFETY: the vector's memory begins at `start` and has `length` bytes that are written. It neither moves nor changes:
+    // the buffer keeps its owner, and nobody else has that.
+    unsafe { Buffer::from_custom_allocation(start, length, owner) }
 }

@@ -11,6 +11,7 @@ use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 
 use crate::batches::Record;
+use crate::buffers::counted;
 use crate::reading::Unreadable;
 use crate::rows::{Stamps, Table};
 
@@ -69,8 +70,8 @@ impl Strings {
         ArrayData::builder(data_type)
             .len(self.valid.len())
             .nulls(self.valid.build())
-            .add_buffer(Buffer::from_vec(self.ends))
-            .add_buffer(Buffer::from_vec(self.data))
+            .add_buffer(counted(self.ends))
+            .add_buffer(counted(self.data))
             .build()
     }
 }
@@ -147,7 +148,7 @@ impl Headers {
         ArrayData::builder(headers_type())
             .len(self.rows)
             .nulls(self.valid.build())
-            .add_buffer(Buffer::from_vec(self.ends))
+            .add_buffer(counted(self.ends))
             .add_child_data(pairs)
             .build()
     }
@@ -292,30 +293,26 @@ impl Columns {
         }
         let topic = ArrayData::builder(topic_type())
             .len(rows)
-            .add_buffer(Buffer::from_vec(self.topic))
+            .add_buffer(counted(self.topic))
             .add_child_data(names.finish(DataType::Utf8)?)
             .build()?;
         let timestamp = ArrayData::builder(timestamp_type())
             .len(rows)
             .nulls(self.timed.build())
-            .add_buffer(Buffer::from_vec(self.timestamp))
+            .add_buffer(counted(self.timestamp))
             .build()?;
         let row = ArrayData::builder(row_type(kinds.is_some()))
             .len(rows)
             .add_child_data(topic)
-            .add_child_data(plain(
-                DataType::Int32,
-                rows,
-                Buffer::from_vec(self.partition),
-            )?)
-            .add_child_data(plain(DataType::Int64, rows, Buffer::from_vec(self.offset))?)
+            .add_child_data(plain(DataType::Int32, rows, counted(self.partition))?)
+            .add_child_data(plain(DataType::Int64, rows, counted(self.offset))?)
             .add_child_data(timestamp)
             .add_child_data(self.key.finish(DataType::Binary)?)
             .add_child_data(self.value.finish(DataType::Binary)?)
             .add_child_data(self.headers.finish()?);
         match kinds {
             Some(kinds) => row
-                .add_child_data(plain(DataType::Int32, rows, Buffer::from_vec(kinds))?)
+                .add_child_data(plain(DataType::Int32, rows, counted(kinds))?)
                 .build(),
             None => row.build(),
         }

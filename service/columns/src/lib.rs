@@ -1,7 +1,8 @@
 //! Kafka's Fetch responses to Arrow columns, without a Python object for each record.
 //!
 //! What each name promises is written in `kunicorn/columns/decoding.py`. The modules that read what a broker has sent
-//! have no unsafe code, which the compiler sees to; `buffers` has one line, to borrow a buffer of Python's.
+//! have no unsafe code, which the compiler sees to; `buffers` has two lines, to borrow a buffer of Python's and to lend
+//! columns to Arrow.
 
 #![deny(unsafe_code)]
 

@@ -9,13 +9,16 @@ use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyCapsule, PyIterator, PyList, PyRange, PySequence, PySlice, PyString};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{
+    PyBytes, PyCapsule, PyDict, PyIterator, PyList, PyRange, PySequence, PySlice, PyString,
+};
 
 use crate::buffers::with_bytes;
 use crate::columns::row_type;
 use crate::decoder::{Decoded, MOST_UNPACKED};
 use crate::frames::{Node, VERSIONS};
-use crate::{decoder, frames, rows};
+use crate::{buffers, decoder, frames, rows};
 
 create_exception!(
     kunicorn_columns,
@@ -149,7 +152,9 @@ impl Rows {
             parts.push(batch_of(self.0.cut(first, each.rows, None))?);
             first += each.rows;
         }
-        pyarrow.call_method1("concat_batches", (parts,))
+        let pool = PyDict::new(py);
+        pool.set_item("memory_pool", pool_of_copies(py)?)?;
+        pyarrow.call_method("concat_batches", (parts,), Some(&pool))
     }
 
     fn __len__(&self) -> usize {
@@ -397,6 +402,19 @@ impl Decoder {
         self.0.forget(topic_id, partition);
     }
 
+    /// Bytes of columns that are alive in this process, whoever decoded them, with the copies that `Rows.batch` made.
+    #[staticmethod]
+    fn held(py: Python<'_>) -> PyResult<usize> {
+        let copied = match POOL.get(py) {
+            None => 0,
+            Some(pool) => pool
+                .bind(py)
+                .call_method0("bytes_allocated")?
+                .extract::<usize>()?,
+        };
+        Ok(buffers::held() + copied)
+    }
+
     /// Decode a response, from behind its frame's correlation id, and move the positions on.
     #[pyo3(signature = (body, version, first = 0))]
     fn decode(
@@ -423,6 +441,20 @@ impl Decoder {
             ))),
         }
     }
+}
+
+/// pyarrow's, for copies of rows of several answers: it says how much of them is alive.
+static POOL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn pool_of_copies<'py>(py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let pool = POOL.get_or_try_init(py, || {
+        let pyarrow = py.import("pyarrow")?;
+        let whole = pyarrow.call_method0("default_memory_pool")?;
+        pyarrow
+            .call_method1("proxy_memory_pool", (whole,))
+            .map(Bound::unbind)
+    })?;
+    Ok(pool.bind(py).clone())
 }
 
 fn response(py: Python<'_>, decoded: Decoded) -> PyResult<Response> {

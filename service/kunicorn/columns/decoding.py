@@ -145,6 +145,11 @@ class Decoder(Protocol):
     def forget(self, topic_id: bytes, partition: int) -> None:
         """Pass over the partition from now on; nothing where it is not placed."""
 
+    @staticmethod
+    def held() -> int:
+        """Bytes of columns that are alive in this process: whoever has rows, a `RecordBatch` of them or a slice of one
+        column keeps the memory of all that were decoded with them. What decoding makes of values is not counted."""
+
     def decode(self, body: bytes | bytearray | memoryview, version: int, first: int = 0) -> Response:
         """Decode a response, from behind its frame's correlation id, and move the positions on.
 

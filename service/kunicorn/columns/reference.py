@@ -5,6 +5,7 @@ transactions and cuts is written here once more, and tests hold the two against 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -36,6 +37,8 @@ SCHEMA = pa.schema(
     ]
 )
 """The written contract: docs/columns.md."""
+_POOL = pa.proxy_memory_pool(pa.default_memory_pool())
+"""Says how much of what was made here is alive."""
 TIMESTAMP_TYPE = pa.field("timestamp_type", pa.int32(), nullable=False)
 """The column behind them, where it is asked for."""
 
@@ -118,6 +121,11 @@ class Decoder:
     def forget(self, topic_id: bytes, partition: int) -> None:
         """See `kunicorn.columns.decoding.Decoder`."""
         self._places.pop((topic_id, partition), None)
+
+    @staticmethod
+    def held() -> int:
+        """See `kunicorn.columns.decoding.Decoder`."""
+        return int(_POOL.bytes_allocated())
 
     def decode(self, body: bytes | bytearray | memoryview, version: int, first: int = 0) -> Response:
         """See `kunicorn.columns.decoding.Decoder`."""
@@ -243,16 +251,17 @@ def _columns(taken: list[tuple[Part, Row]], *, timestamp_types: bool) -> pa.Reco
     indices = [topics.setdefault(part.topic, len(topics)) for part, _ in taken]
     rows = [row for _, row in taken]
     headers = [[{"name": name, "value": value} for name, value in row.headers] or None for row in rows]
+    made = partial(pa.array, memory_pool=_POOL)
     columns = [
-        pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(list(topics), pa.string())),
-        pa.array([part.partition for part, _ in taken], pa.int32()),
-        pa.array([row.offset for row in rows], pa.int64()),
-        pa.array([row.timestamp for row in rows], pa.int64()).cast(SCHEMA.field("timestamp").type),
-        pa.array([row.key for row in rows], pa.binary()),
-        pa.array([row.value for row in rows], pa.binary()),
-        pa.array(headers, SCHEMA.field("headers").type),
+        pa.DictionaryArray.from_arrays(made(indices, pa.int32()), made(list(topics), pa.string())),
+        made([part.partition for part, _ in taken], pa.int32()),
+        made([row.offset for row in rows], pa.int64()),
+        made([row.timestamp for row in rows], pa.int64()).cast(SCHEMA.field("timestamp").type),
+        made([row.key for row in rows], pa.binary()),
+        made([row.value for row in rows], pa.binary()),
+        made(headers, SCHEMA.field("headers").type),
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
     if not timestamp_types:
         return batch
-    return batch.append_column(TIMESTAMP_TYPE, pa.array([row.timestamp_type for row in rows], pa.int32()))
+    return batch.append_column(TIMESTAMP_TYPE, made([row.timestamp_type for row in rows], pa.int32()))

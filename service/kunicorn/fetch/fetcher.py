@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from kunicorn.backoff import Retries
-from kunicorn.columns.decoding import Decoder, Response
+from kunicorn.columns.decoding import Decoder, Part, Response
 from kunicorn.errors import PeerError
 from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits, fetch_frame
@@ -30,6 +30,7 @@ from kunicorn.kafka.errors import ProtocolError
 from kunicorn.kafka.metadata import Broker, TopicInfo
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode, describe
+from kunicorn.positions import TopicPartition
 
 log = logging.getLogger("kunicorn.fetch")
 
@@ -39,6 +40,9 @@ _PURPOSE = "fetch"
 _METADATA_SECONDS = 300.0
 """So often the metadata is asked for where nothing needs it (metadata.max.age.ms in Java's client)."""
 _LOG_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+_TOLD_AFTER = 5
+"""Refusals in a row of one partition, two seconds and more: a leader that moves is nothing that anybody can act on."""
 
 
 class Fetcher:
@@ -158,10 +162,7 @@ class Fetcher:
         """Fetch from that broker while anything is asked of it."""
         try:
             while self._table.asks_of(node):
-                while self._queue.waits_for_room():
-                    self._room.clear()
-                    if self._queue.waits_for_room():
-                        await self._room.wait()
+                await self._room_for_more()
                 try:
                     await self._fetch(node, await self._cluster.connection(node, _PURPOSE))
                 except PeerError as error:
@@ -170,6 +171,14 @@ class Fetcher:
         finally:
             self._serving.pop(node, None)
             self._changed.set()
+
+    async def _room_for_more(self) -> None:
+        """Wait while the queue is full. Looks by itself, too: nobody tells when a handler lets go of what it kept."""
+        while self._queue.waits_for_room():
+            self._room.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._room.wait()
 
     async def _fetch(self, node: int, connection: Connection) -> None:
         version = connection.version(Api.FETCH)
@@ -208,7 +217,16 @@ class Fetcher:
             news = self._table.meet(node, response.session_id, response.partitions, self._now)
         if news:
             self._put(news, response)
+        for part in response.partitions:
+            if part.error:
+                self._tell_refusal(node, part)
         self._changed.set()
+
+    def _tell_refusal(self, node: int, part: Part) -> None:
+        tp = TopicPartition(part.topic, part.partition)
+        place = self._table.get(tp)
+        if place is not None and not place.ended and place.failures >= _TOLD_AFTER:
+            self._log_seldom(f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}")
 
     def _refused(self, node: int, error: int) -> None:
         if error not in SESSION_ERRORS:

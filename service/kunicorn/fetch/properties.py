@@ -54,5 +54,5 @@ def fetcher_of(
         str(properties.get("client.rack", "")),
     )
     of_partition = int(properties.get("max.partition.fetch.bytes", _PARTITION_BYTES))
-    queue = FetchQueue(int(properties["queued.max.messages.kbytes"]) * _KBYTE)
+    queue = FetchQueue(int(properties["queued.max.messages.kbytes"]) * _KBYTE, decoder.held)
     return Fetcher(cluster, Fetching(of_partition, random, behind_damage), decoder, limits, queue), queue

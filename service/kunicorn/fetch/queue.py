@@ -1,7 +1,10 @@
 """What was fetched and is not taken yet: between the fetcher's thread, which puts, and the worker's loop, which takes.
 
 Bounded in bytes: while it is full the fetcher asks no broker for more. An answer on its way comes on top, one for each
-broker. Neither side waits for a lock: each counts what it has moved, and reads the other's count.
+broker. What was taken and is still alive counts, too: where a handler keeps its columns, or records wait for another
+try, less is fetched ahead. Even where that leaves no room at all, an answer is fetched whenever the queue is empty: a
+partition that waits must hold up no other. Neither side waits for a lock: each counts what it has moved, and reads the
+other's count.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ class Fetched(NamedTuple):
 class FetchQueue:
     """The queue. One thread puts, one takes."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
+    def __init__(self, most_bytes: int, held: Callable[[], int] = lambda: 0) -> None:
+        """`held`: bytes of all rows that are alive, queued or not (`Decoder.held`)."""
+        self._most, self._held = most_bytes, held
         self._queue: queue.SimpleQueue[Fetched] = queue.SimpleQueue()
         self._head: Fetched | None = None
         """Out of the queue, and not taken, or not all of it."""
@@ -98,4 +102,4 @@ class FetchQueue:
 
     @property
     def _is_full(self) -> bool:
-        return self._put - self._taken >= self._most
+        return self.bytes >= self._most or (self.bytes > 0 and self._held() >= self._most)

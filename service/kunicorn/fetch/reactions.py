@@ -1,7 +1,9 @@
 """What the fetcher does about an error that a broker answers for one partition: one table. Pure.
 
-As `FetchCollector.java` (handleInitializeErrors) of Kafka 4.3, but where a comment says otherwise. A code that is not
-here ends the partition's grant as `FailureKind.PARTITION`: the partition would stay silent.
+As `FetchCollector.java` (handleInitializeErrors) of Kafka 4.3, but where a comment says otherwise. Of a code that is
+not here Kafka's own table decides: what it calls retriable is asked again, and anything else ends the grant as
+`FailureKind.PARTITION`, for it would stay silent. So CORRUPT_MESSAGE, for which Java's consumer raises, is asked again:
+another replica may have the batch whole, and a batch that came damaged the decoder finds by its checksum.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from kunicorn.ipc.messages import FailureKind
-from kunicorn.kafka_errors import ErrorCode
+from kunicorn.kafka_errors import ErrorCode, fault
 
 
 class Reaction(Enum):
@@ -61,7 +63,9 @@ KINDS: Mapping[Reaction, FailureKind] = {
 
 def reaction_to(error: int, *, from_leader: bool) -> Reaction:
     """Reaction to a partition's error. `from_leader`: the leader was asked, not another replica."""
-    reaction = REACTIONS.get(error, Reaction.END)
+    reaction = REACTIONS.get(error)
+    if reaction is None:
+        reaction = Reaction.ASK_AGAIN if fault(error).retriable else Reaction.END
     if not from_leader and reaction in (Reaction.OUT_OF_RANGE, Reaction.ASK_AGAIN):
         return Reaction.FIND_LEADER
     return reaction

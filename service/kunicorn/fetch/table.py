@@ -10,7 +10,8 @@ monotonic seconds and arguments.
    written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
    instead, and fetches from what may have been truncated until then).
 4. A topic that was created anew has another id. What was fetched before was of another log: the grant ends, and whoever
-   hands the partition out again decides where the new one is begun.
+   hands the partition out again decides where the new one is begun. An id that was not told is none: amid an upgrade of
+   brokers from before 2.8 one answers with ids, and another without (KIP-516).
 """
 
 from __future__ import annotations
@@ -169,12 +170,13 @@ class Fetching:
             if topic is None or place.ended:
                 self.wants_metadata |= place.leader == NOBODY
                 continue
-            if place.began and place.topic_id is not None and topic.topic_id != place.topic_id:
+            topic_id = topic.topic_id or place.topic_id or b""
+            if place.began and place.topic_id and topic_id != place.topic_id:
                 ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
                 continue
-            if topic.topic_id != place.topic_id:
+            if topic_id != place.topic_id:
                 self._unask(place)
-                place.topic_id, place.leader_epoch = topic.topic_id, NO_EPOCH
+                place.topic_id, place.leader_epoch = topic_id, NO_EPOCH
             leader, epoch = topic.leaders.get(place.tp.partition, (NOBODY, NO_EPOCH))
             self._led_by(place, leader, epoch)
             self._settle(place, now)

@@ -21,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import Message
 from opentelemetry import propagate, trace
-from opentelemetry.context import Context
+from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
@@ -50,7 +50,7 @@ class _Headers(Getter[Message]):
 _HEADERS = _Headers()
 
 IN_HAND: ContextVar[Sequence[Message]] = ContextVar("records in hand")
-"""Within the span of a call: its records."""
+"""Within the span of a call that somebody collects: its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,24 +65,37 @@ class Traced:
         call = self.inner.adapted(handle)
 
         def within_span(pair: tuple[Any, Traceable]) -> Any:
-            if (of := pair[1]) is None:
-                return call(pair[0])
+            argument, of = pair
+            if of is None:
+                return call(argument)
+            if isinstance(of, _ProducersContext):
+                token = attach(of)
+                try:
+                    return call(argument)
+                finally:
+                    detach(token)
             with self._span(of) as tell:
-                return tell(call(pair[0]))
+                return tell(call(argument))
 
         async def awaited_within_span(pair: tuple[Any, Traceable]) -> Any:
-            if (of := pair[1]) is None:
-                return await call(pair[0])
+            argument, of = pair
+            if of is None:
+                return await call(argument)
+            if isinstance(of, _ProducersContext):
+                token = attach(of)
+                try:
+                    return await call(argument)
+                finally:
+                    detach(token)
             with self._span(of) as tell:
-                return tell(await call(pair[0]))
+                return tell(await call(argument))
 
         return awaited_within_span if self.is_async else within_span
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
-        """Pairs of argument and message; of argument and None, where there would be nothing to tell of."""
-        return zip(
-            self.inner.each(messages), messages if _is_collected() else map(_with_headers, messages), strict=True
-        )
+        """Pairs of an argument and what a span of its call would be about."""
+        of: Iterable[Traceable] = messages if _is_collected() else _going_on(messages)
+        return zip(self.inner.each(messages), of, strict=True)
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         gathered = self.inner.batch(messages)
@@ -172,19 +185,52 @@ def _links(contexts: Iterable[Context]) -> list[Link]:
     return [Link(span) for span in spans if span.is_valid]
 
 
-Traceable = Message | Sequence[Message] | None
-"""What a span would be about. None: nobody collects spans, and there is no context to go on with."""
-
-
 def _is_collected() -> bool:
     """Whether somebody has set a tracer provider up. Looked at once a run of records: without one, the API's spans
     would cost many times what a record does, and tell nobody anything."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
-def _with_headers(message: Message) -> Message | None:
-    """The message, if it may carry a trace context, which goes on into outputs though nobody collects spans here."""
-    return message if message.headers() else None
+(_SPAN,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
+"""The key of a context under which the API keeps the current span."""
+
+
+class _ProducersContext(Context):
+    """The context of a call where nobody collects spans: the current span is the one that the record's headers name.
+
+    The headers are read when a log line, an output or the handler asks for that span. Most calls do not, and to read
+    them takes many times as long as everything else here.
+    """
+
+    __slots__ = ("message",)
+    message: Message
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key == _SPAN and _SPAN not in self:
+            told = propagate.extract(self.message, context=Context(), getter=_HEADERS)
+            dict.__setitem__(self, _SPAN, trace.get_current_span(told))
+        return super().get(key, default)
+
+    def copy(self) -> dict[str, object]:
+        self.get(_SPAN)
+        return super().copy()
+
+
+Traceable = Message | Sequence[Message] | _ProducersContext | None
+"""What a span would be about. Where nobody collects spans there is none: then this is the context of a record with
+headers, in which its handler is called, or None."""
+
+
+def _going_on(messages: Iterable[Message]) -> Iterator[_ProducersContext | None]:
+    """The context of each record whose headers may name a span, which goes on into outputs and logs."""
+    around = get_current()
+    for message in messages:
+        if message.headers():
+            context = _ProducersContext(around) if around else _ProducersContext()
+            context.message = message
+            yield context
+        else:
+            yield None
 
 
 def _of_batch(messages: Sequence[Message]) -> tuple[Context, list[Link], Attributes]:
@@ -232,6 +278,17 @@ def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | Non
     told = [pair for pair in headers if pair[0].lower() in fields]
     if told and not _copied(told):
         return headers
+    pairs: Pairs = [pair for pair in headers if pair[0].lower() not in fields]
+    if _is_collected():
+        with trace.use_span(_created(topic, value), end_on_exit=True):
+            propagate.inject(pairs, setter=_PAIRS)
+    else:
+        propagate.inject(pairs, setter=_PAIRS)
+    return pairs or None
+
+
+def _created(topic: str, value: bytes | None) -> trace.Span:
+    """The span of an output, below that of the handler's call."""
     attributes: dict[str, str | int | bool] = {
         "messaging.system": "kafka",
         "messaging.operation.name": "create",
@@ -240,16 +297,14 @@ def with_context(topic: str, value: bytes | None, headers: Pairs) -> Pairs | Non
     }
     if value is None:
         attributes["messaging.kafka.message.tombstone"] = True
-    span = _tracer().start_span(f"create {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
-    with trace.use_span(span, end_on_exit=True):
-        pairs: Pairs = [pair for pair in headers if pair[0].lower() not in fields]
-        propagate.inject(pairs, setter=_PAIRS)
-    return pairs or None
+    return _tracer().start_span(f"create {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
 
 
 def _copied(told: Pairs) -> bool:
     """Whether one record that the handler has in hand has all of these headers."""
-    return any(set(told) <= set(Record.of(message).headers) for message in IN_HAND.get(()))
+    context = get_current()
+    in_hand = [context.message] if isinstance(context, _ProducersContext) else IN_HAND.get(())
+    return any(set(told) <= set(Record.of(message).headers) for message in in_hand)
 
 
 class SendSpans:

@@ -228,6 +228,10 @@ MOST_MILLISECONDS = 2**31 - 1
 
 Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 
+MillisecondsOfYears = Annotated[int, Field(ge=1, le=100 * 365 * 86_400_000)]
+"""How old a record may become, which is for topics and clocks to say, and for no message of Kafka's: int32 milliseconds
+end after 24 days."""
+
 
 class Section(BaseModel):
     """Base of every table of the file. Strict: a port is a number, not a text that looks like one."""

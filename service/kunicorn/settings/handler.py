@@ -19,6 +19,7 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 from kunicorn.handler.config import REASONS, RetryTopic, delay_in_words, route, takes
 from kunicorn.settings.checks import (
     Milliseconds,
+    MillisecondsOfYears,
     Section,
     is_class_name,
     is_decoder,
@@ -222,7 +223,7 @@ class HandlerSettings(Section):
         description="The handler gets no record before its timestamp and this; its partition waits meanwhile, and is "
         "not fetched (docs/filters.md#not-before).",
     )
-    max_age_ms: Milliseconds | None = Field(
+    max_age_ms: MillisecondsOfYears | None = Field(
         None,
         examples=[3_600_000],
         description="The handler gets no record whose timestamp is longer ago; see on_expired. A record without a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from kunicorn.settings.checks import Milliseconds, Section
+from kunicorn.settings.checks import MillisecondsOfYears, Section
 
 _DAY_MS = 86_400_000
 
@@ -37,7 +37,7 @@ class TopicSettings(Section):
         json_schema_extra={"default": "`replication_factor - 1, at least 1`"},
         description="Replicas that must have a record before it counts as written, for each topic that is written to.",
     )
-    retention_ms: Milliseconds = Field(
+    retention_ms: MillisecondsOfYears = Field(
         14 * _DAY_MS,
         description="How long dead letters and retries are kept at least: the longest that nobody looks at them, or "
         "that the service is down.",

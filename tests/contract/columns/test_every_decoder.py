@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import zlib
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from tests.fakes.fetched import (
 
 ORDERS, SHIPMENTS = bytes(range(16)), bytes(range(16, 32))
 MB = 1 << 20
+LARGE = MB // 2
 FETCH = 17
 """A version, where it does not matter which."""
 STRUCTURES: Any = v17.response
@@ -74,6 +76,7 @@ def offsets(found: Sequence[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.scenario("testFetchWithTopicId", "testFetchWithNoTopicId")
 def test_every_version_is_read(decoder: Decoder, version: int) -> None:
     name = b"orders" if version == 12 else ORDERS
     frame = fetched.partition(version, 3, [batch(records(3), base_offset=7)], preferred_read_replica=2)
@@ -88,6 +91,7 @@ def test_every_version_is_read(decoder: Decoder, version: int) -> None:
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS)
+@pytest.mark.scenario("0017 compression")
 def test_every_codec_is_unpacked(decoder: Decoder, codec: str) -> None:
     large = bytes(range(256)) * 1000
     part, found = told(decoder, batch([*records(100), record(100, large)], codec), batch(records(2), base_offset=101))
@@ -96,6 +100,7 @@ def test_every_codec_is_unpacked(decoder: Decoder, codec: str) -> None:
     assert (found[42]["key"], found[100]["value"]) == (b"key 42", large)
 
 
+@pytest.mark.scenario("testHeaders", "0070 null_empty", "0073 headers")
 def test_nulls_empty_values_headers_and_times_come_through(decoder: Decoder) -> None:
     named: fetched.Headers = [(b"a", b"1"), (b"a", None), (b"", b""), (b"caf\xc3\xa9", b"\xff"), (b"\xff!", b"2")]
     spoken = batch([record(0, None, None), record(1, b"", b"", named, 250), record(2, time_delta=-(2**62))])
@@ -121,6 +126,11 @@ def test_rows_before_the_position_are_left_out(decoder_class: type[Decoder]) -> 
     assert (offsets(found), part.first_row, part.next_offset) == (list(range(12, 20)), 0, 20)
 
 
+@pytest.mark.scenario(
+    "testFetchNonContinuousRecords",
+    "testUpdatePositionOnEmptyBatch",
+    "testUpdatePositionWithLastRecordMissingFromBatch",
+)
 def test_the_position_follows_what_compaction_has_left(decoder: Decoder) -> None:
     gaps = batch([record(2), record(5)], base_offset=10, last_delta=8)
     emptied = batch([], base_offset=30, last_delta=4)
@@ -141,6 +151,11 @@ def transactions() -> list[bytes]:
     return [sent(0, 7), sent(2, 8), ends[0], sent(5, 7), ends[1], ends[2], plain]
 
 
+@pytest.mark.scenario(
+    "testReadCommittedWithCommittedAndAbortedTransactions",
+    "testMultipleAbortMarkers",
+    "testReturnCommittedTransactions",
+)
 def test_aborted_records_are_left_out_and_their_producers_next_transaction_is_not(decoder: Decoder) -> None:
     part, found = told(decoder, *transactions(), aborted_transactions=[(7, 0)])
     assert (offsets(found), part.next_offset) == ([2, 3, 5, 6, 9], 10)
@@ -148,12 +163,25 @@ def test_aborted_records_are_left_out_and_their_producers_next_transaction_is_no
     assert (offsets(found), part.next_offset) == ([2, 3], 5)
 
 
+@pytest.mark.scenario("testReadCommittedWithCompactedTopic")
+def test_aborted_records_of_a_compacted_log_are_left_out(decoder: Decoder) -> None:
+    """Compaction has removed the first record of the aborted transaction, and all of a committed batch but its end."""
+    left = batch([record(1)], base_offset=0, last_delta=2, producer_id=7, attributes=TRANSACTIONAL)
+    emptied = batch([], base_offset=3, last_delta=1, producer_id=8, attributes=TRANSACTIONAL)
+    ends = marker(5, 7, commits=False), marker(6, 8, commits=True)
+    again = batch(records(2), base_offset=7, producer_id=7, attributes=TRANSACTIONAL)
+    part, found = told(decoder, left, emptied, *ends, again, marker(9, 7, commits=True), aborted_transactions=[(7, 0)])
+    assert (offsets(found), part.next_offset) == ([7, 8], 10)
+
+
+@pytest.mark.scenario("testReturnAbortedTransactionsInUncommittedMode", "testFetcherIgnoresControlRecords")
 def test_whoever_reads_uncommitted_gets_aborted_records_and_no_marker(decoder_class: type[Decoder]) -> None:
     decoder = placed(decoder_class(read_committed=False, max_unpacked=MB))
     part, found = told(decoder, *transactions(), aborted_transactions=[(7, 0)])
     assert (offsets(found), part.next_offset) == ([0, 1, 2, 3, 5, 6, 9], 10)
 
 
+@pytest.mark.scenario("testEmptyControlBatch")
 def test_the_position_follows_a_response_of_markers_alone(decoder: Decoder) -> None:
     part, found = told(decoder, marker(0, 7, commits=True), marker(1, 8, commits=False))
     assert (found, part.next_offset) == ([], 2)
@@ -220,6 +248,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("reason", DAMAGES)
+@pytest.mark.scenario("testParseCorruptedRecord", "testInvalidDefaultRecordBatch")
 def test_damage_halts_the_partition_behind_the_rows_before_it(decoder: Decoder, reason: str) -> None:
     part, found = told(decoder, batch(records(5)), DAMAGES[reason], batch(records(1), base_offset=60))
     assert (offsets(found), part.next_offset, part.damage_offset) == (list(range(5)), 5, 5)
@@ -237,6 +266,7 @@ def test_a_batch_that_unpacks_to_just_the_limit_is_read(decoder_class: type[Deco
         assert told(decoder, batch([content], codec))[0].damage == f"unpacks to more than {len(content) - 1} bytes"
 
 
+@pytest.mark.scenario("TestDecompressBombBounded")
 def test_a_bomb_is_refused_without_unpacking_it(decoder: Decoder) -> None:
     bomb = zlib.compressobj(9, wbits=31)
     packed = b"".join([bomb.compress(bytes(MB)) for _ in range(20)]) + bomb.flush()
@@ -244,6 +274,7 @@ def test_a_bomb_is_refused_without_unpacking_it(decoder: Decoder) -> None:
     assert told(decoder, whole)[0].damage == f"unpacks to more than {MB} bytes"
 
 
+@pytest.mark.scenario("0036 partial_fetch")
 def test_a_batch_that_is_cut_short_is_no_damage_behind_a_whole_one(decoder: Decoder) -> None:
     for length in (1, 11, 12, 16, 17, 60, 61, len(WHOLE) - 1):
         part, found = told(placed(decoder), batch(records(5)), WHOLE[:length])
@@ -283,6 +314,14 @@ def test_a_partition_that_was_forgotten_is_passed_over(decoder: Decoder) -> None
     decoder.forget(ORDERS, 4)
     assert not decoder.decode(answer(batch(records(3))), FETCH).partitions
     assert told(placed(decoder, 1), batch(records(3)))[0].rows == 2
+
+
+@pytest.mark.scenario("testStaleOutOfRangeError")
+def test_an_error_about_an_offset_from_before_a_seek_is_passed_over(decoder: Decoder) -> None:
+    """The fetcher forgets a partition whose answer it does not wait for any more."""
+    decoder.forget(ORDERS, 3)
+    assert not decoder.decode(answer(error_code=1), FETCH).partitions
+    assert told(placed(decoder, 0), batch(records(1)))[0].rows == 1
 
 
 def test_several_topics_and_partitions_share_the_columns(decoder: Decoder) -> None:
@@ -368,3 +407,33 @@ def test_other_versions_are_refused(decoder: Decoder, version: int) -> None:
 def test_a_limit_that_offsets_of_32_bits_do_not_reach_is_refused(decoder_class: type[Decoder], limit: int) -> None:
     with pytest.raises(ValueError, match=f"max_unpacked = {limit}, where 1 to {MOST_UNPACKED} bytes are possible"):
         decoder_class(read_committed=True, max_unpacked=limit)
+
+
+def test_what_anybody_keeps_of_an_answer_is_counted_until_it_is_gone(decoder: Decoder) -> None:
+    """A slice of one column is enough: it keeps the memory of what was decoded with it."""
+    before = decoder.held()
+    response = decoder.decode(answer(batch([record(0, b"x" * LARGE)])), FETCH)
+    assert decoder.held() - before >= LARGE
+    value = pa.record_batch(response.rows).column("value")[0:1]
+    del response
+    assert decoder.held() - before >= LARGE
+    del value
+    gc.collect()
+    assert decoder.held() == before
+
+
+def test_what_is_gathered_of_several_answers_is_counted_too(decoder: Decoder) -> None:
+    if type(decoder).__module__ != "kunicorn_columns":
+        pytest.skip("the reference's rows are pyarrow's, which gathers them where nobody counts")
+    before = decoder.held()
+    several: Any = [
+        decoder.decode(answer(batch([record(0, b"x" * LARGE)], base_offset=at)), FETCH).rows for at in (0, 1)
+    ]
+    gathered = several[0].joined(several[1:]).batch
+    assert len(gathered) == 2
+    assert decoder.held() - before >= 4 * LARGE
+    several.clear()
+    gc.collect()
+    assert 2 * LARGE <= decoder.held() - before < 4 * LARGE
+    del gathered
+    assert decoder.held() == before

@@ -173,6 +173,7 @@ def test_a_part_counts_its_own_bytes(rows: Rows) -> None:
     assert kept_bytes(run[:1]) < kept_bytes(run[:3]) < kept_bytes(run)
 
 
+@pytest.mark.scenario("0052 msg_timestamps")
 def test_whether_the_producer_or_the_broker_has_set_a_time_is_kept(rows: Rows) -> None:
     if type(rows).__module__ != "kunicorn_columns":
         pytest.skip("columns do not say it, and the reference has nothing else")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.contract.conformance import java, librdkafka, peers
+from tests.contract.conformance import fetching, java, librdkafka, peers
 from tests.contract.conformance.scenario import Scenario
 
 SUITES: Mapping[str, tuple[Scenario, ...]] = {
     "Kafka: Java consumer and group coordinator": java.SCENARIOS,
-    "librdkafka": librdkafka.SCENARIOS,
-    "franz-go": peers.FRANZ_GO,
+    "Kafka: Java consumer's fetching": fetching.JAVA,
+    "librdkafka": (*librdkafka.SCENARIOS, *fetching.LIBRDKAFKA),
+    "franz-go": (*peers.FRANZ_GO, *fetching.FRANZ_GO),
     "aiokafka": peers.AIOKAFKA,
     "Kafka: system and integration tests": peers.KAFKA_SYSTEM,
 }

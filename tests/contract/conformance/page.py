@@ -23,9 +23,10 @@ How a member of ours behaves where other clients have tests for how theirs do: t
 of Kafka's group coordinator, of librdkafka, franz-go and aiokafka, by the names they have there. What each asks of a
 consumer is said in our words, and the tests that show it are ours (`@pytest.mark.scenario`). They run on
 
-- *machine*: the pure state machines, assignors and tables of `kunicorn.group`, told events one by one;
-- *coordinator*: the drivers of `kunicorn.supervisor` and `kunicorn.kafka` beside a coordinator that the test
-  plays, with a clock that it turns;
+- *machine*: the pure state machines, assignors and tables of `kunicorn.group` and `kunicorn.fetch`, told events one
+  by one, and the decoders of `kunicorn.columns`;
+- *coordinator*: the drivers of `kunicorn.supervisor`, `kunicorn.kafka` and `kunicorn.fetch` beside a coordinator or
+  broker that the test plays; coordinators' tests turn the clock, too;
 - *broker*: the whole service beside Apache Kafka.
 """
 

@@ -16,14 +16,18 @@ TIERS: tuple[Tier, ...] = ("machine", "coordinator", "broker")
 
 _TIER_OF: tuple[tuple[str, Tier], ...] = (
     ("tests/unit/group/", "machine"),
+    ("tests/unit/fetch/", "machine"),
+    ("tests/unit/worker/test_own_fetcher.py", "machine"),
     ("tests/contract/assignors/", "machine"),
+    ("tests/contract/columns/", "machine"),
     ("tests/contract/conformance/machine/", "machine"),
     ("tests/unit/supervisor/", "coordinator"),
     ("tests/unit/kafka/", "coordinator"),
+    ("tests/unit/worker/test_refused_fetches.py", "coordinator"),
     ("tests/contract/conformance/coordinator/", "coordinator"),
     ("tests/system/", "broker"),
 )
-"""What a test in that folder runs on: a pure part alone, drivers beside a coordinator played by the test, or Kafka."""
+"""What a test there runs on: a pure part alone, drivers beside a coordinator or broker that is played, or Kafka."""
 
 _MARK = "pytest.mark.scenario"
 

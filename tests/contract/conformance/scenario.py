@@ -15,6 +15,7 @@ Area = Literal[
     "consumer protocol (KIP-848)",
     "assignors and subscriptions",
     "connections and look-ups",
+    "fetching",
     "coordinator",
     "whole clients",
 ]

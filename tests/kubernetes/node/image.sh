@@ -53,7 +53,9 @@ if [ -n "$rust" ] && ! buildah images -q "docker.io/library/$rust" >/dev/null 2>
 fi
 
 # The build sees the package index that this machine sees.
-mounts=(-v /etc/ssl/certs:/etc/ssl/certs:ro)
+# Of the certificates only the bundle: Java's package writes its own file beside it.
+bundle=/etc/ssl/certs/ca-certificates.crt
+mounts=(-v "$bundle:$bundle:ro")
 [ -f /etc/pip.conf ] && mounts+=(-v /etc/pip.conf:/etc/pip.conf:ro)
 # A digest cannot be pulled here: the name alone is looked for.
 recipe=$(mktemp)

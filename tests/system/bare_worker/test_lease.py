@@ -103,3 +103,38 @@ def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_sup
     assert worker.expect(FetcherStopped, 20.0).partitions[0].offset == 0, "the lease comes back only after this"
     assert (processes.directory / "lost").read_text() == "0"
     assert not (processes.directory / "handled").exists()
+
+
+WAITS = """
+from kunicorn import Wait
+
+def waits(record):
+    see(record)
+    if record.value == b"500" and not (HERE / "go").exists():
+        raise Wait(0.02, "busy")
+"""
+
+
+def test_a_record_that_waits_does_not_come_again_past_the_lease(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
+    processes.module((processes.directory / "handlers_under_test.py").read_text() + WAITS)
+    worker = processes.worker("waits", kafka.bootstrap, [topic])
+    worker.start(topic, {0: 0})
+    wait_until(lambda: seen(processes.directory).count("0@500=500") > 3, "it to come again and again")
+    worker.ledger.lease_ns = clock.now_ns()
+    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
+    times = len(seen(processes.directory))
+    (processes.directory / "go").touch()
+    # Longer than it waits: it is due, and does not begin.
+    due = clock.now() + 0.2
+    wait_until(lambda: worker.ping().paused_by_lease and clock.now() > due, "its time to come")
+    assert len(seen(processes.directory)) == times
+    assert worker.slot(1).consumed.offset == 500
+    worker.ledger.lease_ns = FOREVER_NS
+    worker.consumed(1, 1000)
+    handled = [line for line in seen(processes.directory) if line != "0@500=500"]
+    assert handled == [f"0@{i}={i}" for i in range(1000) if i != 500]
+    assert len(seen(processes.directory)) == times + 500

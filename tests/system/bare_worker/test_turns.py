@@ -90,6 +90,7 @@ def backlog_before(directory: Path, line: str, *, behind: str = "") -> int:
     return sum(each.startswith("0@") for each in lines[first:last])
 
 
+@pytest.mark.scenario("0093 holb")
 def test_a_partition_that_comes_waits_for_no_backlog(
     processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
 ) -> None:

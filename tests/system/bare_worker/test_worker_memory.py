@@ -31,6 +31,7 @@ def client_of(bootstrap: str, megabytes: int) -> dict[str, str | int | float | b
     )  # fmt: skip
 
 
+@pytest.mark.scenario("0082 fetch_max_bytes")
 def test_small_records_for_a_stuck_handler_do_not_outgrow_the_plan(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -56,6 +57,7 @@ def test_small_records_for_a_stuck_handler_do_not_outgrow_the_plan(
 
 
 @pytest.mark.parametrize("size", [3_000_000, pytest.param(40_000_000, marks=pytest.mark.long)])
+@pytest.mark.scenario("0041 fetch_max_bytes", "testFetchRequestWhenRecordTooLarge")
 def test_a_record_larger_than_any_limit_of_the_plan_gets_through_alone(
     processes: Rig, kafka: KafkaCluster, topic: str, size: int
 ) -> None:

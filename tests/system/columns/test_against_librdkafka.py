@@ -131,6 +131,7 @@ def as_librdkafka(rows: pa.RecordBatch, reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("version", [12, 13, 17])
+@pytest.mark.scenario("0017 compression", "0073 headers", "0070 null_empty")
 def test_every_codec_of_two_producers_is_read_as_librdkafka_reads_it(
     kafka: KafkaCluster, topic: str, version: int
 ) -> None:
@@ -141,6 +142,7 @@ def test_every_codec_of_two_producers_is_read_as_librdkafka_reads_it(
     assert compare(kafka, topic, "read_committed", version) == list(range(len(CODECS) * 1001))
 
 
+@pytest.mark.scenario("0052 msg_timestamps")
 def test_a_log_of_append_times_is_read_as_librdkafka_reads_it(kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
     produce_by_c(kafka, topic, "lz4")
@@ -148,6 +150,7 @@ def test_a_log_of_append_times_is_read_as_librdkafka_reads_it(kafka: KafkaCluste
 
 
 @pytest.mark.parametrize(("isolation", "read"), [("read_committed", 50 + 5 + 1), ("read_uncommitted", 50 + 30 + 11)])
+@pytest.mark.scenario("0098 consumer-txn", "testReadCommittedWithCommittedAndAbortedTransactions")
 def test_transactions_are_read_as_librdkafka_reads_them(
     kafka: KafkaCluster, topic: str, isolation: str, read: int
 ) -> None:
@@ -168,6 +171,7 @@ def test_transactions_are_read_as_librdkafka_reads_them(
     assert len(compare(kafka, topic, isolation, most=400)) == read
 
 
+@pytest.mark.scenario("0077 compaction")
 def test_a_compacted_log_is_read_as_librdkafka_reads_it(kafka_factory: Callable[..., KafkaCluster], topic: str) -> None:
     kafka = kafka_factory(overrides={"log.cleaner.backoff.ms": 100})
     compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}

@@ -20,10 +20,10 @@ from typer.core import TyperGroup
 
 from kunicorn.commands.cli import app
 from kunicorn.observe.generate import expressions
-from tests.deploy.charts import CHART, EXAMPLE, ROOT
+from tests.deploy.charts import CHART, EXAMPLE
+from tests.deploy.runbooks import RUNBOOKS, shown
 from tests.deploy.tools import Tools
 
-RUNBOOKS = ROOT / "docs" / "runbooks"
 RULES = CHART / "alerts" / "rules.yaml"
 NAMES = re.findall(r"- alert: (\w+)", RULES.read_text())
 RECORDED = re.findall(r"- record: (\S+)", RULES.read_text())
@@ -140,6 +140,12 @@ FIRING = (
         ["KunicornLagHigh", "KunicornLagBudgetBurning"],
         {LAG_SECONDS: "0x70 400x20"},
     ),
+    Case(
+        "too far behind for as long as what the handler calls is away",
+        87,
+        ["KunicornCircuitBreakerOpen"],
+        {LAG_SECONDS: "0x70 400x20", CIRCUIT: "0x70 2x20"},
+    ),
     Case("a certificate that nobody renews", 20, ["KunicornCertificateExpires"], {CERTIFICATE: "600000x90"}),
     Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
 )
@@ -244,12 +250,6 @@ def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
     assert {page for page in pages if page.startswith("Kunicorn")} == set(NAMES)
     index = (RUNBOOKS / "README.md").read_text()
     assert [page for page in pages if f"({page}.md)" not in index] == []
-
-
-def shown(language: str) -> dict[str, list[str]]:
-    """The blocks of that language, by runbook."""
-    block = re.compile(rf"^ *```{language}\n(.*?)^ *```$", flags=re.MULTILINE | re.DOTALL)
-    return {file.stem: block.findall(file.read_text()) for file in RUNBOOKS.glob("*.md")}
 
 
 def test_every_runbook_shows_the_query_that_led_there_what_to_do_and_when_not_to() -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from kunicorn import __version__
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, EXAMPLE, HELMS, VALUES, Rendered, judged, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Rendered, judged, template
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -346,7 +346,13 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     assert told["spark.kubernetes.executor.podTemplateFile"] == "/etc/kunicorn/spark/executor.yaml"
     (pod,) = executor["spec"]["containers"]
     assert pod["securityContext"] == container["securityContext"]
-    assert [each["name"] for each in pod["volumeMounts"]] == ["config", "tmp"], "no settings of the driver's"
+    # By its name Spark takes it for SPARK_LOCAL_DIRS; beside any other it would mount one more at the same place, and
+    # Kubernetes refuses such a pod.
+    scratch = {"name": "spark-local-dir-1", "mountPath": "/tmp"}
+    settings = {"name": "config", "mountPath": "/etc/kunicorn/config", "readOnly": True}
+    assert pod["volumeMounts"] == [settings, scratch], "no settings of the driver's"
+    assert "ENV SPARK_LOCAL_DIRS=/tmp\n" in (ROOT / "Dockerfile").read_text()
+    assert {each["name"] for each in executor["spec"]["volumes"]} == {"config", "spark-local-dir-1"}
     assert (driver["automountServiceAccountToken"], executor["spec"]["automountServiceAccountToken"]) == (True, False)
     (binding,) = release.all("RoleBinding")
     assert [each["name"] for each in binding["subjects"]] == [driver["serviceAccountName"]]

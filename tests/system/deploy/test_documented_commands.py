@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.charts import HELMS, ROOT, Rendered, judged
+from tests.deploy.charts import CHART, HELMS, ROOT, Rendered, judged
+from tests.deploy.runbooks import RUNBOOKS, commands
 from tests.deploy.tools import Tools
 
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -60,3 +61,24 @@ def test_the_command_and_the_values_of_the_guide_make_a_release(tools: Tools, he
     assert release.container()["image"] == "registry.example.com/shop/orders:2026.11.1"
     memory = release.container()["resources"]["requests"]["memory"]
     assert f"= {memory.removesuffix('Mi')} MiB" in OPERATIONS.read_text()
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_every_upgrade_of_the_runbooks_makes_a_release_of_the_guides_values(
+    tools: Tools, helm: str, tmp_path: Path
+) -> None:
+    values = values_of(OPERATIONS, tmp_path)
+    pages = sorted(file.stem for file in RUNBOOKS.glob("[!R]*.md"))
+    lines = [line for page in pages for line in commands(page)[1] if line.startswith("helm -n shop upgrade ")]
+    assert len(lines) > 5
+    texts = []
+    for line in lines:
+        arguments = [str(values) if each == "values.yaml" else each for each in shlex.split(line)[4:]]
+        given = [str(CHART) if each == "deploy/helm" else each for each in arguments]
+        done = tools.run(helm, "template", *given)
+        assert done.returncode == 0, (line, done.stderr)
+        texts.append(done.stdout)
+    for line, release in zip(lines, judged(tools, *texts, scratch=tmp_path), strict=True):
+        assert release.problems == [], line
+        amounts = [amount for kind in release.container()["resources"].values() for amount in kind.values()]
+        assert None not in amounts, f"{line}: Kubernetes reads a limit that is null as 0"

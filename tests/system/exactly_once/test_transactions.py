@@ -79,6 +79,45 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     once_each_in_order(kafka, topic, in_hand.get("ordering", "partition"))
 
 
+TROUBLED = {
+    "rate_limit": {"per_second": 1000, "burst": 20},
+    "circuit_breaker": {
+        "exceptions": ["builtins.ConnectionError"],
+        "failure_share": 0.001,
+        "min_calls": 1,
+        "open_ms": 50,
+    },
+    "max_attempts": 1,
+    "on_failure": "halt",
+}
+"""Limits that bind all the time. No try may count: one would halt its partition."""
+
+
+@pytest.mark.parametrize("in_hand", [{}, {"ordering": "key", "concurrency": 8}], ids=["one", "key-threads"])
+def test_with_waits_a_rate_limit_and_an_opening_breaker_every_input_has_one_output_too(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, in_hand: dict[str, Any]
+) -> None:
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}.out", PARTITIONS)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="tests.system.handlers.sending:troubled",
+        settings=merged(settings(topic, transaction_max_records=10), {"handler": {**TROUBLED, **in_hand}}),
+    )
+    produce(kafka.bootstrap, topic, RECORDS)
+    member = members.start()
+    member.wait(lambda: consumed(kafka, topic) > 300, "the first transactions")
+    member.wait(lambda: "the circuit breaker of" in member.output(), "a breaker to open")
+    os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+    other = members.start()
+    other.wait(lambda: other.partitions("running"), "the other member to have a partition")
+    assert member.stop() == 0, member.output()[-3000:]
+    other.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed", 120)
+    assert other.stop() == 0, other.output()[-3000:]
+    once_each_in_order(kafka, topic, in_hand.get("ordering", "partition"))
+
+
 @pytest.mark.long
 def test_a_member_that_was_frozen_past_its_session_commits_nothing_of_what_another_has_taken_over(
     kafka: KafkaCluster, topic: str, members_of: MembersOf

@@ -6,11 +6,15 @@ import asyncio
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator
 
-from kunicorn import Batch, Record, Send
+from kunicorn import Batch, Record, Send, Wait
 
 _SECONDS = float(os.environ.get("KUNICORN_HANDLER_MS", "0")) / 1000
+
+
+_TIMES: Counter[tuple[int, int]] = Counter()
 
 
 def _own_seconds() -> float:
@@ -33,6 +37,17 @@ def copy_in_its_time(record: Record) -> Send:
 async def copy_async(record: Record) -> Send:
     """Likewise."""
     await asyncio.sleep(_own_seconds())
+    return Send(value=f"{record.partition}:{record.offset}", key=record.key)
+
+
+def troubled(record: Record) -> Send:
+    """One output for each record, but what it calls is busy for some of them, and away for others."""
+    at = record.partition, record.offset
+    _TIMES[at] += 1
+    if record.offset % 50 == 7 and _TIMES[at] <= 2:
+        raise Wait(0.02, "busy")
+    if record.offset % 200 == 11 and _TIMES[at] <= 3:
+        raise ConnectionRefusedError("away")
     return Send(value=f"{record.partition}:{record.offset}", key=record.key)
 
 

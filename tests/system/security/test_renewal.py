@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_sessions_are_renewed_on_the_living_connection(secured: SecuredCluster, 
 
 
 @pytest.mark.long
+@pytest.mark.scenario("0142 reauthentication")
 def test_sessions_are_renewed_between_two_fetches_of_our_own(secured: SecuredCluster, scene: SceneMaker) -> None:
     login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "alice", "sasl_password": PASSWORDS["alice"]}
     stage = scene({**brief(secured), **login, "fetcher": "own"})
@@ -112,3 +114,46 @@ def test_a_password_that_is_rotated_in_its_file_reaches_supervisor_and_workers(
     secured.admin().alter_user_scram_credentials([change])["carol"].result(10)
     handles_on(stage, member, 2.5 * SESSION_MS / 1000)
     assert "distinctive" not in member.output()
+
+
+@pytest.mark.long
+def test_a_certificate_that_is_renewed_in_its_files_reaches_supervisor_and_workers_without_a_restart(
+    secured: SecuredCluster, scene: SceneMaker, tmp_path: Path
+) -> None:
+    made, mounted = secured.certificates, {name: tmp_path / name for name in ("tls.crt", "tls.key")}
+    made.sign_client("client-2")
+
+    def mount(client: str) -> None:
+        shutil.copy(made.certificate(client), mounted["tls.crt"])
+        shutil.copy(made.key(client), mounted["tls.key"])
+
+    mount("client")
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("MTLS")],
+            "security_protocol": "SSL",
+            "ssl_ca_location": str(made.ca),
+            "ssl_certificate_location": str(mounted["tls.crt"]),
+            "ssl_key_location": str(mounted["tls.key"]),
+        },
+        may=("CN=client", "CN=client-2"),
+    )
+    member = stage.members.start()
+    member.wait_running(2)
+    generation, workers = member.generation(), {worker["pid"] for worker in member.workers()}
+    mount("client-2")
+    member.wait(lambda: "the files of kafka.ssl_… are others" in member.output(), "the new files to be found", 60)
+    member.wait(lambda: not workers & {worker["pid"] for worker in member.workers()}, "other workers", 60)
+    member.wait_running(2)
+    assert member.generation() == generation, "workers are replaced without a rebalance"
+    # Connections that live on keep the name that they were made with: these end, and that name's rights with them.
+    broker = secured.broker(1)
+    broker.stop()
+    broker.start()
+    secured.wait_until_ready()
+    secured.forbid("CN=client")
+    for partition in range(2):
+        stage.send(partition, "x")
+    stage.wait_all_committed()
+    assert member.stop() == 0
+    assert stage.judge().holds

@@ -1,8 +1,9 @@
-"""Filters before each way of calling a handler, in a real service: what comes through is handled once, all of it is
-committed, and what does not come through is counted."""
+"""Filters, and an age, before each way of calling a handler, in a real service: what comes through is handled once, all
+of it is committed, and what does not come through is counted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets
 
 PARTITIONS, RECORDS = 2, 1000
+LONG_AGO = 1_700_000_000_000
+"""Milliseconds since 1970."""
 WAYS: Mapping[str, dict[str, Any]] = {
     "records": {"entrypoint": "tests.system.handlers.audited:handle"},
     "batches": {"entrypoint": "tests.system.handlers.audited:handle_batch", "mode": "batch"},
@@ -30,10 +33,10 @@ one_of = ["order"]
 """
 
 
-def counted(member: MemberProcess) -> float:
-    """Records that the filter has dropped, as /metrics says."""
+def counted(member: MemberProcess, by: str) -> float:
+    """Records that the filter of that name has dropped, as /metrics says."""
     lines = [line for line in member.get("/metrics")[1].splitlines() if line.startswith("kunicorn_filtered_records_")]
-    return sum(float(line.rpartition(" ")[2]) for line in lines if 'filter="wanted"' in line)
+    return sum(float(line.rpartition(" ")[2]) for line in lines if f'filter="{by}"' in line)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -46,15 +49,20 @@ def test_what_comes_through_is_handled_once_and_the_rest_is_counted_and_committe
     for partition in range(PARTITIONS):
         for number in range(RECORDS):
             kind = "order" if number % 3 == 0 else "refund"
-            producer.produce(topic, str(number), headers={"type": kind}, partition=partition)
+            at = LONG_AGO if number % 15 == 0 else int(time.time() * 1000)
+            producer.produce(topic, str(number), headers={"type": kind}, partition=partition, timestamp=at)
         # The last record of each partition does not come through: its offset is committed nevertheless.
-        wanted[TopicPartition(topic, partition)] = set(range(0, RECORDS, 3))
+        wanted[TopicPartition(topic, partition)] = set(range(0, RECORDS, 3)) - set(range(0, RECORDS, 15))
         producer.produce(topic, "last", partition=partition)
     assert producer.flush(20) == 0
-    members = members_of(kafka.bootstrap, topic, workers=2, settings={"handler": WAYS[way]})
+    members = members_of(
+        kafka.bootstrap, topic, workers=2, settings={"handler": {**WAYS[way], "max_age_ms": 86_400_000}}
+    )
     member = members.start(more=FILTERS)
-    passed_by = PARTITIONS * (RECORDS + 1) - sum(map(len, wanted.values()))
-    member.wait(lambda: counted(member) == passed_by, "all filtered records counted", 60)
+    too_old = PARTITIONS * len(range(0, RECORDS, 15))
+    unwanted = PARTITIONS * (RECORDS + 1) - sum(map(len, wanted.values())) - too_old
+    member.wait(lambda: counted(member, "wanted") == unwanted, "all filtered records counted", 60)
+    member.wait(lambda: counted(member, "max_age_ms") == too_old, "all that are too old counted", 60)
     ends = end_offsets(kafka.bootstrap, topic, PARTITIONS)
     member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS) == ends, "the commits", 60)
     assert member.stop(within=30) == 0

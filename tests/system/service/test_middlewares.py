@@ -48,10 +48,16 @@ def handle_batch(batch):
 async def handle_async(record):
     await asyncio.sleep(0)
     handle(record)
+
+
+def handle_arrow(batch):
+    for partition, offset in zip(batch["partition"].to_pylist(), batch["offset"].to_pylist()):
+        note(f"handle {partition} {offset}")
 """
 WAYS: dict[str, dict[str, Any]] = {
     "records": {"entrypoint": "noting:handle"},
     "batches": {"entrypoint": "noting:handle_batch", "mode": "batch"},
+    "columns": {"entrypoint": "noting:handle_arrow", "mode": "arrow"},
     "threads": {"entrypoint": "noting:handle", "concurrency": 8, "ordering": "none"},
     "tasks": {"entrypoint": "noting:handle_async"},
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from kunicorn.observe.status import ReloadStatus
 from tests.chromium import Tab, chromium
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
@@ -23,6 +24,7 @@ from tests.unit.observe.snapshots import partition, status, worker
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 PARTITIONS = 64
 PAIR = "(figure) => [...figure.children].map((part) => part.textContent)"
+_RELOADED = ReloadStatus("completed", revision=2, message="all workers run revision 2", kept=(), age=1.0)
 LIVE = "document.getElementById('live')?.textContent === 'live'"
 
 
@@ -97,7 +99,11 @@ async def test_a_person_acts_on_the_page_with_the_token_and_not_without(tmp_path
         await tab.until(f"{said} === 'pause: pause is done'")
         await tab.press("#workers [data-action=recycle]")
         await tab.until(f"{said} === 'recycle: recycle is done'")
-    assert service.done == [("pause", []), ("recycle", 0)]
+        await tab.press("form [data-action=reload]")
+        await tab.until(f"{said} === 'reload: reload is done'")
+        service.snapshot = status(acts=True, reload=_RELOADED)
+        await tab.until("document.getElementById('member').textContent.includes('all workers run revision 2')")
+    assert service.done == [("pause", []), ("recycle", 0), ("reload", None)]
 
 
 async def test_what_a_handler_raises_is_text_and_never_markup(tmp_path: Path) -> None:

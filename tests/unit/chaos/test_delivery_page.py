@@ -32,9 +32,9 @@ def test_the_figures_of_the_introduction_are_the_defaults() -> None:
     assert len(told) == 3
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_page_has_every_fault_under_every_protocol(protocol: str) -> None:
-    section = PAGE.read_text().partition(f"### {protocol}\n")[2].partition("\n#")[0]
+@pytest.mark.parametrize("title", PROTOCOLS)
+def test_the_page_has_every_fault_under_every_protocol(title: str) -> None:
+    section = PAGE.read_text().partition(f"### {title}\n")[2].partition("\n#")[0]
     rows = [row.split(" | ")[0] for row in re.findall(r"^\| (.*)", section, re.MULTILINE)[2:]]
     assert rows == [fault.title for fault in FAULTS.values()], WRITE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.chaos.faults import FAULTS, Kind
 from tests.chaos.group import PROTOCOLS
-from tests.chaos.schedule import WHOLE, remember, remembered, schedule
+from tests.chaos.schedule import WHOLE, crowded, remember, remembered, schedule
 
 
 def test_a_seed_is_always_the_same_schedule() -> None:
@@ -34,6 +34,14 @@ def test_a_schedule_that_failed_is_kept_once_with_the_faults_it_stood_for(tmp_pa
     remember(failed, "again", path)
     assert path.read_text() == "5 kill-worker scale-out  # lost: orders-0@1\n"
     assert remembered(path) == [failed]
+
+
+def test_a_schedule_that_failed_over_our_own_fetcher_is_tried_over_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.txt"
+    failed = [schedule(5, ["kill-worker"], fetcher="own"), crowded(6, "key-tasks", "own"), crowded(6, "key-tasks")]
+    for each in failed:
+        remember(each, "lost", path)
+    assert remembered(path) == failed
 
 
 def test_every_schedule_that_failed_can_still_be_run() -> None:

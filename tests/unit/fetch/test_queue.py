@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import Message
 
 from kunicorn.fetch.queue import Fetched, FetchQueue
@@ -20,6 +21,7 @@ def fetched(rows: int, nbytes: int) -> Fetched:
     return Fetched(News(TP, 1, 0, rows, rows, 0), Rows(batch), nbytes)
 
 
+@pytest.mark.scenario("0127 fetch_queue_backoff", "0082 fetch_max_bytes")
 def test_the_fetcher_waits_while_it_is_full_and_is_woken_once_there_is_room() -> None:
     queue, woken = FetchQueue(100), []
     queue.on_room(lambda: woken.append(1))
@@ -32,6 +34,22 @@ def test_the_fetcher_waits_while_it_is_full_and_is_woken_once_there_is_room() ->
     assert not queue.waits_for_room()
     queue.get(0)
     assert woken == [1]
+
+
+def test_what_is_kept_of_what_was_taken_leaves_less_room_but_an_empty_queue_always_has_some() -> None:
+    kept = 0
+    queue, woken = FetchQueue(100, lambda: queue.bytes + kept), []
+    queue.on_room(lambda: woken.append(1))
+    queue.put(fetched(1, 30))
+    assert not queue.waits_for_room()
+    kept = 80
+    assert queue.waits_for_room()
+    queue.put(fetched(1, 20))
+    queue.get(0)
+    assert woken == []
+    queue.get(0)
+    assert woken == [1]
+    assert not queue.waits_for_room()
 
 
 def test_what_is_cut_goes_on_with_the_rest() -> None:

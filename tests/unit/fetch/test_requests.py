@@ -90,6 +90,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", REQUESTS)
+@pytest.mark.scenario("testFetchWithTopicId", "testFetchWithNoTopicId")
 def test_a_request_is_what_kio_writes(name: str, version: int) -> None:
     request = REQUESTS[name]
     frame = fetch_frame(version, 99, "kunicorn-worker-1", LIMITS, request)

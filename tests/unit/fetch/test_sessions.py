@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kunicorn.fetch.sessions import Ask, Session
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
@@ -21,6 +23,7 @@ def begun() -> Session:
     return session
 
 
+@pytest.mark.scenario("testConsumingViaIncrementalFetchRequests")
 def test_what_has_not_changed_is_not_named_again() -> None:
     session = begun()
     session.put(A, Ask(ID, 11))
@@ -31,6 +34,7 @@ def test_what_has_not_changed_is_not_named_again() -> None:
     assert session.next()[:3] == (7, 2, {})
 
 
+@pytest.mark.scenario("testFetchForgetTopicIdWhenUnassigned")
 def test_a_partition_that_is_asked_for_no_more_is_forgotten_once() -> None:
     session = begun()
     session.remove(A)
@@ -39,6 +43,7 @@ def test_a_partition_that_is_asked_for_no_more_is_forgotten_once() -> None:
     assert session.next().forgotten == []
 
 
+@pytest.mark.scenario("testIncrementalPartitionRemoval")
 def test_a_partition_that_comes_back_before_the_request_is_not_forgotten() -> None:
     session = begun()
     session.remove(A)
@@ -55,6 +60,7 @@ def test_one_that_the_broker_never_heard_of_is_not_forgotten() -> None:
     assert session.next()[2:] == ({}, [])
 
 
+@pytest.mark.scenario("testFetchForgetTopicIdWhenReplaced")
 def test_a_topic_made_anew_leaves_under_its_old_id() -> None:
     session = begun()
     session.put(A, Ask(OTHER, 0))
@@ -62,6 +68,7 @@ def test_a_topic_made_anew_leaves_under_its_old_id() -> None:
     assert (dict(request.asks), request.forgotten) == ({A: Ask(OTHER, 0)}, [(A, ID)])
 
 
+@pytest.mark.scenario("testSessionless")
 def test_a_broker_without_room_is_told_everything_each_time() -> None:
     session = begun()
     session.next()
@@ -69,6 +76,7 @@ def test_a_broker_without_room_is_told_everything_each_time() -> None:
     assert session.next()[:3] == (0, 0, {A: Ask(ID, 10), B: Ask(ID, 20)})
 
 
+@pytest.mark.scenario("testFetchSessionIdError")
 def test_a_session_that_the_broker_dropped_begins_without_its_number() -> None:
     session = begun()
     session.next()
@@ -76,6 +84,7 @@ def test_a_session_that_the_broker_dropped_begins_without_its_number() -> None:
     assert session.next()[:3] == (0, 0, {A: Ask(ID, 10), B: Ask(ID, 20)})
 
 
+@pytest.mark.scenario("testTopLevelErrorResetsMetadata")
 def test_after_any_other_refusal_or_a_lost_answer_the_old_session_is_closed_by_the_new_one() -> None:
     for error in (ErrorCode.INVALID_FETCH_SESSION_EPOCH, None):
         session = begun()

@@ -9,11 +9,12 @@ import pytest
 from kunicorn.fetch.reactions import REACTIONS, Reaction, reaction_to
 from kunicorn.fetch.table import BACKOFF, REPLICA_SECONDS, Fetching, News, Topic
 from kunicorn.ipc.messages import FailureKind
-from kunicorn.kafka_errors import ErrorCode
+from kunicorn.kafka_errors import ErrorCode, fault
 from kunicorn.positions import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 ID, OTHER = b"i" * 16, b"o" * 16
+RETRIABLE = [int(code) for code in ErrorCode if fault(code).retriable]
 SOON = BACKOFF.longest_seconds * 2
 
 
@@ -69,6 +70,7 @@ def answer(table: Fetching, node: int, *said: Said, now: float = 0.0) -> list[Ne
     return table.meet(node, 7, said, now)
 
 
+@pytest.mark.scenario("testEpochSetInFetchRequest")
 def test_nobody_is_asked_before_the_leader_is_known() -> None:
     table = Fetching(1000, lambda: 0.5)
     table.place(A, 1, 10, 2)
@@ -78,6 +80,7 @@ def test_nobody_is_asked_before_the_leader_is_known() -> None:
     assert table.sent(1).asks[A] == (ID, 10, 3, 2, 1000)
 
 
+@pytest.mark.scenario("testFetchNormal", "testLeaderEpochInConsumerRecord")
 def test_rows_move_the_position_that_is_asked_for_next() -> None:
     table = fetching(A, B)
     (news,) = answer(table, 1, Said(next_offset=15, rows=5, last_epoch=3))
@@ -88,11 +91,13 @@ def test_rows_move_the_position_that_is_asked_for_next() -> None:
     assert place.last_epoch == 3
 
 
+@pytest.mark.scenario("testEmptyControlBatch", "0129 fetch_aborted_msgs")
 def test_markers_move_the_position_without_a_row() -> None:
     (news,) = answer(fetching(A), 1, Said(next_offset=12))
     assert (news.rows, news.next_offset) == (0, 12)
 
 
+@pytest.mark.scenario("testFetchedRecordsAfterSeek")
 def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None:
     table = fetching(A, B)
     table.sent(1)
@@ -107,6 +112,7 @@ def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None
     assert [place.number for place in table.known(1).placed] == [200]
 
 
+@pytest.mark.scenario("testFetchAfterPartitionWithFetchedRecordsIsUnassigned")
 def test_a_partition_that_was_removed_is_forgotten_and_nothing_of_it_counts() -> None:
     table = fetching(A)
     table.sent(1)
@@ -122,6 +128,7 @@ def test_a_removal_of_an_earlier_placing_does_nothing() -> None:
     assert table.get(A) is not None
 
 
+@pytest.mark.scenario("testWhenFetchResponseReturnsALeaderShipChangeErrorAndNewLeaderInformation")
 def test_a_new_leader_in_the_answer_is_asked_at_once() -> None:
     table = fetching(A)
     answer(table, 1, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=4))
@@ -138,6 +145,7 @@ def test_a_leader_of_an_older_epoch_is_not_believed() -> None:
     assert table.asks_of(2)
 
 
+@pytest.mark.scenario("testWhenFetchResponseReturnsALeaderShipChangeErrorButNoNewLeaderInformation")
 def test_without_a_new_leader_the_metadata_is_asked_for_and_the_partition_waits() -> None:
     table = fetching(A, B)
     answer(table, 1, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -149,6 +157,7 @@ def test_without_a_new_leader_the_metadata_is_asked_for_and_the_partition_waits(
     assert asked(table, 1) == {A: 10}
 
 
+@pytest.mark.scenario("testFetchSkipsBlackedOutNodes")
 def test_waits_grow_until_an_answer_without_an_error() -> None:
     table, now, waits = fetching(A), 0.0, []
     for _ in range(6):
@@ -167,10 +176,11 @@ def test_waits_grow_until_an_answer_without_an_error() -> None:
     [
         (ErrorCode.OFFSET_OUT_OF_RANGE, FailureKind.OUT_OF_RANGE),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, FailureKind.DENIED),
-        (ErrorCode.CORRUPT_MESSAGE, FailureKind.PARTITION),
+        (ErrorCode.INVALID_FETCH_SIZE, FailureKind.PARTITION),
         (9999, FailureKind.PARTITION),
     ],
 )
+@pytest.mark.scenario("testHandleFetchResponseError", "testFetchOffsetOutOfRange", "testUnauthorizedTopic")
 def test_an_error_that_waiting_does_not_cure_ends_the_partition_once(error: int, kind: FailureKind) -> None:
     table = fetching(A)
     (news,) = answer(table, 1, Said(error=error))
@@ -183,6 +193,18 @@ def test_an_error_that_waiting_does_not_cure_ends_the_partition_once(error: int,
     assert not table.asks_of(1)
 
 
+@pytest.mark.parametrize("error", RETRIABLE)
+@pytest.mark.scenario("testHandleFetchResponseError", "testCorruptMessageError")
+def test_whatever_kafka_calls_retriable_is_asked_for_again_and_ends_nothing(error: int) -> None:
+    table = fetching(A)
+    assert answer(table, 1, Said(error=error)) == []
+    assert not table.asks_of(1)
+    table.learn(led(1), SOON)
+    table.wake(SOON)
+    assert asked(table, 1) == {A: 10}
+
+
+@pytest.mark.scenario("testTruncationDetected")
 def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
     (news,) = answer(fetching(A), 1, Said(diverging_epoch=1, diverging_end=5))
     assert news.fault is not None
@@ -190,6 +212,7 @@ def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
     assert "epoch 1 up to offset 5" in news.fault.error
 
 
+@pytest.mark.scenario("testParseCorruptedRecord")
 def test_rows_before_a_damaged_batch_are_handed_out_with_the_fault_behind_them() -> None:
     (news,) = answer(fetching(A), 1, Said(next_offset=12, rows=2, damage="wrong checksum", damage_offset=12))
     assert (news.rows, news.next_offset) == (2, 12)
@@ -197,6 +220,7 @@ def test_rows_before_a_damaged_batch_are_handed_out_with_the_fault_behind_them()
     assert "offset 12 cannot be read: wrong checksum" in news.fault.error
 
 
+@pytest.mark.scenario("testPreferredReadReplica", "0104 fetch_from_follower_mock")
 def test_the_closest_replica_is_asked_for_a_while_and_the_leader_then() -> None:
     table = fetching(A)
     answer(table, 1, Said(preferred_replica=4))
@@ -208,6 +232,7 @@ def test_the_closest_replica_is_asked_for_a_while_and_the_leader_then() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE])
+@pytest.mark.scenario("testPreferredReadReplicaOffsetError", "testFetchErrorShouldClearPreferredReadReplica")
 def test_a_replica_that_lags_ends_nothing_the_leader_is_asked(error: int) -> None:
     table = fetching(A)
     answer(table, 1, Said(preferred_replica=4))
@@ -216,6 +241,19 @@ def test_a_replica_that_lags_ends_nothing_the_leader_is_asked(error: int) -> Non
     assert table.asks_of(1)
 
 
+@pytest.mark.scenario("testFetchDisconnectedShouldClearPreferredReadReplica")
+def test_a_replica_out_of_reach_is_asked_no_more_but_the_leader() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    table.sent(4)
+    table.unreached(4, 0.0)
+    table.learn(led(1), 0.1)
+    table.wake(SOON)
+    assert not table.asks_of(4)
+    assert asked(table, 1) == {A: 10}
+
+
+@pytest.mark.scenario("testFetchRequestWhenRecordTooLarge", "0036 partial_fetch")
 def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -> None:
     table = fetching(A)
     answer(table, 1, Said(incomplete=True))
@@ -226,6 +264,7 @@ def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -
     assert table.sent(1).asks[A].max_bytes == 1000
 
 
+@pytest.mark.scenario("testFetchDisconnected")
 def test_a_broker_out_of_reach_has_its_partitions_wait_and_look_for_leaders() -> None:
     table = fetching(A, B)
     table.sent(1)
@@ -250,6 +289,7 @@ def test_what_is_asked_while_a_request_is_lost_is_not_lost_with_it() -> None:
     assert {place.tp for place in table.known(1).placed} == {A, B}
 
 
+@pytest.mark.scenario("0107 topic_recreate")
 def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else() -> None:
     table = fetching(A, B)
     answer(table, 1, Said(next_offset=11, rows=1))
@@ -261,6 +301,39 @@ def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else() -> Non
     assert request.asks[B].topic_id == OTHER
 
 
+@pytest.mark.scenario("testFetchTopicIdUpgradeDowngrade")
+def test_ids_that_come_or_go_with_the_versions_of_brokers_end_nothing() -> None:
+    """Amid a rolling upgrade from 2.7 one broker answers with ids, and another without."""
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 100, 10, 2)
+    table.learn(led(1, topic_id=b""), 0.0)
+    answer(table, 1, Said(next_offset=12, rows=2, topic_id=b""))
+    for told, expected in ((ID, ID), (b"", ID), (ID, ID)):
+        assert table.learn(led(1, topic_id=told), 1.0) == []
+        assert table.asks_of(1)
+        place = table.get(A)
+        assert place is not None
+        assert (place.topic_id, place.offset) == (expected, 12)
+    (news,) = table.learn(led(1, topic_id=OTHER), 2.0)
+    assert news.fault is not None
+
+
+@pytest.mark.scenario("TestKip951MoveAfterPurgeReAddNoPanic")
+def test_a_partition_that_was_let_go_and_taken_again_follows_the_leader_that_an_answer_names() -> None:
+    table = fetching(A)
+    table.sent(1)
+    table.remove(A, 100)
+    table.place(A, 200, 10, 2)
+    table.learn(led(1), 0.0)
+    table.known(1)
+    moved = Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=2, leader_epoch=4)
+    assert table.meet(1, 7, [], 0.0) == []
+    assert answer(table, 1, moved) == []
+    assert not table.asks_of(1)
+    assert asked(table, 2) == {A: 10}
+
+
+@pytest.mark.scenario("testHandleFetchResponseError")
 def test_every_error_that_the_leaders_move_cures_asks_for_the_leader() -> None:
     moved = {code for code, reaction in REACTIONS.items() if reaction is Reaction.FIND_LEADER}
     assert ErrorCode.FENCED_LEADER_EPOCH in moved

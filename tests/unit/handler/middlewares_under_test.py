@@ -116,3 +116,10 @@ class WithHooks:
 
     def teardown(self) -> None:
         NOTED.append("handler torn down")
+
+
+def counts(call: Call) -> Iterator[None]:
+    """Notes the records of a call, and what came of it."""
+    yield
+    offsets = [record.offset for record in call.records]
+    NOTED.append(f"{len(call)} records, {offsets}, {type(call.outcome).__name__}")

@@ -136,6 +136,16 @@ def test_old_records_are_passed_by_and_those_without_a_time_or_ahead_of_ours_are
     assert run.outcomes == ["filtered", "done", "done", "done"]
 
 
+def test_an_age_may_be_longer_than_the_milliseconds_of_an_int32() -> None:
+    days = 86_400_000
+    now = int(time.time() * 1000)
+    run = behind(max_age_ms=40 * days).run(
+        record("a", headers={"type": "order"}, timestamp=now - 41 * days),
+        record("a", headers={"type": "order"}, timestamp=now - 39 * days),
+    )
+    assert run.outcomes == ["filtered", "done"]
+
+
 def test_old_records_become_dead_letters_where_that_is_said() -> None:
     test = behind(max_age_ms=3_600_000, on_expired="dead_letter")
     run = test.run(record("old", timestamp=NOW - 4_000_000), record("young", timestamp=NOW))

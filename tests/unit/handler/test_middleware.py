@@ -33,6 +33,18 @@ def test_the_first_is_outermost_and_each_sees_what_came_of_the_call() -> None:
     assert NOTED == ["outer begins 0", "inner begins", "handles 0", "inner ends", "outer ends with Done"]
 
 
+def test_a_call_with_columns_is_one_call_whose_records_it_has() -> None:
+    seen: list[tuple[int, list[int]]] = []
+
+    def handle(batch: Any) -> None:
+        seen.append((batch.num_rows, batch.column("offset").to_pylist()))
+
+    run = HandlerTest(handle, mode="arrow", middlewares=[f"{HERE}:counts"]).run(*[record(b"x")] * 5)
+    assert run.outcomes == ["done"] * 5
+    assert seen == [(5, [0, 1, 2, 3, 4])]
+    assert NOTED == ["5 records, [0, 1, 2, 3, 4], Done"]
+
+
 @pytest.mark.parametrize(
     ("value", "outcome", "seen"), [("old", "skipped", "outer ends with Skip"), ("fail", "halted", "ValueError")]
 )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Message
-from opentelemetry import trace
+from opentelemetry import baggage, propagate, trace
+from opentelemetry.context import Context, attach, detach, get_current, set_value
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -39,7 +40,7 @@ from kunicorn.handler.outcome import Send, Skip
 from kunicorn.handler.outputs import Outgoing, calls_sending
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
-from kunicorn.handler.tracing import SendSpans
+from kunicorn.handler.tracing import SendSpans, span_in_hand
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -204,25 +205,94 @@ def test_without_the_api_the_extra_to_install_is_named(monkeypatch: pytest.Monke
         calls_of(Handler("x:y", see, False), "record", JSON, Tracing("shop"))
 
 
-def test_with_nobody_who_collects_a_trace_goes_on_and_a_record_without_one_costs_no_span(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def nobody_collects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tracer provider is set up. A span that is begun all the same fails the test."""
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
-    begun: list[str] = []
+    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: pytest.fail("a span was begun"))
 
-    def start_span(name: str, **known: Any) -> trace.Span:
-        begun.append(name)
-        return trace.NoOpTracer().start_span(name, **known)
 
-    monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: SimpleNamespace(start_span=start_span))
-    seen: list[int] = []
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("is_async", [False, True])
+def test_with_nobody_who_collects_a_trace_goes_on_and_no_span_is_begun(is_async: bool) -> None:
+    seen: list[Mapping[str, str]] = []
 
     def note(record: Record) -> None:
-        seen.append(trace.get_current_span().get_span_context().trace_id)
+        seen.append(span_in_hand())
 
-    call(note, message(7, headers=[PARENT]), message(8))
-    assert seen == [int(TRACE, 16), 0]
-    assert begun == ["process orders"]
+    async def note_async(record: Record) -> None:
+        await asyncio.sleep(0)
+        note(record)
+
+    call(note_async if is_async else note, message(7, headers=[PARENT]), message(8), message(9, headers=[("a", b"b")]))
+    assert seen == [{"trace_id": TRACE, "span_id": SPAN}, {}, {}]
+    assert span_in_hand() == {}
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_headers_are_read_only_when_something_asks_for_the_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int | None] = []
+    extract = propagate.extract
+
+    def noted(carrier: Any, *known: Any, **more: Any) -> Context:
+        read.append(carrier.offset())
+        return extract(carrier, *known, **more)
+
+    monkeypatch.setattr(propagate, "extract", noted)
+
+    def handle(record: Record) -> None:
+        if record.offset == 8:
+            span_in_hand()
+            span_in_hand()
+
+    call(handle, *(message(offset, headers=[PARENT]) for offset in (7, 8, 9)))
+    assert read == [8]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_the_context_of_a_record_stays_its_own_when_it_is_read_later() -> None:
+    kept: list[Context] = []
+    other = ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01".encode())
+    call(lambda record: kept.append(get_current()), message(7, headers=[PARENT]), message(8, headers=[other]))
+    spans = [trace.get_current_span(context) for context in kept]
+    assert [f"{span.get_span_context().trace_id:032x}" for span in spans] == [TRACE, "1" * 32]
+    assert trace.get_current_span(set_value("of the handler", 1, kept[0])) is spans[0]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_what_was_attached_in_setup_is_there_too() -> None:
+    seen: list[object] = []
+    token = attach(baggage.set_baggage("team", "shop"))
+    try:
+        call(lambda record: seen.append(baggage.get_baggage("team")), message(7, headers=[PARENT]))
+    finally:
+        detach(token)
+    assert seen == ["shop"]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"00-zero-one-02", None])
+def test_with_nobody_who_collects_a_header_that_is_no_trace_context_is_none(value: bytes | None) -> None:
+    seen: list[Mapping[str, str]] = []
+    call(lambda record: seen.append(span_in_hand()), message(7, headers=[("traceparent", value)]))
+    assert seen == [{}]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_outputs_carry_the_records_context() -> None:
+    state = ("tracestate", b"vendor=1")
+    own = ("traceparent", f"00-{'1' * 32}-{'2' * 16}-01".encode())
+
+    def handle(record: Record) -> Any:
+        yield Send(value=b"1")
+        yield Send(value=b"1", headers=record.headers)
+        yield Send(value=b"1", headers=[own])
+
+    carried, copied, set_by_it, without = sent(handle, message(7, headers=[PARENT, state])) + sent(plain, message(8))
+    assert (carried.headers, copied.headers) == ([PARENT, state], [PARENT, state])
+    assert (set_by_it.headers, without.headers) == ([own], [("own", b"1")])
 
 
 def sent(handle: Callable[..., Any], *messages: Message, mode: str = "record") -> list[Outgoing]:

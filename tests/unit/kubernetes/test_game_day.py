@@ -9,8 +9,9 @@ import pytest
 
 from tests.deploy.charts import CHART
 from tests.kubernetes.game_day import held
-from tests.kubernetes.game_page import section
+from tests.kubernetes.game_page import recorded, section
 from tests.kubernetes.mishaps import MISHAPS
+from tests.kubernetes.page import PAGE
 from tests.kubernetes.runbook import PAGES, RUNBOOK
 
 ALERTS = set(re.findall(r"- alert: (\w+)", (CHART / "alerts" / "rules.yaml").read_text()))
@@ -49,6 +50,26 @@ def test_a_fault_has_to_page_within_two_minutes_and_to_be_healed_without_a_loss(
 
 def test_a_page_that_came_late_says_so() -> None:
     late = {"mishap": "overload", "paged": {"KunicornLagHigh": 300.0}, "followed": [], "healed": 400.0, "lost": 0}
+    late |= {"commit": "abc1234"}
     conditions = dict.fromkeys(("date", "kubernetes", "machine", "commit"), "x")
     assert "**late**: LagHigh 300" in section({"conditions": conditions, "mishaps": [late]})
     assert "late" not in section({"conditions": conditions, "mishaps": [{**late, "paged": {"KunicornLagHigh": 90.0}}]})
+
+
+def test_each_fault_names_the_commit_of_the_image_that_it_was_played_with() -> None:
+    played = {"paged": {"KunicornLagHigh": 90.0}, "followed": [], "healed": 100.0, "lost": 0}
+    two: list[dict[str, Any]] = [
+        {**played, "mishap": name, "commit": f"abc000{n}"} for n, name in enumerate(("overload", "rights"))
+    ]
+    written = section({"conditions": dict.fromkeys(("date", "kubernetes", "machine", "commit"), "x"), "mishaps": two})
+    for mishap in two:
+        title = MISHAPS[mishap["mishap"]].title
+        assert re.search(rf"^\| {re.escape(title)} \|.*\| {mishap['commit']} \|$", written, re.MULTILINE)
+
+
+def test_the_section_is_made_of_what_was_kept() -> None:
+    assert section(recorded()) in PAGE.read_text(), "run `make docs`"
+
+
+def test_every_fault_that_was_kept_paged_in_time_and_was_healed_without_a_loss() -> None:
+    assert [each["mishap"] for each in recorded()["mishaps"] if not held(each)] == []

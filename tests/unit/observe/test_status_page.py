@@ -6,10 +6,12 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from kunicorn.observe.actions import Actions
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 
-PAGE = (Path(__file__).parents[3] / "service" / "kunicorn" / "observe" / "page.js").read_text()
+OBSERVE = Path(__file__).parents[3] / "service" / "kunicorn" / "observe"
+PAGE, MARKUP = (OBSERVE / "page.js").read_text(), (OBSERVE / "page.html").read_text()
 
 
 def test_every_total_that_the_page_shows_is_one_that_the_status_has() -> None:
@@ -21,3 +23,9 @@ def test_every_total_that_the_page_shows_is_one_that_the_status_has() -> None:
 def test_everything_that_the_page_asks_for_is_in_the_snapshot() -> None:
     asked = set(re.findall(r"\bnow\.(\w+)", PAGE))
     assert asked <= {field.name for field in fields(Status)}
+
+
+def test_every_button_asks_for_an_action_that_there_is_and_only_seek_has_none() -> None:
+    asked = {*re.findall(r'data-action="(\w+)"', MARKUP), *re.findall(r'button\("\w+", "(\w+)", ', PAGE)}
+    actions = {name for name in vars(Actions) if not name.startswith("_")}
+    assert asked == actions - {"seek"}, "where to is typed: `kunicorn seek`"

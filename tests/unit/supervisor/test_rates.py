@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kunicorn.errors import PeerError
 from kunicorn.ipc.messages import Rates, RateUse
 from kunicorn.settings.limits import RateLimitSettings
+from kunicorn.supervisor import rates
 from kunicorn.supervisor.rates import RateShares, Use, deal
 
 BUSY, IDLE = Use(10, waited=True), Use(0, waited=False)
@@ -69,10 +72,16 @@ class Played:
 def shares_of(processes: list[Played], **limit: Any) -> RateShares:
     handler = SimpleNamespace(entrypoint="shop:handle", rate_limit=RateLimitSettings(**limit))
     in_force: Any = SimpleNamespace(
-        settings=SimpleNamespace(every_handler=[handler]), workers=SimpleNamespace(count=len(processes))
+        settings=SimpleNamespace(
+            every_handler=[handler],
+            assigned=False,
+            group=SimpleNamespace(id="shop"),
+            kafka=SimpleNamespace(request_timeout_ms=1000),
+        ),
+        workers=SimpleNamespace(count=len(processes)),
     )
     pool: Any = SimpleNamespace(processes=lambda: processes)
-    connections: Any = None
+    connections: Any = SimpleNamespace(member=SimpleNamespace(stable=True, generation=1), tokens=None)
     return RateShares(in_force, connections, pool)
 
 
@@ -113,3 +122,51 @@ def test_a_limit_of_each_worker_or_of_a_records_key_is_dealt_to_nobody() -> None
         shares = shares_of([Played(1, said)], per_second=60, per=per)
         shares.deal()
         assert (said, shares.status()) == ([], ())
+
+
+class Coordinator:
+    """What it says of the group, one answer after the other; the last one for ever."""
+
+    def __init__(self, *answers: int | PeerError) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.forgotten = 0
+
+    async def describe(self) -> Any:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, PeerError):
+            raise answer
+        return SimpleNamespace(error=0 if answer else 69, members=[object()] * answer)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+def test_members_are_counted_as_the_coordinator_says_and_the_last_number_stays_while_it_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def close() -> None: ...
+
+    coordinator = Coordinator(3, PeerError("not authorized"), 0, 5, 5)
+    monkeypatch.setattr(rates, "GroupAdmin", lambda *_: coordinator)
+    monkeypatch.setattr(rates, "cluster_of", lambda *_: SimpleNamespace(close=close))
+    for name in ("_DEAL_SECONDS", "_DESCRIBE_SECONDS", "_AGAIN_SECONDS"):
+        monkeypatch.setattr(rates, name, 0)
+    shares = shares_of([Played(1, [])], per_second=60)
+    limit = RateLimitSettings(per_second=60)
+    counted: list[int] = []
+
+    async def run() -> None:
+        dealing, describing = map(asyncio.ensure_future, shares.works())
+        while coordinator.asked < 5:
+            if not counted or counted[-1] != shares.members(limit):
+                counted.append(shares.members(limit))
+            await asyncio.sleep(0)
+        counted.append(shares.members(limit))
+        dealing.cancel()
+        describing.cancel()
+
+    asyncio.run(run())
+    assert counted == [1, 3, 5, 5]
+    assert coordinator.forgotten == 1

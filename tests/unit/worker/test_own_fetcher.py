@@ -75,6 +75,7 @@ def test_the_position_is_unknown_until_something_was_given_out() -> None:
     assert played.position() == 8
 
 
+@pytest.mark.scenario("testFetchAfterPartitionWithFetchedRecordsIsUnassigned", "0122 buffer_cleaning_after_rebalance")
 def test_what_was_queued_before_it_was_assigned_anew_is_dropped() -> None:
     played = assigned()
     played.fetched(1, 5, 8)
@@ -88,6 +89,12 @@ def test_what_was_queued_before_it_was_assigned_anew_is_dropped() -> None:
     assert played.taken() == [2]
 
 
+@pytest.mark.scenario(
+    "testFetchOnPausedPartition",
+    "testInFlightFetchOnPausedPartition",
+    "testFetchOnCompletedFetchesForPausedAndResumedPartitions",
+    "0026 consume_pause",
+)
 def test_a_paused_partition_goes_on_behind_what_was_given_out() -> None:
     played = assigned()
     played.fetched(1, 5, 8)
@@ -101,6 +108,7 @@ def test_a_paused_partition_goes_on_behind_what_was_given_out() -> None:
     assert played.placed() == (3, 8)
 
 
+@pytest.mark.scenario("testFetchMaxPollRecords")
 def test_no_more_than_is_asked_for_is_given_out_and_the_rest_follows() -> None:
     played = assigned()
     played.fetched(1, 5, 8)
@@ -112,6 +120,7 @@ def test_no_more_than_is_asked_for_is_given_out_and_the_rest_follows() -> None:
     assert played.take() is None
 
 
+@pytest.mark.scenario("TestPauseIssueOct2023")
 def test_a_pause_drops_the_rest_of_what_was_cut_and_it_is_fetched_again() -> None:
     played = assigned()
     played.fetched(1, 5, 9)
@@ -123,6 +132,19 @@ def test_a_pause_drops_the_rest_of_what_was_cut_and_it_is_fetched_again() -> Non
     assert played.placed() == (3, 7)
     played.fetched(3, 7, 9)
     assert played.taken() == [7, 8]
+
+
+@pytest.mark.scenario("testFetchDiscardedAfterPausedPartitionResumedAndSeekedToNewOffset")
+def test_what_was_queued_before_a_pause_and_a_seek_is_dropped_after_both() -> None:
+    played = assigned()
+    played.fetched(1, 5, 8)
+    played.client.pause([TP])
+    played.client.assign({TP: Position(3)})
+    played.client.resume([TP])
+    number, offset = played.placed() or (0, 0)
+    assert offset == 3
+    played.fetched(number, 3, 5)
+    assert played.taken() == [3, 4]
 
 
 def test_what_is_dropped_takes_no_room_from_what_counts() -> None:

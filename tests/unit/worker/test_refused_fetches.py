@@ -1,19 +1,25 @@
-"""What a client makes of fetches that a broker refuses or never answers: librdkafka against its own mock broker."""
+"""What a client makes of fetches that a broker refuses or never answers: librdkafka and our own fetcher,
+against librdkafka's mock broker."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kunicorn.clients.range_reader import RangeReader
+from kunicorn.columns import reference
+from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of
+from kunicorn.kafka.auth import Security
 from kunicorn.librdkafka.errors import RETRIABLE, parted
 from kunicorn.librdkafka.properties import client_properties
-from kunicorn.positions import OffsetRange
+from kunicorn.positions import OffsetRange, Position
 from kunicorn.positions import TopicPartition as Place
 from kunicorn.worker.fetch import ends_grant, faults_of
+from kunicorn.worker.own_fetcher import OwnFetcher
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]
@@ -31,20 +37,23 @@ def broker() -> Iterator[RefusingBroker]:
         yield found
 
 
-def workers_client(broker: RefusingBroker) -> Consumer:
-    return Consumer(
-        client_properties(
-            bootstrap_servers=[broker.bootstrap],
-            client_id="orders",
-            group_id="orders",
-            isolation_level="read_committed",
-            client_rack=None,
-            security={},
-            extra={"log_level": 0},
-            memory_per_worker_mb=128,
-            brokers=1,
-        )
+def properties_of(broker: RefusingBroker) -> dict[str, Any]:
+    """Those that a worker's client gets."""
+    return client_properties(
+        bootstrap_servers=[broker.bootstrap],
+        client_id="orders",
+        group_id="orders",
+        isolation_level="read_committed",
+        client_rack=None,
+        security={},
+        extra={"log_level": 0},
+        memory_per_worker_mb=128,
+        brokers=1,
     )
+
+
+def workers_client(broker: RefusingBroker) -> Consumer:
+    return Consumer(properties_of(broker))
 
 
 def read_one(consumer: Consumer) -> tuple[list[int | None], list[int]]:
@@ -93,6 +102,40 @@ def test_a_fetch_that_is_never_answered_is_made_again_within_seconds(broker: Ref
         assert read_one(consumer)[0] == [0]
     finally:
         consumer.close()
+
+
+def read_by_our_own(broker: RefusingBroker) -> list[int | None]:
+    """Offsets of the first records that our own fetcher gives out; fails where the partition ends instead."""
+    decoder = reference.Decoder(read_committed=True, max_unpacked=MAX_UNPACKED)
+    fetcher, queue = fetcher_of(properties_of(broker), Security(), decoder)
+    own = OwnFetcher(fetcher, queue)
+    own.assign({Place("orders", 0): Position(0)})
+    fetcher.start()
+    try:
+        deadline = time.monotonic() + MUCH_TOO_LONG
+        while time.monotonic() < deadline:
+            taken = own.take(10, 0.1, gathers=False, several_topics=False)
+            if taken is None:
+                continue
+            assert not taken.faults, "the partition halts"
+            if taken.runs:
+                return [message.offset() for run in taken.runs for message in run.messages]
+        raise AssertionError("no record came")
+    finally:
+        fetcher.close()
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.scenario("testFetchRequestInternalError", "testHandleFetchResponseError")
+def test_our_own_fetcher_makes_a_fetch_that_is_refused_for_a_moment_again(broker: RefusingBroker, code: int) -> None:
+    broker.refuse(FETCH, code, 2)
+    assert read_by_our_own(broker) == [0]
+
+
+@pytest.mark.scenario("testFetchDisconnected")
+def test_our_own_fetcher_gives_up_a_fetch_that_is_never_answered_within_seconds(broker: RefusingBroker) -> None:
+    broker.hold(FETCH, 600)
+    assert read_by_our_own(broker) == [0]
 
 
 def test_whatever_kafka_calls_retriable_ends_no_grant() -> None:

@@ -50,6 +50,7 @@ def handled(*members: MemberProcess) -> int:
         pytest.param("tasks", "own", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.scenario("testFetchDuringCooperativeRebalance")
 def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], mode: str, fetcher: str
 ) -> None:
@@ -75,6 +76,7 @@ def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
     assert all(report.handled_by.values())
 
 
+@pytest.mark.scenario("testFetchDisconnected")
 def test_a_broker_that_restarts_is_fetched_from_again(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
 ) -> None:

@@ -82,6 +82,18 @@ def test_members_divide_the_rate_and_a_stop_and_a_rebalance_wait_for_nothing(sce
     assert (times[-1] - times[0]) / clock.NANOSECONDS > 99 / 10 * 0.7, "but for a moment at each change of members"
 
 
+def test_where_the_group_is_not_to_be_asked_the_rate_is_divided_by_the_number_that_is_set(scene: SceneMaker) -> None:
+    stage = limited(scene, 1, per_second=40, burst=1, members=4)
+    member = stage.members.start()
+    member.wait(partial(has, member, 10.0, 4), "a quarter of the rate", 60)
+    stage.send(0, *["x"] * 30)
+    stage.wait_handled(0, 29, member, within=60)
+    times = begun(stage, 1, 30)
+    assert (times[-1] - times[0]) / clock.NANOSECONDS > 29 / 10 * 0.8
+    assert member.stop() == 0
+    assert stage.committed() == {0: 30}
+
+
 def test_a_key_waits_for_its_own_rate_alone(scene: SceneMaker) -> None:
     # Records without a key have one bucket together: in each worker, as they may be in any partition.
     stage = limited(scene, 1, per_second=2, burst=1, per="key")

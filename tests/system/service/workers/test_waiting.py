@@ -74,3 +74,22 @@ def test_what_waits_for_an_hour_begins_anew_with_the_partitions_next_owner(scene
         assert stage.handled(partition) == [0, 1, 2], "in order, each once"
     report = stage.judge()
     assert report.holds, report
+
+
+@pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
+def test_a_wait_that_is_longer_than_a_call_may_take_is_no_call_that_takes_too_long(
+    scene: SceneMaker, handler: str
+) -> None:
+    stage: Scene = scene(1, workers=1, handler=handler, settings={"handler": {**ONE_TRY, "handler_timeout_ms": 200}})
+    member = stage.members.start()
+    member.wait_running(1)
+    stage.send(0, "wait 1")
+    member.wait(lambda: len(stage.begun(0, 0)) > 2, "it to come again twice", 60)
+    (stage.marks / "open").touch()
+    stage.wait_all_committed()
+    metrics = member.get("/metrics")[1].splitlines()
+    assert [line for line in metrics if "_handler_timeouts_total{" in line and not line.endswith(" 0.0")] == []
+    assert [worker["restarts"] for worker in member.workers()] == [0]
+    assert member.stop() == 0
+    report = stage.judge()
+    assert report.holds, report
