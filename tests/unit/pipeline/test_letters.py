@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
 from kunicorn.handler.retry import End
+from kunicorn.pipeline import range_outcomes
+from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.letters import Letters, LettersRefused, letter_in
 from kunicorn.pipeline.outcomes import Row
+from kunicorn.pipeline.range_outcomes import RangeOutcomes
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
 
 
 def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -> Row:
@@ -81,3 +87,31 @@ def test_a_letter_that_is_refused_ends_its_range() -> None:
     sent.add(row_of(2))
     with pytest.raises(LettersRefused, match=r"'orders.dlq' does not take a letter.*The range does not count"):
         sent.flush()
+
+
+def ended(directory: Path, monkeypatch: pytest.MonkeyPatch, post: Post) -> Any:
+    """What a range comes to that has a letter between two others that are done."""
+    monkeypatch.setattr(range_outcomes, "letters_of", lambda file: letters(post))
+    outcomes, whole = Directory(str(directory)), OffsetRange("orders", 0, 1, 4)
+    with RangeOutcomes(SettingsFile("", ""), outcomes, whole, again=False) as found:
+        for offset, end in ((1, End.DONE), (2, End.DEAD_LETTER), (3, End.DONE)):
+            found.add(row_of(offset, end=end))
+        return found.end()
+
+
+def test_a_range_sends_each_letter_once_and_ends_once_all_are_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = Post()
+    summary = ended(tmp_path, monkeypatch, post)
+    assert (post.sent, post._flushed) == (["orders.dlq"], 2)
+    assert (summary.records, summary.dead_letters, summary.until) == (2, 1, 4)
+
+
+def test_a_range_whose_letter_is_refused_leaves_no_file_and_comes_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: Any = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(LettersRefused):
+        ended(tmp_path, monkeypatch, Post(refused))
+    assert [*tmp_path.rglob("*.parquet")] == []
