@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -38,9 +38,10 @@ from kunicorn.clients.range_reader import RangeReader
 from kunicorn.pipeline.executors import SettingsFile, settings_file
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake_columns import Form as LakeForm
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import HandleRanges, Summary
+from kunicorn.pipeline.task import HandleRanges, Task
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings, load
 from tests.deploy.tools import tools
@@ -123,16 +124,34 @@ class ByMessages(SettingsFile):
         return self.reader()
 
 
-def pipeline_cost(job: Job, ranges: Sequence[OffsetRange], run: Callable[[], Sequence[Summary]]) -> Cost:
+_LONGEST_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The ranges of one round, and the session they run in."""
+
+    spark: Any
+    file: SettingsFile
+    ranges: Sequence[OffsetRange]
+
+    def through(self, task: Task, hands: Directory) -> list[Summary]:
+        """All of them through the task, one range a task."""
+        job = Job(self.spark, self.file)
+        job.submit(self.ranges, task, hands)
+        return job.ended(_LONGEST_SECONDS)
+
+
+def pipeline_cost(of: Ranges, task: Task, hands: Directory) -> Cost:
     """One round of a job: the driver, its JVM and the Python processes of the tasks."""
-    gateway: Any = job.spark.sparkContext._gateway
+    gateway: Any = of.spark.sparkContext._gateway
     jvm = gateway.proc.pid
     began, used = time.perf_counter(), cpu_ns_of_family(jvm) + time.process_time_ns()
-    found = run()
+    found = of.through(task, hands)
     seconds = time.perf_counter() - began
-    assert sum(each.records for each in found) == total(ranges), "every record once"
+    assert sum(each.records for each in found) == total(of.ranges), "every record once"
     spent = cpu_ns_of_family(jvm) + time.process_time_ns() - used
-    return Cost(total(ranges) / seconds, spent / total(ranges))
+    return Cost(total(of.ranges) / seconds, spent / total(of.ranges))
 
 
 def connector(bootstrap: str, topic: str, records: str, jars: str) -> None:
@@ -240,11 +259,12 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
         spark = open_session(settings, f"local[{CORES}]", "bench")
         stack.callback(spark.stop)
         ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
-        forms = ours(Job(spark, plain), arrow, ranges, directory)
+        whole = Ranges(spark, plain, ranges)
+        forms = ours(whole, arrow, directory)
         forms[BARE] = lambda: bare_cost(settings, topic, records)
         if jars:
             forms |= stack.enter_context(rivals_of(bootstrap, topic, records, jars))
-        return [*table(in_turns(forms, rounds, broker, records)), "", *grown(Job(spark, plain), ranges, directory)]
+        return [*table(in_turns(forms, rounds, broker, records)), "", *grown(whole, directory)]
 
 
 def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, str]) -> tuple[Settings, SettingsFile]:
@@ -255,25 +275,25 @@ def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, st
     return settings, settings_file(path, settings)
 
 
-def ours(job: Job, arrow: SettingsFile, ranges: Sequence[OffsetRange], directory: Path) -> dict[str, Form]:
+def ours(of: Ranges, arrow: SettingsFile, directory: Path) -> dict[str, Form]:
     """Rounds of our own jobs."""
     outcomes = Directory(str(directory / "outcomes"))
 
     def handling(file: SettingsFile) -> Form:
         task = HandleRanges(file, outcomes)
-        return lambda: pipeline_cost(job, ranges, lambda: job.run(ranges, task, outcomes))
+        return lambda: pipeline_cost(of, task, outcomes)
 
     def exporting(file: SettingsFile) -> Form:
         target = Directory(str(directory / "lake"))
         task = ExportRanges(file, target, LakeForm(), {})
-        return lambda: pipeline_cost(job, ranges, lambda: job.run(ranges, task, target / "_own"))
+        return lambda: pipeline_cost(of, task, target / "_own")
 
     return {
-        BACKFILL: handling(job.file),
+        BACKFILL: handling(of.file),
         ARROW: handling(arrow),
         ARROW + BY_MESSAGES: handling(ByMessages(arrow.path, arrow.fingerprint)),
-        EXPORT: exporting(job.file),
-        EXPORT + BY_MESSAGES: exporting(ByMessages(job.file.path, job.file.fingerprint)),
+        EXPORT: exporting(of.file),
+        EXPORT + BY_MESSAGES: exporting(ByMessages(of.file.path, of.file.fingerprint)),
     }
 
 
@@ -321,12 +341,12 @@ def table(costs: Mapping[str, Sequence[Cost]]) -> list[str]:
     return lines
 
 
-def grown(job: Job, ranges: Sequence[OffsetRange], directory: Path) -> list[str]:
+def grown(of: Ranges, directory: Path) -> list[str]:
     """How the rate of a backfill grows with partitions."""
     outcomes = Directory(str(directory / "outcomes"))
     found = {
-        count: pipeline_cost(job, some, lambda some=some: job.handle(some, outcomes)).rate  # type: ignore[misc]
-        for count, some in ((count, ranges[:count]) for count in (1, 2, 4, 8))
+        count: pipeline_cost(replace(of, ranges=of.ranges[:count]), HandleRanges(of.file, outcomes), outcomes).rate
+        for count in (1, 2, 4, 8)
     }
     lines = ["| partitions | " + " | ".join(map(str, found)) + " |", "|---|" + "--:|" * len(found)]
     return [*lines, "| million records/s | " + " | ".join(f"{rate / 1e6:.2f}" for rate in found.values()) + " |"]

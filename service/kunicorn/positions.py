@@ -1,4 +1,4 @@
-"""Partitions, offsets, and ranges of offsets; how jobs cut ranges into rounds and tasks. Pure."""
+"""Partitions, offsets, and ranges of offsets; how jobs cut ranges into pieces. Pure."""
 
 from __future__ import annotations
 
@@ -143,21 +143,3 @@ def skew(ranges: Sequence[OffsetRange]) -> float:
     """Size of the largest range relative to the median; 1.0 where there is nothing to compare."""
     sizes = sorted(each.size for each in ranges)
     return sizes[-1] / sizes[len(sizes) // 2] if sizes and sizes[len(sizes) // 2] else 1.0
-
-
-_FIRST_ROUND = 1_000
-"""Offsets a partition: enough to learn the handler's pace, little to repeat."""
-_LARGEST_STEP = 50
-
-
-def next_round(partitions: int, last: int, seconds: float, wanted_seconds: float, limit: int | None) -> int:
-    """Number of offsets for the next round: as many as take `wanted_seconds` at the last round's rate, `last` in
-    `seconds`.
-
-    The first one (`last` = 0) is small. None grows by more than fifty: the first rounds measure Spark's start more than
-    the handler.
-    """
-    size = partitions * _FIRST_ROUND
-    if last:
-        size = max(partitions, min(int(last / max(seconds, 0.001) * wanted_seconds), last * _LARGEST_STEP))
-    return size if limit is None else min(size, limit)

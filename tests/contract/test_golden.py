@@ -46,6 +46,11 @@ from tests.golden.make import FILES
 from tests.golden.written import PLACE, Code, Table, message_of, state_of, subscription_of, told
 
 
+def _run_state(*, last_busy: float, **known: Any) -> RunState:
+    """Rounds over all partitions had a time that their tasks were at work: paces are the partitions' own since."""
+    return RunState(**known)
+
+
 def _save_export(directory: str, state: Any, form: tuple[bool, str, str]) -> None:
     _Known(Directory(directory), Form(*form)).save(state)
 
@@ -79,7 +84,7 @@ TODAY = Code(
     encode_subscription=encode_subscription,
     encode_assignment=encode_assignment,
     offset_range=OffsetRange,
-    run_state=RunState,
+    run_state=_run_state,
     counts=Counts,
     run=Run,
     runs=Runs,
@@ -250,11 +255,12 @@ def test_what_jobs_write_is_the_same(part: str) -> None:
     assert written.jobs(TODAY)[part] == GOLDEN["jobs"][part]
 
 
-def test_manifests_are_the_same_but_for_the_version_and_the_topics_ids_behind_all_else() -> None:
+def test_manifests_are_the_same_but_for_the_version_and_tiles_and_topics_ids_in_place_of_the_time_at_work() -> None:
     jobs = written.jobs(TODAY)
     for name, lines in {**jobs["manifests"], "an export's": jobs["export"]}.items():
-        *before, last, end = (line.replace('"0.1.0"', f'"{__version__}"') for line in MANIFESTS[name])
-        assert lines == [*before, last.replace("\n", ",\n"), ' "topics": {}\n', end]
+        *before, busy, end = (line.replace('"0.1.0"', f'"{__version__}"') for line in MANIFESTS[name])
+        assert busy.startswith(' "last_busy": ')
+        assert lines == [*before, ' "tiles": [],\n', ' "topics": {}\n', end]
 
 
 @pytest.mark.parametrize("name", inputs.RUNS)
@@ -264,6 +270,7 @@ def test_a_manifest_with_the_topics_ids_is_read_as_the_run_that_it_was(name: str
     assert state.seconds == round(run.get("seconds", 0.0), 3)
     assert state.as_json() == state_of(TODAY, run).as_json()
     assert state.left == state_of(TODAY, run).left
+    assert state.underway == state_of(TODAY, run).underway, "it is begun again under the same names"
 
 
 @pytest.mark.parametrize("name", inputs.RUNS)

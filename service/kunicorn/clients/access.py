@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _CLIENT = "pipeline"
 _FETCH_WAIT_MS = 20
+_STATISTICS_MS = 10_000
 _FETCH_BYTES = 4 * 1024 * 1024
 """One partition is fetched at a time: at the default of 1 MB for each, brokers took half as much again for a record."""
 
@@ -44,10 +45,14 @@ class Access:
     def kafka(self) -> KafkaSettings:
         return self.settings.kafka
 
-    def consumer(self) -> Consumer:
-        """Consumer for ranges: assigned by hand, a member of no group; it reports where a partition ends."""
+    def consumer(self, fetched: Callable[[str], None] | None = None) -> Consumer:
+        """Consumer for ranges: assigned by hand, a member of no group; it reports where a partition ends, and tells
+        `fetched` its statistics.
+        """
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
+        if fetched is not None:
+            own = {"statistics.interval.ms": _STATISTICS_MS, **own, "stats_cb": fetched}
         return made(lambda: Consumer(own, logger=librdkafka))
 
     def columns(self, *, timestamp_types: bool = False, **reading: Any) -> ColumnReader:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 import time
@@ -32,7 +33,8 @@ _RECORDS = 1000
 """Records asked for at once: larger batches fall out of the processor's cache."""
 _POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0
-"""Without a record or an end for so long, with some still to come, the brokers count as gone."""
+"""Without a record, an end or a fetch that has come further for so long, with records still to come, the brokers count
+as gone."""
 _WARM_UP_SECONDS = 10.0
 
 _PASSING = (RETRIABLE | UNREACHED | {KafkaError.GROUP_AUTHORIZATION_FAILED}) - {KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -95,6 +97,26 @@ class Window:
                 yield some
 
 
+class FetchPositions:
+    """How far a client's fetches have come, as its statistics tell (`stats_cb`): over aborted and compacted records it
+    gives out nothing, so that a long stretch of them looks as if the brokers were gone. Caller: the client.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[TopicPartition, int] = {}
+
+    def __call__(self, told: str) -> None:
+        """Take in what librdkafka tells, as JSON."""
+        for topic, found in json.loads(told).get("topics", {}).items():
+            for number, partition in found.get("partitions", {}).items():
+                if (offset := partition.get("next_offset", NO_OFFSET)) >= 0:
+                    self._next[TopicPartition(topic, int(number))] = offset
+
+    def of(self, partitions: Iterable[TopicPartition]) -> list[int]:
+        """The next offset that is fetched of each; `NO_OFFSET`: not known."""
+        return [self._next.get(tp, NO_OFFSET) for tp in partitions]
+
+
 class RangeReader:
     """Reads ranges with one consumer: one after the other, or several at once. Every method blocks.
 
@@ -108,13 +130,16 @@ class RangeReader:
         gone: str = GONE_REMEDY,
         *,
         passes_over_deleted: bool = False,
+        fetched: FetchPositions | None = None,
     ) -> None:
         """`gone`: what a person can do where the log has not all of a range any more. `passes_over_deleted`: where its
-        beginning was deleted (retention, DeleteRecords), a range is read from what is left on, and that is logged."""
+        beginning was deleted (retention, DeleteRecords), a range is read from what is left on, and that is logged.
+        `fetched`: the `stats_cb` of the consumer; a fetch that has come further is a sign of life."""
         self.consumer = consumer
         self._patience = patience
         self._gone = gone
         self._passes_over_deleted = passes_over_deleted
+        self._fetched = fetched or FetchPositions()
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
 
@@ -141,7 +166,7 @@ class RangeReader:
 
     def _until_the_end(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Iterator[list[Message]]:
         left = dict(ranges)
-        heard = time.monotonic()
+        heard, reached = time.monotonic(), self._fetched.of(left)
         while left:
             batch = self._fetch()
             records, errors = parted(batch, _ends_range)
@@ -161,6 +186,9 @@ class RangeReader:
             # goes through the processor's cache.
             del batch, records, within
             if left and time.monotonic() - heard > self._patience:
+                if (now := self._fetched.of(left)) != reached:
+                    heard, reached = time.monotonic(), now
+                    continue
                 raise self._silent(next(iter(left.values())))
 
     def _fetch(self) -> list[Message]:

@@ -65,10 +65,10 @@ def backfill(  # noqa: PLR0913 - each is an option
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
-    """Handle the records between two times again, in rounds, with the live service's rules.
+    """Handle the records between two times again, with the live service's rules.
 
     Safe beside the live service: this joins no group and commits nothing. Each record has an idempotency_key, the same
-    in every try, for handlers whose effects must not add up. A run that was killed repeats at most its last round.
+    in every try, for handlers whose effects must not add up. A run that was killed repeats what was underway.
 
     Exits 0 if everything was handled, 6 if something is left: stopped, or halted by its handler.
     """
@@ -204,32 +204,6 @@ def reconcile(
     raise typer.Exit(_told(job.reconcile(settings, place(table)), as_json))
 
 
-@app.command(short_help="Print what runs a job on Kubernetes.")
-def manifest(  # noqa: PLR0913 - each is an option
-    command: Annotated[list[str], typer.Argument(metavar="-- JOB …", help="The job: backfill --from 7d")],
-    *,
-    image: Annotated[str, typer.Option(help="The worker's image, with a Java and kunicorn's extra pipeline.")],
-    kind: Annotated[str, typer.Option(help="submit, job, kubeflow or apache.")] = "job",
-    name: Annotated[str, typer.Option(help="Of the job's objects.")] = "kunicorn-pipeline",
-    namespace: Annotated[str, typer.Option(help="Where it runs.")] = "default",
-    config_map: Annotated[str, typer.Option(help="The ConfigMap with config.toml.")] = "kunicorn",
-    secret: Annotated[str | None, typer.Option(help="The Secret with the key sasl-password.")] = None,
-    service_account: Annotated[str, typer.Option(help="Whose rights the driver has.")] = "spark",
-    executors: Annotated[int, typer.Option(min=1, help="How many, where Spark starts them.")] = 2,
-) -> None:
-    """Print a spark-submit line, a plain Job (Spark in one pod), or a SparkApplication of either operator.
-
-    \b
-    Example:
-      kunicorn pipeline manifest --image registry/orders:1.4 --kind kubeflow -- backfill --from 7d
-    """
-    from kunicorn.pipeline.manifests import Cluster, arguments_of, rendered
-
-    arguments = arguments_of(command, kind)
-    cluster = Cluster(name, namespace, image, config_map, secret, service_account, executors, arguments)
-    typer.echo(rendered(kind, cluster), nl=False)
-
-
 def _check_extra() -> None:
     """Raise `ConfigError` where the packages are missing that every job's module imports."""
     missing = [name for name in ("pyarrow", "pyspark") if find_spec(name) is None]
@@ -284,7 +258,7 @@ def catch_up(
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
-    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit after each round.
+    """Handle what an empty group has left, from its committed offsets to the ends of now, and commit what is handled.
 
     Stop the live service first. Killed anywhere, what was not committed is handled again by the next catch-up or the
     live service; nothing is lost. A live member that joins meanwhile wins: the commit is refused, and the run ends.

@@ -8,6 +8,7 @@ loads no Kafka client.
         def on_revoked(self, partitions): ...        # nothing more of these comes here; before they are handed over
         def on_lost(self, partitions): ...           # instead, where they may be another member's already
         def teardown(self): ...                      # before the worker leaves in order
+        def flush(self): ...                         # jobs on Spark alone: before what a task has handled counts
 
 Each may be `async def`. They are called where records are handled, on the worker's main thread (its event loop), so
 never beside a record. `partitions` maps each `TopicPartition` to its next offset to handle. The contract in full, with
@@ -25,6 +26,7 @@ from typing import Any
 HOOKS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "setup": (("options",), ("worker", "options")),
     "teardown": ((),),
+    "flush": ((),),
     "on_assigned": (("partitions",),),
     "on_revoked": (("partitions",),),
     "on_lost": (("partitions",),),

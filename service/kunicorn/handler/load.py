@@ -70,6 +70,7 @@ class Handler:
     setup: Callable[..., Any] | None = None
     """With one argument or two: call `setup_in` instead."""
     teardown: Callable[[], Any] | None = None
+    flush: Callable[[], Any] | None = None
     on_assigned: Callable[[Mapping[TopicPartition, int]], Any] | None = None
     on_revoked: Callable[[Mapping[TopicPartition, int]], Any] | None = None
     on_lost: Callable[[Mapping[TopicPartition, int]], Any] | None = None

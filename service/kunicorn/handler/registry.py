@@ -38,6 +38,17 @@ class Handling(Generic[C]):
         """Retry rules for its records in that topic: from a retry topic they move on to one with a longer delay."""
         return self.in_retry_topics.get(topic, self.policies)
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether only its `teardown`, or that of a middleware, may write what it has held back."""
+        ends = self.handler.teardown is not None or any(each.teardown is not None for each in self.handler.middlewares)
+        return ends and self.handler.flush is None
+
+    def flush(self) -> None:
+        """Call `flush`, and raise what it raises."""
+        if self.handler.flush is not None:
+            self.calls.run(self.handler.flush())
+
     def tear_down(self) -> None:
         """Call `teardown` of the handler, then of its middlewares, and raise what one of them raises; the handler's
         loop is closed in any case."""
@@ -143,6 +154,11 @@ class HandlerRegistry(Generic[C]):
         """Load and set up every handler, in their order. See `set_up`."""
         every = [set_up(config, worker, form, made, yields=yields, on_filtered=on_filtered) for config in configs]
         return cls(every, [config.topics for config in configs])
+
+    def flush(self) -> None:
+        """Call `flush` of every handler. Raises what one of them raises."""
+        for handling in self.every:
+            handling.flush()
 
     def of(self, topic: str) -> Handling[C]:
         """The handler of the topic's records. Raises `LookupError` for a topic that the settings give to none."""

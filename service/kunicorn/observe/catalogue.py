@@ -467,24 +467,24 @@ _SERVED = [value for value in list(globals().values()) if isinstance(value, Decl
 
 
 RECORDS = Declared(
-    "kunicorn_pipeline_records", Kind.GAUGE, "Records of finished rounds by what became of them: records (taken by the "
+    "kunicorn_pipeline_records", Kind.GAUGE, "Records that count, by what became of them: records (taken by the "
     "handler), skipped, dead_letters.",
     "dead_letters rising: the run's outcome table has each with its error; `kunicorn dlq list` counts those sent.",
     ("job", "outcome"),
 )  # fmt: skip
 LEFT = Declared(
-    "kunicorn_pipeline_offsets_left", Kind.GAUGE, "Offsets that are still to be handled, those of the round "
-    "underway by what its tasks tell; absent for stream, which has no end.",
+    "kunicorn_pipeline_offsets_left", Kind.GAUGE, "Offsets that are still to be handled, those underway by "
+    "what their tasks tell; absent for stream, which has no end.",
     "Flat: Spark has no executors, or the handler waits between tries. Where the driver sees no file of its executors "
-    "a task counts when it ends, so that flat for less than pipeline.round_seconds says nothing.",
+    "a task counts when it ends, so that flat for less than pipeline.range_seconds says nothing.",
     ("job",),
 )  # fmt: skip
-ROUNDS = Declared(
-    "kunicorn_pipeline_rounds", Kind.GAUGE, "Rounds or micro-batches that are through.",
-    "Flat: a round takes long, or Spark tries its tasks again; Spark's UI tells which.", ("job",),
+SAVES = Declared(
+    "kunicorn_pipeline_saves", Kind.GAUGE, "How often progress was saved; of a stream its micro-batches.",
+    "Flat: no range has ended, or Spark tries its tasks again; Spark's UI tells which.", ("job",),
 )  # fmt: skip
 TASKS = Declared(
-    "kunicorn_pipeline_tasks", Kind.GAUGE, "Tasks of the round underway, one a range: done, running, failed.",
+    "kunicorn_pipeline_tasks", Kind.GAUGE, "Tasks underway by state: done, running, failed.",
     "failed above 0: Spark tries them again, four times each; its UI has the reason.", ("job", "state"),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss
-from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -28,11 +28,13 @@ from kunicorn.pipeline.plan import (
     pairs_in,
     plan,
 )
+from kunicorn.pipeline.range_job import RangeJob
+from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced
-from kunicorn.pipeline.task import Summary, rows_file
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.task import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -153,6 +155,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
             f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
             f"resume it with its own settings"
         )
+    known = _with_table(runs, known)
     if known.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
@@ -165,6 +168,17 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
         runs.save(advanced(known, state))
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
     return _go_on(settings, file, runs, advanced(known, state), master, say)
+
+
+def _with_table(runs: Runs, run: Run) -> Run:
+    """The run with all that its manifest counts in its outcome table."""
+    state = run.state
+    if not state.tiles:
+        return run
+    # Whoever else has this state must not go on with it: its next file would have these rows again.
+    runs.save(run)
+    write_tiles(runs.outcomes(run.id), state.tiles, state.rounds)
+    return advanced(run, state.written())
 
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
@@ -186,8 +200,6 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
     outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
 
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
-        runs.check(run)
-        send_letters(settings, outcomes, summaries)
         runs.save(advanced(run, state))
 
     told_of_columns(settings, say)
@@ -196,12 +208,13 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         settings=settings,
         file=file,
         directory=outcomes,
-        run=lambda job, ranges: job.handle(ranges, outcomes, window),
+        task=lambda again: HandleRanges(file, outcomes, window, again=again),
+        next=Shares(settings.pipeline),
+        at_once=at_once(settings),
         begun=lambda state: runs.save(advanced(run, state)),
         ended=ended,
-        size=timed(settings.pipeline),
+        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
         discard=lambda summary: outcomes.delete(summary.file),
-        pieces=settings.pipeline.min_partitions,
     )
     state = job(run.state, master, run.id, say)
     return FinishedRun(JOB, run.id, state, go_on)

@@ -5,8 +5,8 @@ ends, and hands the group back. Runs in the driver.
    is handled: that shows that the fence holds and that commits are allowed.
 2. What the live service has done ahead of its offsets is not handled again: the marks in its commits are heeded, and
    every commit of the run carries those that are still ahead.
-3. After each round its offsets are committed, and only then the next is begun. Killed anywhere, what was not committed
-   is handled again, by the next catch-up or the live service.
+3. What has ended is committed before its partitions go on. Killed anywhere, what was not committed is handled again, by
+   the next catch-up or the live service.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
-from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
+from kunicorn.pipeline.range_job import RangeJob
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob, send_letters, timed
+from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced
-from kunicorn.pipeline.task import Summary
+from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.task import HandleRanges
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition, between, ends_of
 from kunicorn.settings import Settings
 
@@ -150,7 +152,7 @@ class Holding:
             self._commit(session, self._positions)
 
     def move(self, positions: Offsets) -> None:
-        """Commit a round's end. Raises `FatalGroupError` where another client has committed, or a member has joined."""
+        """Commit what is handled. Raises `FatalGroupError` where another client has committed, or a member is there."""
         moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
             self._check_ours(session.committed(list(self._positions)))
@@ -166,7 +168,8 @@ class Holding:
             if (other := found[tp]).offset != at or other.metadata != self._ahead.metadata(tp, at, self._who):
                 raise FatalGroupError(
                     f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of our {at}): another "
-                    f"catch-up, the live service or a person. This round does not count; see who it is before going on"
+                    f"catch-up, the live service or a person. What was underway does not count; see who it is before "
+                    f"going on"
                 )
 
 
@@ -204,7 +207,6 @@ def _run(
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
         # A former topic's offsets, committed for the new one, would have the live service leave out its records: the
         # topics have just been found to be the same.
-        send_letters(settings, outcomes, summaries)
         holding.move(state.positions)
         runs.save(advanced(run, state))
 
@@ -214,11 +216,13 @@ def _run(
         settings=settings,
         file=file,
         directory=outcomes,
-        run=lambda job, ranges: job.handle(ranges, outcomes, done=holding.done),
+        task=lambda again: HandleRanges(file, outcomes, done=holding.done, again=again),
+        next=Shares(settings.pipeline),
+        at_once=at_once(settings),
         ready=holding.take,
         begun=begun,
         ended=ended,
-        size=timed(settings.pipeline),
+        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
         discard=lambda summary: outcomes.delete(summary.file),
     )
     state = job(run.state, master, run.id, say)

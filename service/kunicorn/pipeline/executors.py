@@ -26,14 +26,15 @@ from kunicorn import __version__
 from kunicorn.clients.access import Access
 from kunicorn.clients.column_reader import ColumnReader
 from kunicorn.clients.config import configs_of_jobs
-from kunicorn.clients.range_reader import RangeReader
+from kunicorn.clients.range_reader import FetchPositions, RangeReader
 from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError, ServiceError
 from kunicorn.handler import load
-from kunicorn.handler.call import Calls, arguments_of, calls_for
+from kunicorn.handler.call import Calls, arguments_of
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
 from kunicorn.handler.registry import HandlerRegistry, check_options
+from kunicorn.pipeline.concurrent import SeveralCalls, calls_in_task, slots_of
 from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
@@ -97,7 +98,9 @@ class SettingsFile:
         if (known := _readers.get(self)) is None:
             load.tune_gc()
             strict = settings.pipeline.fail_on_data_loss
-            known = _readers[self] = RangeReader(access.consumer(), passes_over_deleted=not strict)
+            fetched = FetchPositions()
+            consumer = access.consumer(fetched)
+            known = _readers[self] = RangeReader(consumer, passes_over_deleted=not strict, fetched=fetched)
         access.log_in(known.consumer)
         return known
 
@@ -184,13 +187,47 @@ def _last_line(error: Exception) -> str:
     return f"{line} ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else line
 
 
-def set_up(settings: Settings) -> HandlerRegistry[Calls]:
-    """Load the handlers and call their `setup`, as a worker does.
+InTask = Calls | SeveralCalls
+"""How a task calls a handler."""
+_MOST_AT_ONCE = 32
+"""Ranges of one task: a client that fetches more at once keeps little of each."""
 
-    Raises `HandlerLoadError`, `ConfigError`.
+
+def at_once(settings: Settings) -> int:
+    """How many ranges a task handles side by side: of handlers with several records in hand several, as a worker has
+    several partitions. Imports the handlers. Raises `HandlerLoadError`, `ConfigError`.
     """
+    most = 1
+    for config in configs_of_jobs(settings):
+        handler = handler_of(config.entrypoint, find(config.entrypoint))
+        most = max(most, slots_of(handler, config).most)
+    return min(most, _MOST_AT_ONCE)
+
+
+@contextmanager
+def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[InTask]]:
+    """This process's handlers, set up as a worker's are, for one task.
+
+    They stay for the tasks that follow. Only handlers with a `teardown` and no `flush` are set up and torn down by each
+    task: what they hold back would not be written before its offsets count. Spark ends its processes without a word, so
+    that nobody can call `teardown` then. Raises `HandlerLoadError`, `ConfigError`.
+    """
+    handlings = _set_up.pop(file, None) or _loaded(file.settings())
+    yield handlings
+    if any(handling.holds_back for handling in handlings.every):
+        for handling in handlings.every:
+            handling.tear_down()
+    else:
+        _set_up[file] = handlings
+
+
+_set_up: dict[SettingsFile, HandlerRegistry[InTask]] = {}
+"""Those that no task has right now: one that fails leaves none behind."""
+
+
+def _loaded(settings: Settings) -> HandlerRegistry[InTask]:
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_for)
+    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_in_task)
 
 
 def check_handlers(settings: Settings) -> None:
@@ -217,14 +254,6 @@ def _refuse_outputs(settings: Settings) -> None:
             f"yields: a task that Spark tries again would send it twice, and no transaction is theirs. Give the job "
             f"settings without [producing], and a handler that sends with a producer of its own and waits for it"
         )
-
-
-def tear_down(handlings: HandlerRegistry[Calls]) -> None:
-    """Call the handlers' `teardown`, before a task ends well: what a handler holds back is written before its offsets
-    count.
-    """
-    for handling in handlings.every:
-        handling.tear_down()
 
 
 CHECKED = "problem string, handler boolean"

@@ -30,11 +30,12 @@ from kunicorn.pipeline.lake_columns import Form, LakeColumns
 from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake_tables import DeltaLake
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.range_job import RangeJob
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
-from kunicorn.pipeline.rounds import RangeJob
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.shares import WholeRounds
+from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.pipeline.task import Batches, Summary, summary_batch
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -51,7 +52,7 @@ class ExportRanges:
     topics: Mapping[str, str]
     """Ids of the topics, as far as they are known."""
 
-    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
+    def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range, with its files. An exception makes Spark try the task again."""
         settings = self.file.settings()
         for whole in ranges:
@@ -64,7 +65,7 @@ class ExportRanges:
             hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
-            yield summary_batch(Summary(*whole, whole.stop, records, 0, 0, None, told, seconds))
+            yield Summary(*whole, whole.stop, records, 0, 0, None, told, seconds)
 
     def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
@@ -119,18 +120,18 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             lake.commit(now.rounds, files, now.positions)
         known.save(now)
 
-    task = ExportRanges(file, target, form, state.topics)
+    task, pipeline = ExportRanges(file, target, form, state.topics), settings.pipeline
     job = RangeJob(
         name=JOB,
         settings=settings,
         file=file,
         directory=target / OWN,
         handler=False,
-        run=lambda job, ranges: job.run(ranges, task, target / OWN),
+        task=lambda again: task,
+        next=WholeRounds(pipeline.max_offsets_per_trigger, _FILE_RECORDS, pipeline.min_partitions),
         begun=known.save,
         ended=ended,
-        size=lambda now: settings.pipeline.max_offsets_per_trigger or _default_round(now),
-        pieces=settings.pipeline.min_partitions,
+        together=True,
     )
     state = job(state, master, JOB, say)
     return FinishedRun(JOB, None, state, "the same command")
@@ -149,10 +150,6 @@ def _settled(lake: DeltaLake, state: RunState) -> RunState:
 
 _FILE_RECORDS = 1_000_000
 """Offsets of a range, unless a setting says otherwise: a file of a day is about as large as readers like it."""
-
-
-def _default_round(state: RunState) -> int:
-    return _FILE_RECORDS * max(1, len(state.left))
 
 
 def _remove(target: Directory, names: Collection[str]) -> None:
@@ -229,7 +226,10 @@ class _Known:
                 f"--to, --value, --key, --columns and --partition-by (handler.value and handler.key where --value and "
                 f"--key are left out), or name another directory"
             )
-        return RunState.from_json(told)
+        try:
+            return RunState.from_json(told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise unreadable(told, (self._target / OWN).url, error) from error
 
 
 def _shown(form: Form) -> str:

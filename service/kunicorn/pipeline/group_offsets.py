@@ -38,7 +38,7 @@ def commit(
         if error in _FENCED:
             raise FatalGroupError(
                 f"group {session.group_id!r} has members again and refuses our commit ({ErrorCode(error).name}): the "
-                f"live service goes on from the last round that was committed and handles this one's records, too. "
+                f"live service goes on from what was committed and handles what was underway, too. "
                 f"Stop it first to catch up; nothing is lost"
             )
         if error:

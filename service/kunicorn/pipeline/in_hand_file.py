@@ -148,7 +148,7 @@ def take_up(whole: OffsetRange, outcomes: Directory) -> InHand:
 
 
 def died_in_hand(outcomes: Directory) -> list[str]:
-    """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after a failed round."""
+    """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after Spark gave up."""
     found = set()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
         with _opened(path) as cells:

@@ -229,7 +229,7 @@ def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
     if anew := created_anew(before, now):
         raise ConfigError(
             f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
-            f"former ones are gone. What was handled since the last round does not count; begin another run, or with "
+            f"former ones are gone. What is underway does not count; begin another run, or with "
             f"fail_on_data_loss = false go on with this one, without what is gone"
         )
 

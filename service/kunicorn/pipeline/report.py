@@ -42,7 +42,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Spark's tasks of the round underway, counted by their state."""
+    """Spark's tasks underway, counted by their state."""
 
     all: int = 0
     done: int = 0
@@ -50,13 +50,13 @@ class Tasks:
     failed: int = 0
     """Tries, not tasks: each of these is made again, up to four times."""
     offsets: int = 0
-    """Handled in this round so far, as far as the driver has heard."""
+    """Handled of the ranges underway, as far as the driver has heard."""
     tries: Sequence[tuple[int, str]] = ()
     """The first tries that failed: their numbers in Spark, and why."""
 
 
 _MOST_TRIES = 20
-"""Failed tries of a round that are told."""
+"""Failed tries that are told at a time."""
 
 
 def tasks_of(spark: SparkSession) -> Tasks:
@@ -102,7 +102,7 @@ def said_by_task(text: str) -> str:
 @contextmanager
 def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: float = _LOOK_SECONDS) -> Iterator[None]:
     """Show the tasks every so many seconds while the block runs, and none behind it. A failure to ask ends the watch:
-    the round itself reports what is wrong.
+    the job itself reports what is wrong.
     """
     over = threading.Event()
 
@@ -128,12 +128,12 @@ def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: floa
 Say = Callable[[str], None]
 _MINUTE, _HOUR = 60, 3600
 _SELDOM = 30.0
-"""Seconds between two lines about a round that takes long."""
+"""Seconds between two lines where nothing has ended meanwhile."""
 
 
-def round_line(before: RunState, after: RunState, all_offsets: int) -> str:
-    """One round, as a line of a log."""
-    line = f"round {after.rounds}: {after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
+def counted_line(before: RunState, after: RunState, all_offsets: int) -> str:
+    """What was counted last, as a line of a log."""
+    line = f"{after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
     left = all_offsets - after.done
     rate = after.last_offsets / max(after.last_seconds, 0.001)
     line += f" ({rate:,.0f}/s), " + (f"{left:,} left, about {duration(left / rate)}" if left else "none left")
@@ -153,14 +153,14 @@ def duration(seconds: float) -> str:
 
 
 class Bar:
-    """Progress bar on a terminal; elsewhere a line a round."""
+    """Progress bar on a terminal; elsewhere a line whenever ranges are counted."""
 
     def __init__(self, state: RunState, say: Say) -> None:
         self._say = say
         self._state = state
         self._whole = total(state.ranges)
-        self._round_began = time.monotonic()
-        self._silent_until = self._round_began + _SELDOM
+        self._counted_at = time.monotonic()
+        self._silent_until = self._counted_at + _SELDOM
         self._tries: set[int] = set()
         """Failed tries that were told."""
         self._bar: Progress | None = None
@@ -184,7 +184,7 @@ class Bar:
             self._bar.stop()
 
     def underway(self, tasks: Tasks) -> None:
-        """Show the round's progress. Caller: the thread that watches it."""
+        """Show what is underway. Caller: the thread that watches it."""
         for number, why in tasks.tries:
             if number not in self._tries:
                 self._tries.add(number)
@@ -195,23 +195,23 @@ class Bar:
         if self._bar is not None:
             self._bar.update(self._task, description=told)
             if tasks.offsets:
-                rate = tasks.offsets / max(time.monotonic() - self._round_began, 0.001)
+                rate = tasks.offsets / max(time.monotonic() - self._counted_at, 0.001)
                 done = self._state.done + tasks.offsets
                 self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}/s")
         elif time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + _SELDOM
-            self._say(f"round {self._state.rounds + 1} underway: {tasks.offsets:,} offsets, {told}")
+            self._say(f"underway: {tasks.offsets:,} offsets, {told}")
 
     def moved(self, state: RunState) -> None:
-        """Show that a round has ended."""
+        """Show what is counted."""
         if self._bar is None:
-            self._say(round_line(self._state, state, self._whole))
+            self._say(counted_line(self._state, state, self._whole))
         else:
             rate = f"{state.rate:,.0f}/s" if state.rate else ""
             self._bar.update(self._task, completed=state.done, rate=rate, description="handling")
         self._state = state
-        self._round_began = time.monotonic()
-        self._silent_until = self._round_began + _SELDOM
+        self._counted_at = time.monotonic()
+        self._silent_until = self._counted_at + _SELDOM
 
 
 class Finished(Answer, Protocol):
@@ -261,7 +261,6 @@ class FinishedRun:
             "exit_code": self.code.value,
             "finished": state.finished,
             **asdict(state.counts),
-            "rounds": state.rounds,
             "seconds": round(state.seconds, 3),
             "offsets_per_second": state.rate,
             "offsets_left": total(state.left),
@@ -276,7 +275,7 @@ class FinishedRun:
 
 def _counted(state: RunState) -> Iterator[str]:
     pace = f", {state.rate:,.0f} offsets/s" if state.rate else ""
-    yield f"handled       {state.counts.records:,} records in {state.rounds} rounds, {duration(state.seconds)}{pace}"
+    yield f"handled       {state.counts.records:,} records in {duration(state.seconds)}{pace}"
     yield f"dead letters  {state.counts.dead_letters:,}"
     yield f"skipped       {state.counts.skipped:,}"
 
@@ -313,10 +312,10 @@ class Exposed:
     def __init__(self, http: HttpSettings, job: str, say: Say) -> None:
         self._http, self._say = http, say
         self._registry = CollectorRegistry()
-        self._records, self._left, self._rounds, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.ROUNDS, c.TASKS))
+        self._records, self._left, self._saves, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.SAVES, c.TASKS))
         self._job = job
         self._left_behind: int | None = None
-        """Offsets left as of the last round."""
+        """Offsets left as of the last count."""
         self._close: Callable[[], None] = lambda: None
 
     def _gauge(self, declared: Declared) -> Gauge:
@@ -353,17 +352,17 @@ class Exposed:
     ) -> None:
         self._close()
 
-    def moved(self, counts: Counts, rounds: int, left: int | None) -> None:
-        """Count a round that has ended; `left` is None where the job has no end."""
+    def moved(self, counts: Counts, saves: int, left: int | None) -> None:
+        """Show progress that is saved, for that many times; `left` is None where the job has no end."""
         for name in _STATUS:
             self._records.labels(self._job, name).set(getattr(counts, name))
-        self._rounds.labels(self._job).set(rounds)
+        self._saves.labels(self._job).set(saves)
         self._left_behind = left
         if left is not None:
             self._left.labels(self._job).set(left)
 
     def underway(self, tasks: Tasks) -> None:
-        """Show the tasks of the round underway; none between rounds. Caller: the thread that watches it."""
+        """Show the tasks underway. Caller: the thread that watches them."""
         for state in ("done", "running", "failed"):
             self._tasks.labels(self._job, state).set(getattr(tasks, state))
         if self._left_behind is not None and tasks.offsets:

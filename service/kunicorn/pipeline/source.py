@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from kunicorn.clients.config import decoding_of
@@ -42,7 +40,7 @@ from kunicorn.pipeline.plan import (
     plan,
     resumed,
 )
-from kunicorn.pipeline.pushed import Pushed
+from kunicorn.pipeline.spark import check_source
 from kunicorn.positions import (
     LATEST,
     OffsetRange,
@@ -57,6 +55,15 @@ from kunicorn.positions import (
 )
 from kunicorn.settings import Settings, load
 from kunicorn.text import listed
+
+try:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+    from kunicorn.pipeline.pushed import Pushed
+except ImportError:
+    check_source("the data source kunicorn")
+    raise
 
 KNOWN = (
     "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",

@@ -1,8 +1,7 @@
-"""Spark as a job's driver uses it: its session with the handler's tasks in it, and the progress of a round.
+"""Spark as a job's driver uses it: its session, and ranges underway on it.
 
-1. A range that is done is counted by an accumulator, when its task ends, wherever that ran.
-2. A range underway is noted in its task's mapped file (`kunicorn.pipeline.in_hand_file`), which the driver reads where
-   it can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that are done count.
+A range underway is noted in its task's mapped file (`kunicorn.pipeline.in_hand_file`), which the driver reads where it
+can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that have ended count.
 """
 
 from __future__ import annotations
@@ -12,31 +11,39 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import Empty, Queue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.accumulators import AccumulatorParam
 
 from kunicorn.allocator import library_of, with_library
-from kunicorn.clients.range_reader import Window
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import SUMMARY, FromNumbers, HandleRanges, Summary, Task, summaries
-from kunicorn.positions import OffsetRange, TopicPartition, largest_first, total
+from kunicorn.pipeline.task import FromRows, Task, ranges_text
+from kunicorn.positions import OffsetRange, largest_first
 from kunicorn.settings import PipelineSettings, Settings
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
 
 SUBMITTED = "submitted"
 """`--master` of a driver that spark-submit or an operator has started: the master is settled."""
+_OLDEST = (3, 5)
+"""Version of Spark that jobs and `transform` run on, and every later one."""
+_WITH_SOURCE = (4, 2)
+"""The first whose Python data sources have filters and limits: what the source, and with it a stream, is made of."""
 _JAVA = 17
 """Oldest version of Java that Spark 4 runs on."""
 _JAVA_REMEDY = (
@@ -55,8 +62,11 @@ _SETTINGS: Mapping[str, str] = {
     "spark.log.level": "FATAL",
     # Times in the tables are UTC wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
-    # A round is one scan and one `mapInArrow`: Java made and compiled for it costs more than it saves.
+    # A job of ranges is one scan and one `mapInArrow`: Java made and compiled for it costs more than it saves.
     "spark.sql.codegen.wholeStage": "false",
+    # Ranges are rows that the driver has, each a task of its own.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.leafNodeDefaultParallelism": "1000000",
     "spark.sql.streaming.metricsEnabled": "true",
     "spark.metrics.namespace": "kunicorn",
     "spark.metrics.conf.*.sink.prometheusServlet.class": "org.apache.spark.metrics.sink.PrometheusServlet",
@@ -65,7 +75,7 @@ _SETTINGS: Mapping[str, str] = {
 
 _LOCAL_SETTINGS: Mapping[str, str] = {
     # The JVM shares the machine with the tasks, and no record passes through it: the optimising compiler alone took
-    # half a second of each round's processors.
+    # half a second of processors for each job of ranges.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -74,9 +84,13 @@ def check_installed() -> None:
     """Raise `ConfigError` with what to install where PySpark or a Java is missing. Runs `java -version`."""
     try:
         import pyarrow  # noqa: F401
-        import pyspark  # noqa: F401
+        import pyspark
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: {install_extra('pipeline')}") from error
+    if _version(pyspark.__version__) < _OLDEST:
+        raise ConfigError(
+            f"PySpark is {pyspark.__version__}, and jobs need Spark 3.5 or later: install the cluster's version"
+        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -89,6 +103,28 @@ def check_installed() -> None:
     if told.returncode != 0 or version is None or int(version[1]) < _JAVA:
         found = (told.stderr or told.stdout).strip().partition("\n")[0]
         raise ConfigError(f"Spark needs Java {_JAVA} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+
+
+def has_source() -> bool:
+    """Whether this PySpark has what the source `kunicorn` is made of."""
+    import pyspark
+
+    return _version(pyspark.__version__) >= _WITH_SOURCE
+
+
+def check_source(who: str) -> None:
+    """Raise `ConfigError` where this PySpark is too old for the source, and so for `who`."""
+    import pyspark
+
+    if not has_source():
+        raise ConfigError(
+            f"{who} needs Spark 4.2 or later, and PySpark is {pyspark.__version__}: backfill, catch-up, export and "
+            f"transform run on this one"
+        )
 
 
 def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
@@ -123,8 +159,6 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    from kunicorn.pipeline.source import KunicornDataSource
-
     builder = SparkSession.builder
     for setting, value in spark_settings(settings.pipeline, master, name).items():
         builder = builder.config(setting, value)
@@ -140,7 +174,10 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
         )
     # Of Spark's Python processes alone: `spark.executorEnv` would be the JVMs', too.
     spark.sparkContext.environment.update(with_library({}, library_of(settings.workers.allocator, os.environ)))
-    spark.dataSource.register(KunicornDataSource)
+    if has_source():
+        from kunicorn.pipeline.source import KunicornDataSource
+
+        spark.dataSource.register(KunicornDataSource)
     return spark
 
 
@@ -155,49 +192,89 @@ def _share_python() -> None:
 
 
 _MOST_NOTES = 500
-"""Ranges of a round whose notes are looked at: on a shared volume more would take longer than the pause between two
+"""Ranges underway whose notes are looked at: on a shared volume more would take longer than the pause between two
 looks, and so many ranges that end tell enough.
 """
-
-
-class Observed:
-    """Progress of one round. Made by the driver's main thread, read by the one that watches."""
-
-    def __init__(self, through: Accumulator[int], hands: Directory, ranges: Sequence[OffsetRange]) -> None:
-        """`through` is the accumulator that tasks add to; `hands` is where they note their records in hand."""
-        self._through, self._hands, self._ranges = through, hands, frozenset(ranges)
-        self._all = total(ranges)
-        self._most = 0
-
-    def offsets(self) -> int:
-        """Number of offsets handled. Reads files.
-
-        Never falls: between the end of a range and that of its task neither file nor accumulator knows of it, and a
-        task that is tried again begins anew. Nor is it more than there are: Spark may run a task twice.
-        """
-        notes = noted_so_far(self._hands, self._ranges) if len(self._ranges) <= _MOST_NOTES else 0
-        so_far = self._through.value + notes
-        self._most = max(self._most, min(so_far, self._all))
-        return self._most
+_BUSY = 2
+"""Tasks underway for each core of the executors: a core that is free has its next one at once."""
 
 
 _MOST_CHECKS = 64
+_FEW = 8
+"""Ranges may be underway in any case: Spark counts its executors only once they have come."""
+
+
+class _Collected(NamedTuple):
+    """A Spark job that is over."""
+
+    ranges: Sequence[OffsetRange]
+    error: Exception | None
+
+
+class Arrivals:
+    """Value of the accumulator in the driver: what arrives is put into a queue. Caller: Spark's own thread."""
+
+    def __init__(self, queue: Queue[Any]) -> None:
+        self._queue = queue
+
+    def extend(self, summaries: Iterable[Summary]) -> None:
+        """Take in what a task has told."""
+        for each in summaries:
+            self._queue.put(each)
+
+
+class Told(AccumulatorParam):  # type: ignore[type-arg]
+    """Accumulator of summaries: a list in a task, which Spark sends to the driver when the task has ended."""
+
+    def zero(self, value: Any) -> list[Summary]:
+        return []
+
+    def addInPlace(self, value1: Any, value2: Any) -> Any:
+        value1.extend(value2)
+        return value1
+
+
+RANGES, NOTHING = "ranges string", "nothing boolean"
+
+
+def shared_out(ranges: Sequence[OffsetRange], cores: int, at_once: int) -> list[list[OffsetRange]]:
+    """The ranges of each task, the largest first; a task has several, `at_once` at most, if there are more than cores.
+    Of a partition that was cut no two pieces are in one task. Pure.
+    """
+    planned = largest_first(ranges)
+    if at_once == 1:
+        return [[each] for each in planned]
+    count = min(len(planned), max(cores, -(-len(planned) // at_once)))
+    tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
+    for number, each in enumerate(planned):
+        first = tasks[number % count]
+        if any(other.tp == each.tp for other in first):
+            tasks.append([each])
+        else:
+            first.append(each)
+    return tasks
 
 
 class JobFailed(ServiceError):
-    """Spark gave a round up; nothing of it counts."""
+    """Spark gave up; nothing that is underway counts."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
-@dataclass(slots=True)
 class Job:
-    """Spark session that runs ranges through a task, on every executor there is."""
+    """Spark session that runs ranges through a task. Caller: the driver's main thread.
 
-    spark: SparkSession
-    file: SettingsFile
-    _observed: Observed | None = field(default=None, init=False)
-    """The round underway, or the last one."""
+    Ranges are submitted as Spark jobs, several at the same time, each collected by a thread. What a range has come to
+    is told by an accumulator when its task has ended, however long the others of its Spark job take. Spark adds what a
+    task has told once, that of the try that it counts.
+    """
+
+    def __init__(self, spark: SparkSession, file: SettingsFile) -> None:
+        self._spark = spark
+        self._file = file
+        self._arrived: Queue[Summary | _Collected] = Queue()
+        self._underway: set[OffsetRange] = set()
+        self._hands: Directory | None = None
 
     def check_executors(self, directory: Directory, *, handler: bool = True) -> None:
         """Check that executors have settings, handler and directory. Raises `ConfigError`, `HandlerLoadError`.
@@ -208,43 +285,78 @@ class Job:
         # Of another driver's it must not be: each removes its own.
         directory.write(probe := f"_probe-{uuid.uuid4().hex}", b"")
         tasks = min(_MOST_CHECKS, self._parallelism())
-        check = CheckExecutor(self.file, directory, probe, handler)
+        check = CheckExecutor(self._file, directory, probe, handler)
         try:
-            found = self._collect(self.spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+            found = self._collect(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
         finally:
             directory.delete(probe)
         for row in found:
             raise (HandlerLoadError if row["handler"] else ConfigError)(row["problem"])
 
-    def handle(
-        self,
-        ranges: Sequence[OffsetRange],
-        outcomes: Directory,
-        window: Window | None = None,
-        done: Mapping[TopicPartition, Collection[int]] | None = None,
-    ) -> list[Summary]:
-        """Have the ranges' records handled, those of the window and not `done` already, one task a range. Raises
-        `JobFailed`.
-        """
-        try:
-            return self.run(ranges, HandleRanges(self.file, outcomes, window, done or {}), outcomes)
-        except JobFailed as error:
-            raise JobFailed(f"{error}{in_hand_text(outcomes)}") from error
+    def room(self, at_once: int = 1) -> int:
+        """How many ranges may be underway, with so many in each task: enough for every core that Spark has now."""
+        return max(_FEW, _BUSY * self._parallelism()) * at_once
 
-    def run(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory) -> list[Summary]:
-        """Run any task over the ranges; a summary each. `hands`: where it notes its records in hand. Raises
-        `JobFailed`.
+    def submit(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory, *, at_once: int = 1) -> None:
+        """Begin to run the task over the ranges, the largest first. `hands`: where it notes its records in hand.
+        `at_once`: so many ranges a task, where there are more than cores. Does not block.
         """
-        planned = largest_first(ranges)
-        through = self.spark.sparkContext.accumulator(0)
-        self._observed = Observed(through, hands, planned)
-        numbers = self.spark.range(0, len(planned), 1, len(planned))
-        return summaries(self._collect(numbers.mapInArrow(FromNumbers(planned, task, through), SUMMARY)))
+        from pandas import DataFrame as Rows  # type: ignore[import-untyped]
+
+        self._underway.update(ranges)
+        self._hands = hands
+        told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
+        tasks = shared_out(ranges, self._parallelism(), at_once)
+        # A row for each task, with its own ranges: a closure with all of them would travel to every task.
+        frame = self._spark.createDataFrame(Rows({"ranges": [ranges_text(each) for each in tasks]}), RANGES)
+        work = frame.mapInArrow(FromRows(task, told), NOTHING)
+        threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
+
+    def _collected(self, work: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+        """Body of a thread: wait for one Spark job."""
+        error: Exception | None = None
+        try:
+            self._collect(work)
+        except Exception as raised:
+            error = raised
+        self._arrived.put(_Collected(ranges, error))
+
+    def ended(self, seconds: float) -> list[Summary]:
+        """What ranges have come to that have ended: waits for the first one, and so long for others behind it. Empty if
+        none has within that time. Raises `JobFailed` where Spark gives ranges up.
+        """
+        found: list[Summary] = []
+        until = time.monotonic() + seconds
+        while self._underway:
+            try:
+                each = self._arrived.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                break
+            if isinstance(each, Summary):
+                # Of two that tell of one range Spark counts one; neither does anybody else count twice.
+                if each.range in self._underway:
+                    self._underway.discard(each.range)
+                    found.append(each)
+            elif (error := self._failure(each)) is not None:
+                if found:
+                    self._arrived.put(each)
+                    break
+                raise error
+        return found
+
+    def _failure(self, each: _Collected) -> Exception | None:
+        if isinstance(each.error, JobFailed) and self._hands is not None:
+            return JobFailed(f"{each.error}{in_hand_text(self._hands)}")
+        if each.error is None and not self._underway.isdisjoint(each.ranges):
+            return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
+        return each.error
 
     def tasks(self) -> Tasks:
-        """Tasks of the round underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
-        found = tasks_of(self.spark)
-        return found if self._observed is None else replace(found, offsets=self._observed.offsets())
+        """Spark's tasks underway. Caller: a thread that watches; see `kunicorn.pipeline.report`."""
+        found, underway = tasks_of(self._spark), frozenset(self._underway)
+        if self._hands is None or len(underway) > _MOST_NOTES:
+            return found
+        return replace(found, offsets=noted_so_far(self._hands, underway))
 
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))
@@ -253,7 +365,7 @@ class Job:
         from pyspark.errors import PySparkException
 
         try:
-            return max(1, int(self.spark.sparkContext.defaultParallelism))
+            return max(1, int(self._spark.sparkContext.defaultParallelism))
         except PySparkException:  # Spark Connect has no context to ask.
             return 2
 
@@ -276,4 +388,4 @@ def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
     try:
         return ask()
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise JobFailed(f"Spark gave the round up, and nothing of it counts: {said_by_task(str(error))}") from error
+        raise JobFailed(f"Spark gave up, and nothing that is underway counts: {said_by_task(str(error))}") from error

@@ -1,7 +1,10 @@
 """State of a run, and its directory `<pipeline.directory>/<run id>/` with manifest and outcomes.
 
-The manifest has a new version before each round and after it: a run that was killed goes on with the round it was in,
-under the same ranges, and of two processes that go on with it one is refused (`Overtaken`).
+1. The manifest has a new version before ranges are begun, and after some have ended: a run that was killed goes on with
+   those that were underway, under the same names, and of two processes that go on with it one is refused (`Overtaken`).
+2. A range without a failure has no file of its own: the manifest that counts it has its row, and once a minute the rows
+   of the newest manifest become a file. The file's name and content follow from that manifest alone, so that whoever
+   writes it again, late or after a crash, changes nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from kunicorn import __version__
 from kunicorn.errors import ConfigError
+from kunicorn.handler.retry import End
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
+from kunicorn.pipeline.outcomes import SCHEMA, table
 from kunicorn.pipeline.plan import as_json, from_json
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.pipeline.task import Summary
-from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, cut, first_of_each, next_round, total
+from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, largest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +40,49 @@ class Counts:
     dead_letters: int = 0
 
     def plus(self, summaries: Iterable[Summary]) -> Counts:
-        """Sum with a round's summaries."""
+        """Sum with what ranges came to."""
         every = list(summaries)
         return Counts(*(getattr(self, f.name) + sum(getattr(each, f.name) for each in every) for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """Offsets that are handled without a failure: a row `done` of the outcome table, before a file has it."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+    records: int
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+def tiles_of(summaries: Iterable[Summary]) -> list[Tile]:
+    """Those of ranges that have no file. Pure."""
+    return [Tile(*each.range.tp, each.start, each.until, each.records) for each in summaries if not each.file]
+
+
+def joined(tiles: Iterable[Tile]) -> tuple[Tile, ...]:
+    """The tiles, with neighbours of one partition joined. Pure."""
+    found: list[Tile] = []
+    for each in sorted(tiles, key=lambda tile: (tile.tp, tile.start)):
+        if found and found[-1].tp == each.tp and found[-1].until == each.start:
+            found[-1] = replace(found[-1], until=each.until, records=found[-1].records + each.records)
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class RunState:
-    """Progress of a run: its ranges, what is handled, and the round underway. Pure; every method returns another
+    """Progress of a run: its ranges, what is handled, and the ranges underway. Pure; every method returns another
     state.
+
+    1. Partitions move by themselves: one is counted when all its ranges underway have ended, whatever the others do.
+    2. Of a partition one range is underway at a time, or where its order does not count the pieces of one.
     """
 
     ranges: Sequence[OffsetRange]
@@ -51,17 +92,19 @@ class RunState:
     halted: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Reasons of the partitions that halt."""
     underway: Sequence[OffsetRange] = ()
-    """The tasks of the round that was begun. After a crash the same ones run again, whatever the settings say then, so
-    that files are replaced."""
+    """Ranges that were begun. After a crash the same ones run again, whatever the settings say then, so that files are
+    replaced."""
     rounds: int = 0
+    """How often progress was counted and saved: of an export, which counts a round at a time, its rounds."""
     counts: Counts = Counts()
     seconds: float = 0.0
-    """Time that rounds took."""
+    """Time that the run took so far."""
     last_offsets: int = 0
+    """Offsets that were counted last."""
     last_seconds: float = 0.0
-    """Duration of the last round."""
-    last_busy: float = 0.0
-    """Seconds of it that tasks were at work, for the size of the next: not Spark's start."""
+    """Time since the count before."""
+    tiles: Sequence[Tile] = ()
+    """Counted, and in no file of the outcome table yet."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics that the offsets are of, as far as they are known."""
 
@@ -70,6 +113,12 @@ class RunState:
         """Ranges still to be handled, without those of partitions that halt."""
         rest = (each._replace(start=self.positions.get(each.tp, each.start)) for each in self.ranges)
         return [each for each in rest if each.size > 0 and each.tp not in self.halted]
+
+    @property
+    def waiting(self) -> list[OffsetRange]:
+        """Those of which nothing is underway, the largest first."""
+        busy = {each.tp for each in self.underway}
+        return largest_first(each for each in self.left if each.tp not in busy)
 
     @property
     def finished(self) -> bool:
@@ -83,21 +132,24 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Offsets a second over all rounds; None before the first."""
+        """Offsets a second over the whole run; None before the first count."""
         return self.done / self.seconds if self.done and self.seconds else None
 
-    def next_size(self, wanted_seconds: float, limit: int | None) -> int:
-        """Number of offsets of a round that takes so long at the rate of the last one."""
-        return next_round(len(self.left), self.last_offsets, self.last_busy, wanted_seconds, limit)
+    def begin(self, ranges: Iterable[OffsetRange]) -> RunState:
+        """State with these ranges underway, too; each is the beginning of one that waits, or all pieces of that."""
+        return replace(self, underway=(*self.underway, *ranges))
 
-    def begin(self, size: int, pieces: int | None = None) -> RunState:
-        """State with the next round underway, cut into tasks; with the round that a crash has cut off, if there is
-        one.
-        """
-        return self if self.underway else replace(self, underway=tuple(cut(first_of_each(self.left, size), pieces)))
+    def whole(self, summaries: Iterable[Summary]) -> tuple[list[Summary], list[Summary]]:
+        """Those of partitions of which every range underway has ended, and the others, which are to wait for the
+        rest."""
+        every = list(summaries)
+        ended = {each.range for each in every}
+        open_ones = {each.tp for each in self.underway if each not in ended}
+        whole = [each for each in every if each.range.tp not in open_ones]
+        return whole, [each for each in every if each.range.tp in open_ones]
 
     def counting(self, summaries: Sequence[Summary]) -> list[Summary]:
-        """Those of a round that count: of a partition that was cut, pieces behind one that halts are handled again."""
+        """Those that count: of a partition that was cut, pieces behind one that halts are handled again."""
         halted, found = set(self.halted), list[Summary]()
         for each in sorted(summaries, key=lambda summary: summary.range):
             if each.range.tp not in halted:
@@ -107,8 +159,11 @@ class RunState:
         return found
 
     def end(self, summaries: Sequence[Summary], seconds: float) -> RunState:
-        """State with the round underway ended, which took so long. `summaries`: those that count."""
+        """State with the ranges underway of these partitions ended, `seconds` after the last count. `summaries`: those
+        that count.
+        """
         positions, halted = dict(self.positions), dict(self.halted)
+        ended = {each.range.tp for each in summaries}
         for each in summaries:
             positions[each.range.tp] = each.until
             if each.halted is not None:
@@ -117,14 +172,18 @@ class RunState:
             self,
             positions=positions,
             halted=halted,
-            underway=(),
+            underway=tuple(each for each in self.underway if each.tp not in ended),
             rounds=self.rounds + 1,
             counts=self.counts.plus(summaries),
             seconds=self.seconds + seconds,
-            last_offsets=total(self.underway),
+            last_offsets=sum(each.until - each.start for each in summaries),
             last_seconds=seconds,
-            last_busy=min(seconds, sum(each.seconds for each in summaries)),
+            tiles=joined([*self.tiles, *tiles_of(summaries)]),
         )
+
+    def written(self) -> RunState:
+        """State whose tiles are in a file of the outcome table."""
+        return replace(self, tiles=())
 
     def in_logs(
         self, logs: Mapping[TopicPartition, Edges], anew: Collection[str]
@@ -173,7 +232,7 @@ class RunState:
             "seconds": round(self.seconds, 3),
             "last_offsets": self.last_offsets,
             "last_seconds": round(self.last_seconds, 3),
-            "last_busy": round(self.last_busy, 3),
+            "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
         }
 
@@ -190,7 +249,7 @@ class RunState:
             seconds=told["seconds"],
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],
-            last_busy=told["last_busy"],
+            tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None in a run whose every range has a file.
             topics=told["topics"],
         )
 
@@ -313,9 +372,34 @@ def _read(told: Any, place: str) -> Run:
         state = RunState.from_json(told)
         return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{place} is no manifest of this version: {type(error).__name__}: {error}") from error
+        raise unreadable(told, place, error) from error
+
+
+def unreadable(told: Any, place: str, error: Exception) -> ConfigError:
+    """Error of a manifest that this version cannot go on with: who can, and what to do otherwise."""
+    by = told.get("kunicorn") if isinstance(told, dict) else None
+    return ConfigError(
+        f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "
+        f"{f'kunicorn {by}' if by else 'the version'} that wrote it, or begin anew under another name"
+    )
 
 
 def advanced(run: Run, state: RunState) -> Run:
     """The run with another state."""
     return replace(run, state=state)
+
+
+def write_tiles(outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
+    """Write tiles into the outcome table, as the file of that number, which it replaces. Raises `ConfigError`."""
+    if not tiles:
+        return
+    rows = [
+        {**tile.tp._asdict(), "offset": tile.start, "until": tile.until, "records": tile.records, "status": End.DONE}
+        for tile in tiles
+    ]
+    with outcomes.writing(f"{TILES}/{number:08}.parquet") as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
+        writer.write_batch(table(rows))
+
+
+TILES = "all"
+"""Directory of the outcome table with files of all partitions."""

@@ -1,7 +1,7 @@
 """Files that driver and executors share: in a directory, or at a URL that Arrow's file systems know (s3, gs, hdfs).
 
-A file is there whole or not at all: it is written under another name and then renamed (in an object store: copied by
-the server). Written again under the same name it replaces the former.
+A file is there whole or not at all: it is written under another name and then renamed, or in an object store put under
+its own name in one step, which is what stores have. Written again under the same name it replaces the former.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from pyarrow import fs
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 
-_WITHOUT_DIRECTORIES = (fs.S3FileSystem, fs.GcsFileSystem)
-"""File systems in which names are all there is: a directory that is made is an empty object for each of its parents."""
-
+_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss"})
+"""Schemes of object stores. They put an object whole, and if it is asked for only where there is none (S3:
+`If-None-Match`)."""
+_PART_BYTES = 8 * 1024 * 1024
+"""Of a file that is put into an object store: what is smaller is one request, what is larger is put in parts."""
+_PARTS_UNDERWAY = 2
+"""With the one that fills, what a file that is being written takes of a task's memory."""
 _UNFINISHED = "_unfinished-"
 """Names that begin with an underscore are no data to any reader of Parquet directories."""
 
@@ -55,6 +59,11 @@ class Directory:
         """Whether it is a path of this machine, or of a volume mounted here."""
         return "://" not in self.url
 
+    @property
+    def is_store(self) -> bool:
+        """Whether it is in an object store."""
+        return urlsplit(self.url).scheme in _STORES
+
     def read(self, name: str) -> bytes | None:
         """Content of the file; None where there is none. Raises `ConfigError`."""
         system, path = self._opened()
@@ -79,8 +88,8 @@ class Directory:
         if self.is_local:
             with _told(self.url), contextlib.suppress(_NoLinks):
                 return _linked(Path(self.url).absolute() / name, content)
-        if urlsplit(self.url).scheme in _CONDITIONAL:
-            return _put_if_absent(self.url, self._opened()[0], name, content)
+        if self.is_store:
+            return _put_if_absent(self.url, name, content)
         if self.read(name) is not None:
             return False
         self.write(name, content)
@@ -134,11 +143,14 @@ class Directory:
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
         """File to write to, there under `name` once the block ends well. Raises `ConfigError`."""
+        if self.is_store:
+            with _put(self.url, name) as upload:
+                yield upload
+            return
         system, path = self._opened()
         folder, _, last = f"{path}/{name}".rpartition("/")
         with _told(self.url):
-            if not isinstance(system, _WITHOUT_DIRECTORIES):
-                system.create_dir(folder, recursive=True)
+            system.create_dir(folder, recursive=True)
             # Two tasks of one range may write at the same time: each has a name of its own until it is whole.
             part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{last}"
             file = system.open_output_stream(part)
@@ -148,7 +160,6 @@ class Directory:
                 file.close()
                 system.move(part, f"{folder}/{last}")
         except BaseException:
-            # Closing makes an object of what was written so far: it must not be the one that readers know.
             with contextlib.suppress(OSError):
                 file.close()
                 system.delete_file(part)
@@ -171,46 +182,102 @@ def _file_system(url: str) -> tuple[fs.FileSystem, str]:
     return system, path
 
 
-_CONDITIONAL = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss"})
-"""Schemes of object stores that put an object only if it is not there (S3: `If-None-Match`)."""
-_put_once: set[str] = set()
-"""URLs whose store was seen to refuse a second object of a name."""
+class _Upload:
+    """File that is put into an object store, as Arrow writes to it."""
+
+    closed = False
+    mode = "wb"
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._at = 0
+
+    def write(self, content: Any) -> int:
+        """Append the bytes; blocks while as much is underway as may be."""
+        self._writer.write(content)
+        count = memoryview(content).nbytes
+        self._at += count
+        return count
+
+    def tell(self) -> int:
+        """Number of bytes written so far."""
+        return self._at
+
+    def flush(self) -> None:
+        """Does nothing: a part is put when it is full."""
+
+    def close(self) -> None:
+        """Does nothing: the file is there when its block has ended well."""
 
 
-def _put_if_absent(url: str, system: fs.FileSystem, name: str, content: bytes) -> bool:
-    """Write an object unless there is one, in one step; whether it was written. Raises `ConfigError`.
+@contextmanager
+def _put(url: str, name: str) -> Iterator[_Upload]:
+    """File in an object store, put whole when the block ends well; else its parts are removed. Raises `ConfigError`.
 
-    By obstore, as Arrow has no conditional write. A store that does not know the condition overwrites in silence, which
-    only a second try shows.
+    By obstore: Arrow's file is there however the writing has ended, so that it would need another name and a copy,
+    which S3 makes of 5 GiB at most.
     """
-    from obstore import put
-    from obstore.exceptions import AlreadyExistsError, BaseError
+    from obstore import open_writer
+
+    with _refused(url):
+        writer = open_writer(_store(url), name, buffer_size=_PART_BYTES, max_concurrency=_PARTS_UNDERWAY)
+        with writer as opened:
+            yield _Upload(opened)
+
+
+@lru_cache(maxsize=64)
+def _store(url: str) -> Any:
+    """obstore's store at the URL: one for each process, as each connects anew."""
     from obstore.store import from_url
 
+    system, _ = _file_system(url.replace("s3a://", "s3://", 1))
     options: dict[str, Any] = {"region": system.region} if isinstance(system, fs.S3FileSystem) else {}
+    return from_url(url, client_options={"allow_http": True}, **options)
 
-    def written() -> bool:
-        try:
-            put(store, name, content, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
+
+@contextmanager
+def _refused(url: str) -> Iterator[None]:
+    """Say what the store says, as `ConfigError`."""
+    from obstore.exceptions import BaseError
 
     try:
-        store = from_url(url, client_options={"allow_http": True}, **options)
-        if not written():
-            return False
-        if url not in _put_once and written():
-            raise ConfigError(
-                f"{url} cannot be used for manifests: the store writes an object over another one that it was told not "
-                f"to replace (If-None-Match), so that two drivers would not notice each other; name another place, or "
-                f"bring the store to a version with conditional writes"
-            )
-    except (BaseError, OSError, ValueError) as error:
+        yield
+    except (BaseError, OSError) as error:
         raise ConfigError(
             f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see pipeline.directory, and docs/pipeline.md "
             f"for where rights are found"
         ) from error
+
+
+_put_once: set[str] = set()
+"""URLs whose store was seen to refuse a second object of a name."""
+
+
+def _put_if_absent(url: str, name: str, content: bytes) -> bool:
+    """Write an object unless there is one, in one step; whether it was written. Raises `ConfigError`.
+
+    A store that does not know the condition overwrites in silence, which only a second try shows.
+    """
+    from obstore import put
+    from obstore.exceptions import AlreadyExistsError
+
+    def written() -> bool:
+        try:
+            put(_store(url), name, content, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    with _refused(url):
+        if not written():
+            return False
+        twice = url not in _put_once and written()
+    if twice:
+        raise ConfigError(
+            f"{url} cannot be used for manifests: the store writes an object over another one that it was told not "
+            f"to replace (If-None-Match), so that two drivers would not notice each other; name another place, or "
+            f"bring the store to a version with conditional writes"
+        )
     _put_once.add(url)
     return True
 
@@ -286,7 +353,8 @@ class Manifest:
     def _overtaken(self) -> Overtaken:
         return Overtaken(
             f"another process goes on with {self._directory.url}: two at once, or this one was taken for dead and "
-            f"replaced. This one ends, and nothing that it did since its last round counts; let the other finish"
+            f"replaced. This one ends, and nothing that it did since it last saved its progress counts; let the other "
+            f"finish"
         )
 
 

@@ -19,12 +19,13 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
 from kunicorn.pipeline.group_offsets import commit
+from kunicorn.pipeline.range_job import Stop, stopping
+from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
-from kunicorn.pipeline.rounds import Stop, send_letters, stopping
-from kunicorn.pipeline.spark import Job, JobFailed, check_installed, in_hand_text, open_session
-from kunicorn.pipeline.state import Counts, Runs, check_id
+from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_source, in_hand_text, open_session
+from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, Summary, summaries
+from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, summaries
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 
@@ -97,7 +98,13 @@ class Batches:
                 f"the handler halts {halted[0].halted}: the stream ends before micro-batch {number}, which is handled "
                 f"again as a whole; put the cause right, or let handler.on_failure say dead_letter or skip"
             )
-        letters = send_letters(self.settings, self.outcomes, found)
+        if not self.through:
+            # The first since the start may have been tried before: a failure of then is no row of now.
+            for each in found:
+                if not each.file:
+                    self.outcomes.delete(rows_file(each.range))
+        write_tiles(self.outcomes, joined(tiles_of(found)), number)
+        letters = sum(each.dead_letters for each in found)
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
         self._mirror(ends, number)
         self.counts, self.latest, self.through = self.counts.plus(found), number, self.through + 1
@@ -127,6 +134,7 @@ def stream(
     `ServiceError` where it ends early.
     """
     check_installed()
+    check_source("a stream")
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
     told_of_columns(settings, say)

@@ -1,50 +1,52 @@
 """Tasks of a job, in Spark's executors: functions for `mapInArrow` that take ranges and give back one summary each, and
 the handling of a range's records by the live service's rules.
 
-The records never pass through Spark: the task fetches them itself and handles them in the same process. Its outcome
-rows go into a file named after the range, so that a range that is handled again, by a second attempt of the task or
-after a crash, replaces its rows instead of adding to them.
+The records never pass through Spark: the task fetches them itself and handles them in the same process. If all of a
+range's records are handled, its summary says so, and there is no file. Otherwise its outcome rows go into a file named
+after the range. A range that is handled again, by a second attempt of the task or after a crash, has a file in any
+case, which replaces what the try before may have written.
 
-Calls, tries, waits and outcomes are those of a worker. A record that is tried again is waited for, and the order is
-kept: the task has one range, so nothing else waits behind it. A handler's exception never leaves this module, so that
-Spark does not try the whole range again. Records in hand are noted as in a worker's ledger, and records that killed
-earlier tries are kept from the handler.
+Calls, tries, waits and outcomes are those of a worker, and so are the records in hand: of a handler that has one at a
+time (`RangeHandler`), a record that is tried again is waited for, and the order is kept; for several see `concurrent`.
+A handler's exception never leaves this module, so that Spark does not try the whole range again. Records in hand are
+noted as in a worker's ledger, and records that killed earlier tries are kept from the handler.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import random
 import signal
 import time
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
 from kunicorn.handler.load import HandlerTimeout
-from kunicorn.handler.messages import Run
+from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
-from kunicorn.pipeline.executors import SettingsFile, named_by_place, set_up, tear_down
+from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls
+from kunicorn.pipeline.executors import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
-from kunicorn.pipeline.outcomes import SCHEMA, Row, Tiling, table
+from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -295,78 +297,48 @@ _SUMMARY_SCHEMA = pa.schema(
         ("seconds", pa.float64()),
     ]
 )
-_ROWS = 1000
-_ROWS_BYTES = 8 * 1024 * 1024
-"""Outcome rows held back at most, and what their records take: a handler that fails on everything must not fill the
-memory, here or where the rows are read again.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Result of one range."""
-
-    topic: str
-    partition: int
-    start: int
-    stop: int
-    until: int
-    """The next offset to handle; below `stop` where the partition halts."""
-    records: int
-    """Taken by the handler."""
-    skipped: int
-    dead_letters: int
-    halted: str | None
-    """Reason why the partition halts; None if it does not."""
-    file: str
-    """Its rows of the outcome table, below the run's directory."""
-    seconds: float
-
-    @property
-    def range(self) -> OffsetRange:
-        """Range that the task was given."""
-        return OffsetRange(self.topic, self.partition, self.start, self.stop)
-
-
-def rows_file(whole: OffsetRange) -> str:
-    """Name of a range's file: the same at every attempt, and sorted as the offsets are."""
-    return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
-
 
 Batches = Iterator[pa.RecordBatch]
-Task = Callable[[Iterator[OffsetRange]], Batches]
-"""Takes ranges, gives a summary each."""
+Task = Callable[[Sequence[OffsetRange]], Iterable[Summary]]
+"""Takes ranges, gives a summary each as soon as it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromSource:
-    """Task over the rows of the source `kunicorn` with `rows` = `ranges`. Called by Spark."""
+    """Task over the rows of the source `kunicorn` with `rows` = `ranges`, a range each. Called by Spark."""
 
     task: Task
 
     def __call__(self, batches: Batches) -> Batches:
         """Function for `mapInArrow`."""
-        rows = (row for batch in batches for row in batch.to_pylist())
-        return self.task(OffsetRange(row["topic"], row["partition"], row["start"], row["stop"]) for row in rows)
+        for batch in batches:
+            for row in batch.to_pylist():
+                whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
+                yield from map(summary_batch, self.task([whole]))
+
+
+def ranges_text(ranges: Iterable[OffsetRange]) -> str:
+    """Ranges as a row has them."""
+    return json.dumps([list(each) for each in ranges])
 
 
 @dataclass(frozen=True, slots=True)
-class FromNumbers:
-    """Task over the rows of `spark.range`, each the number of a range that the driver has planned. Called by Spark.
+class FromRows:
+    """Task over rows that have ranges as `ranges_text` writes them. Called by Spark.
 
-    The source would start two more Python processes a round, only to be told what the driver knows.
+    The source would start two more Python processes each time, only to be told what the driver knows.
     """
 
-    ranges: Sequence[OffsetRange]
     task: Task
-    through: Accumulator[int]
-    """Accumulator of the offsets of ranges that are done."""
+    told: Accumulator[Any]
 
     def __call__(self, batches: Batches) -> Batches:
-        """Function for `mapInArrow`."""
-        for summary in self.task(self.ranges[number] for batch in batches for number in batch.column(0).to_pylist()):
-            self.through.add(sum(row["until"] - row["start"] for row in summary.to_pylist()))
-            yield summary
+        """Function for `mapInArrow`: tells the driver by the accumulator, and gives no row."""
+        for batch in batches:
+            for text in batch.column(0).to_pylist():
+                for summary in self.task([OffsetRange(*each) for each in json.loads(text)]):
+                    self.told.add([summary])
+        return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,87 +351,99 @@ class HandleRanges:
     """Which of their records; None: all."""
     done: Mapping[TopicPartition, Collection[int]] = field(default_factory=dict)
     """Offsets that were handled before."""
+    again: bool = False
+    """Whether the ranges may have been begun before, by a run that was cut off."""
 
-    def __call__(self, ranges: Iterator[OffsetRange]) -> Batches:
+    def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        handlings = None
-        for whole in ranges:
-            settings = self.file.settings()
-            handlings = handlings or set_up(settings)
-            hand = take_up(whole, self.outcomes)
-            with named_by_place(whole, hand.cells):
-                rows = self._handler(settings, handlings, whole.topic, hand)
-                summary = self._one(whole, rows.handle(whole, self._records(whole)))
-            hand.over()
-            yield summary
-        if handlings is not None:
-            tear_down(handlings)
+        with set_up(self.file) as handlings:
+            together: dict[int, list[OffsetRange]] = {}
+            for whole in ranges:
+                calls = handlings.of(whole.topic).calls
+                if isinstance(calls, SeveralCalls):
+                    together.setdefault(id(calls), []).append(whole)
+                else:
+                    yield self._alone(handlings, calls, whole)
+            for several in together.values():
+                yield from self._side_by_side(handlings, several)
 
-    def _records(self, whole: OffsetRange) -> Iterator[Run]:
-        columns = self.file.settings().handler_of(whole.topic).mode == "arrow"
+    def _alone(self, handlings: HandlerRegistry[InTask], calls: Calls, whole: OffsetRange) -> Summary:
+        handling = handlings.of(whole.topic)
+        hand = take_up(whole, self.outcomes)
+        rules = Rules(
+            handling.policies, handling.batch_max_records, handling.batching.batch_max_bytes, self._timeout_ms(whole)
+        )
+        with named_by_place(whole, hand.cells), self._outcomes(whole) as outcomes:
+            handler = RangeHandler(calls, rules, cells=hand.cells, suspects=self._suspects(hand))
+            for row in handler.handle(whole, self._records([whole])):
+                outcomes.add(row)
+            handling.flush()
+            summary = outcomes.end()
+        hand.over()
+        return summary
+
+    def _side_by_side(self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> list[Summary]:
+        """Handle ranges of one handler, which has several records in hand."""
+        handling = handlings.of(ranges[0].topic)
+        assert isinstance(handling.calls, SeveralCalls)
+        hands = [take_up(whole, self.outcomes) for whole in ranges]
+        with ExitStack() as stack:
+            stack.enter_context(named_by_place(ranges[0], hands[0].cells))
+            outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
+            parts = [
+                Part(whole, each.add, hand.cells, self._suspects(hand))
+                for whole, each, hand in zip(ranges, outcomes, hands, strict=True)
+            ]
+            handler = ConcurrentRanges(handling.calls, handling.policies, self._timeout_ms(ranges[0]))
+            handler.handle(parts, self._records(ranges))
+            handling.flush()
+            found = [each.end() for each in outcomes]
+        for hand in hands:
+            hand.over()
+        return found
+
+    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
+        """Records of ranges of one handler, those of one that takes columns as columns."""
+        columns = self.file.settings().handler_of(ranges[0].topic).mode == "arrow"
         reader = self.file.records() if columns else self.file.reader()
-        fetched: Iterator[Run] = reader.read(whole)
+        fetched: Iterator[Run] = reader.read(*ranges)
         if self.window is not None:
             fetched = self.window.chosen(fetched)
-        done = self.done.get(whole.tp)
+        done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
         return fetched if not done else _without(fetched, done)
 
-    def _handler(self, settings: Settings, handlings: HandlerRegistry[Calls], topic: str, hand: InHand) -> RangeHandler:
-        handling = handlings.of(topic)
-        rules = Rules(
-            handling.policies,
-            handling.batch_max_records,
-            handling.batching.batch_max_bytes,
-            settings.handler_of(topic).handler_timeout_ms,
-        )
-        suspects = Suspects(hand.died_with, settings.workers.max_crashes)
-        return RangeHandler(handling.calls, rules, cells=hand.cells, suspects=suspects)
+    def _suspects(self, hand: InHand) -> Suspects:
+        return Suspects(hand.died_with, self.file.settings().workers.max_crashes)
 
-    def _one(self, whole: OffsetRange, rows: Iterator[Row]) -> pa.RecordBatch:
-        began = time.monotonic()
-        counts, last = Counter[str](), None
-        file = rows_file(whole)
-        with self.outcomes.writing(file) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
-            for some in _grouped(rows):
-                for last in some:
-                    counts[last["status"]] += last["records"]
-                writer.write_batch(table(some))
-        halted = last is not None and last["status"] == End.HALT
-        return summary_batch(
-            Summary(
-                *whole,
-                until=whole.start if last is None else last["until"],
-                records=counts[End.DONE],
-                skipped=counts[End.SKIP],
-                dead_letters=counts[End.DEAD_LETTER],
-                halted=_why(last) if last is not None and halted else None,
-                file=file,
-                seconds=time.monotonic() - began,
-            )
-        )
+    def _timeout_ms(self, whole: OffsetRange) -> int | None:
+        return self.file.settings().handler_of(whole.topic).handler_timeout_ms
+
+    def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
+        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _is_repeated())
 
 
-def _without(fetched: Iterator[Run], done: Collection[int]) -> Iterator[Run]:
+def _is_repeated() -> bool:
+    """Whether Spark has tried this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:
     for run in fetched:
-        if some := without(run, done):
+        some: Run
+        if columns(run) is not None:
+            some = without(run, done.get(_place(run[0]), ()))
+        else:
+            some = [each for each in run if each.offset() not in done.get(_place(each), ())]
+        if some:
             yield some
 
 
-def _grouped(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    some, size = list[Row](), 0
-    for row in rows:
-        some.append(row)
-        size += len(row.get("value") or b"")
-        if len(some) == _ROWS or size >= _ROWS_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
-
-
-def _why(row: Row) -> str:
-    message = f": {row['error_message']}" if row["error_message"] else ""
-    return f"{row['topic']}-{row['partition']}@{row['offset']}: {row['error_type']}{message}"
+def _place(message: Message) -> TopicPartition:
+    record = Record.of(message)
+    return TopicPartition(record.topic, record.partition)
 
 
 def summary_batch(summary: Summary) -> pa.RecordBatch:

@@ -70,14 +70,14 @@ class PipelineSettings(Section):
         None,
         ge=1,
         examples=[1_000_000],
-        description="Most offsets of a round (of a micro-batch with stream), shared out over the partitions in "
-        "proportion to what each has left. What a killed run repeats is at most a round.",
+        description="Most offsets underway (of an export's round, of a stream's micro-batch), shared out over the "
+        "partitions in proportion to what each has left. A killed run repeats so many at most.",
     )
-    round_seconds: int = Field(
+    range_seconds: int = Field(
         30,
         ge=1,
         le=86_400,
-        description="How long a round is to take; its size follows from the rate of the last one.",
+        description="How long a range is to take; its size follows from the pace of its partition's last one.",
     )
     fail_on_data_loss: bool = Field(
         True, description="End with an error where offsets are gone that were to be handled; false goes on behind them."

@@ -106,17 +106,16 @@ class ThreadExecutor:
             die()
 
     def _next(self) -> InFlight | None:
-        """Wait for a record; None at the end."""
-        work = self._work
-        if (flight := work.start_next()) is None:
+        """Wait for a record; None at the end. Who has begun with another table meanwhile is served from that."""
+        if (flight := self._work.start_next()) is None:
             with self._stirred:
                 self._idle += 1
-                while (flight := work.start_next()) is None:
+                while (flight := self._work.start_next()) is None:
                     if self._closed:
                         return None
                     self._stirred.wait()
                 self._idle -= 1
-        if work.startable():
+        if self._work.startable():
             self.wake()
         return flight
 

@@ -105,7 +105,7 @@ class Desk:
 
     def outcomes(self, run: str = "*") -> list[dict[str, Any]]:
         """All rows of the outcome tables of these runs, by place."""
-        files = sorted(self.runs.glob(f"{run}/outcomes/*/*/[0-9]*.parquet"))
+        files = sorted(self.runs.glob(f"{run}/outcomes/**/[0-9]*.parquet"))
         rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist() if files else []
         return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"], row["until"]))
 

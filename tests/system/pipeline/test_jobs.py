@@ -42,7 +42,7 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     letters = desk.kafka.create_topic(f"{desk.topic}.dead-letters")
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 5 + ["poison", "once", "skip"] + ["x"] * 5, 1: ["x"] * 30})
     said = desk.said("backfill", "--master", MASTER, "--run", "first")
-    assert "handled       41 records in 3 rounds" in said
+    assert "handled       41 records in " in said
     whole = held(end_offsets(desk.kafka.bootstrap, desk.topic, 2))
     rows = desk.outcomes("first")
     assert tiles(rows, whole), rows
@@ -71,7 +71,7 @@ def test_sparks_python_processes_have_the_allocator_that_workers_have(desk_of: C
     options = {"library": tools().jemalloc}
     desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools().jemalloc}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
-    assert "handled       1 records in 1 rounds" in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
+    assert "handled       1 records in " in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
 
 
 @pytest.mark.long

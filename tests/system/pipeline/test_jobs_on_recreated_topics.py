@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.errors import ConfigError
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.spark import Job
-from kunicorn.positions import OffsetRange
 from tests.system.pipeline.desk import MASTER, Desk, reader
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce
@@ -55,19 +55,19 @@ def test_an_export_refuses_a_topic_that_was_created_anew_or_goes_on_with_it_as_a
 
 
 @pytest.mark.parametrize("job", ["export", "catch-up"])
-def test_a_round_during_which_the_topic_is_created_anew_does_not_count(
+def test_what_is_underway_while_the_topic_is_created_anew_does_not_count(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 100)
-    run = Job.run
+    ended = Job.ended
 
-    def run_then_recreate(self: Job, ranges: Sequence[OffsetRange], *more: Any) -> Any:
-        found = run(self, ranges, *more)
-        recreate(desk.kafka, desk.topic, 150)
+    def end_then_recreate(self: Job, seconds: float) -> list[Summary]:
+        if found := ended(self, seconds):
+            recreate(desk.kafka, desk.topic, 150)
         return found
 
-    monkeypatch.setattr(Job, "run", run_then_recreate)
+    monkeypatch.setattr(Job, "ended", end_then_recreate)
     arguments = [str(desk.directory / "lake")] if job == "export" else []
     with pytest.raises(ConfigError, match=f"{desk.topic} {ANEW} since the run began"):
         desk.said(job, *arguments, "--master", MASTER)
@@ -86,10 +86,10 @@ def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 100)
 
-    def dies(self: Job, *arguments: Any) -> Any:
+    def dies(self: Job, *arguments: Any, **more: Any) -> Any:
         raise InterruptedError
 
-    monkeypatch.setattr(Job, "run", dies)
+    monkeypatch.setattr(Job, "submit", dies)
     with pytest.raises(InterruptedError):
         desk.said("backfill", "--run", "former", "--master", MASTER)
     assert desk.manifest("former")["underway"] != []

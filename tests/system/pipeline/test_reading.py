@@ -13,14 +13,16 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as Coordinates
 
+from kunicorn.clients import access as clients_access
 from kunicorn.clients.access import Access
-from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
-from kunicorn.positions import OffsetRange
+from kunicorn.clients.range_reader import FetchPositions, RangeReader, RangeUnreadable
+from kunicorn.positions import OffsetRange, TopicPartition
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.pipeline.ranges import IsolationLevel, access, end_of
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import begun, offsets_compacted, produce, producer, transaction
+from tests.waiting import wait_until
 
 
 class Read(Protocol):
@@ -84,6 +86,25 @@ def test_a_range_ends_behind_transaction_markers_and_aborted_records(
     assert offsets(topic, 0, 82) == [*range(50)]
     assert offsets(topic, 0, 51) == [*range(50)]
     assert offsets(topic, 51, 82) == []
+
+
+def test_a_client_tells_that_it_comes_further_through_aborted_records(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.create_topic(topic)
+    transaction(kafka.bootstrap, topic, 30, commit=False)
+    monkeypatch.setattr(clients_access, "_STATISTICS_MS", 50)
+    fetched = FetchPositions()
+    consumer = access(kafka, topic).consumer(fetched)
+    consumer.assign([Coordinates(topic, 0, 0)])
+
+    def through() -> bool:
+        message = consumer.poll(0.1)
+        assert message is None or message.error() is not None, "nothing of it is given out"
+        return fetched.of([TopicPartition(topic, 0)]) == [31]
+
+    wait_until(through, "the fetches to be behind the aborted records", 60)
+    consumer.close()
 
 
 def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> None:

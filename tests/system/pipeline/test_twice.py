@@ -46,13 +46,13 @@ def test_a_round_is_repeated_in_the_same_pieces_whatever_min_partitions_is_then(
     produce(desk.kafka.bootstrap, desk.topic, RECORDS)
     lake = desk.directory / "lake"
 
-    def run_then_die(self: Job, *arguments: Any) -> Any:
-        run(self, *arguments)
+    def end_then_die(self: Job, seconds: float) -> Any:
+        ended(self, START_SECONDS)
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        run = Job.run
-        patched.setattr(Job, "run", run_then_die)
+        ended = Job.ended
+        patched.setattr(Job, "ended", end_then_die)
         with pytest.raises(InterruptedError):
             desk.said(job, *([str(lake)] if job == "export" else ["--run", "cut"]), "--master", MASTER)
     desk.configure({"pipeline": {"min_partitions": 3}})

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
-from kunicorn.positions import OffsetRange
+from kunicorn.clients.range_reader import FetchPositions, RangeReader, RangeUnreadable
+from kunicorn.positions import NO_OFFSET, OffsetRange, TopicPartition
 
 WANTED = OffsetRange("orders", 0, 10, 13)
 NOBODY_ASKED_FOR = 8680820740569200761
@@ -111,3 +111,31 @@ def test_a_denied_group_is_no_matter_to_who_reads_ranges() -> None:
 def test_a_range_that_stays_silent_is_an_error_that_names_it() -> None:
     with pytest.raises(RangeUnreadable, match=r"orders-0@10-13: no record for 0 s with some still to come"):
         places(reader([record(1, 1)], patience=0).read(*TWO))
+
+
+class Moving(FetchPositions):
+    """Of a client whose fetches come further for so many looks, and give out nothing: aborted records."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.left = looks
+
+    def of(self, partitions: Iterable[TopicPartition]) -> list[int]:
+        self.left = max(0, self.left - 1)
+        return [-self.left for _ in partitions]
+
+
+def test_fetches_that_come_further_without_a_record_are_no_silence() -> None:
+    client: Any = Scripted(*([[]] * 5), [record(12)])
+    assert places(RangeReader(client, 0, fetched=Moving(looks=20)).read(WANTED)) == [(0, 12)]
+    silent: Any = Scripted(*([[]] * 5), [record(12)])
+    with pytest.raises(RangeUnreadable, match="no record for 0 s"):
+        places(RangeReader(silent, 0, fetched=Moving(looks=2)).read(WANTED))
+
+
+def test_a_clients_statistics_tell_how_far_its_fetches_are() -> None:
+    fetched = FetchPositions()
+    fetched('{"topics": {"orders": {"partitions": {"0": {"next_offset": 7}, "-1": {"next_offset": -1001}}}}}')
+    assert fetched.of([TopicPartition("orders", 0), TopicPartition("orders", 1)]) == [7, NO_OFFSET]
+    fetched('{"topics": {}}')
+    assert fetched.of([TopicPartition("orders", 0)]) == [7]

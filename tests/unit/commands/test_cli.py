@@ -109,7 +109,6 @@ NO_RESULT_FOR_A_PROGRAM = {
     "run": "the service; its log is JSON by [log] format",
     "completion": "a script for a shell",
     "config schema": "JSON as it is",
-    "pipeline manifest": "a command, or YAML",
 }
 
 

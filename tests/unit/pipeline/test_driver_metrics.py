@@ -28,7 +28,7 @@ def test_with_a_certificate_they_are_served_over_tls_and_a_bad_one_is_only_said(
         return HttpSettings.model_validate({"host": "127.0.0.1", "port": free_port(), **files})
 
     with Exposed(asked := http("server"), "catch-up", said.append) as exposed:
-        exposed.moved(Counts(records=7), rounds=1, left=30)
+        exposed.moved(Counts(records=7), saves=1, left=30)
         told = served(asked, ssl.create_default_context(cafile=str(made.ca)))
     assert 'kunicorn_pipeline_records{job="catch-up",outcome="records"} 7.0' in told
     assert said == []
@@ -41,14 +41,14 @@ def test_with_a_certificate_they_are_served_over_tls_and_a_bad_one_is_only_said(
 def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() -> None:
     http, said = HttpSettings(host="127.0.0.1", port=free_port()), list[str]()
     with Exposed(http, "catch-up", said.append) as exposed:
-        exposed.moved(Counts(records=7, skipped=1), rounds=2, left=30)
+        exposed.moved(Counts(records=7, skipped=1), saves=2, left=30)
         exposed.underway(Tasks(8, done=3, running=2))
         told = served(http)
         with Exposed(http, "export", said.append):
             pass
         exposed.underway(Tasks(8, done=3, running=2, offsets=12))
         assert 'kunicorn_pipeline_offsets_left{job="catch-up"} 18.0' in served(http), "before the round ends"
-        exposed.moved(Counts(records=25), rounds=3, left=14)
+        exposed.moved(Counts(records=25), saves=3, left=14)
         exposed.underway(Tasks())
         assert 'kunicorn_pipeline_offsets_left{job="catch-up"} 14.0' in served(http)
     assert 'kunicorn_pipeline_records{job="catch-up",outcome="records"} 7.0' in told

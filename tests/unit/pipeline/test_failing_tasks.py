@@ -14,11 +14,11 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.executors import RangeFailed, named_by_place
 from kunicorn.pipeline.in_hand_file import NEXT
+from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
-from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import Summary
 from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 100, 200)
@@ -61,7 +61,6 @@ def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
         raise ConfigError("group 'orders.stream': COORDINATOR_NOT_AVAILABLE")
 
     monkeypatch.setattr(stream, "cluster_session", refused)
-    monkeypatch.setattr(stream, "send_letters", lambda *_: 0)
     settings: Any = SimpleNamespace(stream_group="orders.stream")
     exposed: Any = SimpleNamespace(moved=lambda *_: None)
     said: list[str] = []

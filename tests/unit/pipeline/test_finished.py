@@ -42,7 +42,6 @@ def test_a_program_gets_one_object_on_one_line_with_what_is_left_and_how_to_go_o
         "records": 5,
         "skipped": 1,
         "dead_letters": 1,
-        "rounds": 2,
         "seconds": 3.5,
         "offsets_per_second": 2.0,
         "offsets_left": 0,
@@ -55,7 +54,7 @@ def test_a_program_gets_one_object_on_one_line_with_what_is_left_and_how_to_go_o
 
 def test_a_person_is_told_the_same_in_lines() -> None:
     assert told(FinishedRun("catch-up", "a", STUCK, GO_ON, ["the group is handed back"]), for_program=False) == [
-        "handled       5 records in 2 rounds, 3.5 s, 2 offsets/s",
+        "handled       5 records in 3.5 s, 2 offsets/s",
         "dead letters  1",
         "skipped       1",
         "halted        orders-0 at 12: orders-0@12: Halt: look",

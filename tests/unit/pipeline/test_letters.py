@@ -1,21 +1,25 @@
-"""Dead letters made of outcome rows."""
+"""Dead letters made of outcome rows, and sent by the task that makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import KafkaError
 
 from kunicorn.handler.retry import End
-from kunicorn.pipeline.outcomes import SCHEMA, table
-from kunicorn.pipeline.rounds import letters_in
+from kunicorn.pipeline import range_outcomes
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.letters import Letters, LettersRefused, letter_in
+from kunicorn.pipeline.outcomes import Row
+from kunicorn.pipeline.range_outcomes import RangeOutcomes
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
 
 
-def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -> dict[str, object]:
+def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -> Row:
     return {
         "topic": "orders",
         "partition": 0,
@@ -29,35 +33,85 @@ def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -
         "attempts": 3,
         "time": 1_763_900_000_001,
         "timestamp": timestamp,
+        "key": None,
         "value": b"x",
-        "headers": [],
+        "headers": [{"key": "trace", "value": b"1"}],
     }
 
 
 @pytest.mark.parametrize("timestamp", [1_763_900_000_000, 1_763_900_000_000_000, 2**53, None])
-def test_a_letter_keeps_its_records_time_even_if_no_calendar_has_it(tmp_path: Path, timestamp: int | None) -> None:
-    with pq.ParquetWriter(tmp_path / "rows.parquet", SCHEMA) as writer:
-        writer.write_batch(table([row_of(7, timestamp)]))
-    (letter,) = letters_in(Directory(str(tmp_path)), "rows.parquet", "shop")
+def test_a_letter_keeps_its_records_time_even_if_no_calendar_has_it(timestamp: int | None) -> None:
+    letter = letter_in(row_of(7, timestamp), "shop")
     assert (letter.value, letter.timestamp) == (b"x", timestamp)
 
 
-def test_letters_are_read_some_at_a_time_whatever_the_file_holds(
+class Post:
+    """A producer: answers when it is flushed the second time."""
+
+    def __init__(self, error: KafkaError | None = None) -> None:
+        self.sent: list[str] = []
+        self._error = error
+        self._open: list[Callable[[KafkaError | None], None]] = []
+        self._flushed = 0
+
+    def send(self, topic: str, key: Any, value: Any, headers: Any, answered: Any, *, timestamp: Any) -> None:
+        self.sent.append(topic)
+        self._open.append(answered)
+
+    def flush(self, within: float) -> int:
+        self._flushed += 1
+        if self._flushed < 2:
+            return len(self._open)
+        for answered in self._open:
+            answered(self._error)
+        return 0
+
+
+def letters(post: Any) -> Letters:
+    return Letters(post, "orders.dlq", lambda row: letter_in(row, "shop"))
+
+
+def test_a_ranges_letters_are_acknowledged_before_it_ends() -> None:
+    post = Post()
+    sent = letters(post)
+    for offset in (2, 3):
+        sent.add(row_of(offset))
+    assert (post.sent, post._flushed) == (["orders.dlq", "orders.dlq"], 0)
+    sent.flush()
+    assert post._flushed == 2
+
+
+def test_a_letter_that_is_refused_ends_its_range() -> None:
+    refused: Any = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    sent = letters(Post(refused))
+    sent.add(row_of(2))
+    with pytest.raises(LettersRefused, match=r"'orders.dlq' does not take a letter.*The range does not count"):
+        sent.flush()
+
+
+def ended(directory: Path, monkeypatch: pytest.MonkeyPatch, post: Post) -> Any:
+    """What a range comes to that has a letter between two others that are done."""
+    monkeypatch.setattr(range_outcomes, "letters_of", lambda file: letters(post))
+    outcomes, whole = Directory(str(directory)), OffsetRange("orders", 0, 1, 4)
+    with RangeOutcomes(SettingsFile("", ""), outcomes, whole, again=False) as found:
+        for offset, end in ((1, End.DONE), (2, End.DEAD_LETTER), (3, End.DONE)):
+            found.add(row_of(offset, end=end))
+        return found.end()
+
+
+def test_a_range_sends_each_letter_once_and_ends_once_all_are_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A downstream that is away makes millions of them, and they pass through the driver."""
-    ends = [End.SKIP if offset % 3 else End.DEAD_LETTER for offset in range(1000)]
-    with pq.ParquetWriter(tmp_path / "rows.parquet", SCHEMA) as writer:
-        writer.write_batch(table([row_of(offset, 1, end) for offset, end in enumerate(ends)]))
-    largest: list[int] = []
-    some_at_a_time = Directory.batches
+    post = Post()
+    summary = ended(tmp_path, monkeypatch, post)
+    assert (post.sent, post._flushed) == (["orders.dlq"], 2)
+    assert (summary.records, summary.dead_letters, summary.until) == (2, 1, 4)
 
-    def batches(self: Directory, name: str) -> Iterator[pa.RecordBatch]:
-        for batch in some_at_a_time(self, name):
-            largest.append(batch.num_rows)
-            yield batch
 
-    monkeypatch.setattr(Directory, "batches", batches)
-    found = list(letters_in(Directory(str(tmp_path)), "rows.parquet", "shop"))
-    assert len(found) == ends.count(End.DEAD_LETTER)
-    assert max(largest) <= 100
+def test_a_range_whose_letter_is_refused_leaves_no_file_and_comes_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: Any = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(LettersRefused):
+        ended(tmp_path, monkeypatch, Post(refused))
+    assert [*tmp_path.rglob("*.parquet")] == []

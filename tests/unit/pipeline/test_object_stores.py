@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import obstore
@@ -26,14 +27,19 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server writes what it is asked."""
+    return tmp_path_factory.mktemp("moto") / "log"
+
+
+@pytest.fixture(scope="module")
+def bucket(log: Path) -> Iterator[str]:
     """The URL of a bucket; Arrow finds server and rights in the environment, as in production."""
     server = f"http://127.0.0.1:{(port := free_port())}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
+        )
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AWS_ENDPOINT_URL", server)
         environment.setenv("AWS_ACCESS_KEY_ID", "x")
@@ -139,5 +145,47 @@ def test_a_file_costs_a_store_no_directories_and_no_new_connection(
     ]
     listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix=frugal/", timeout=30)
     keys = re.findall(r"<Key>([^<]+)</Key>", listed.read().decode())
-    # Arrow's renaming makes the last one; of its parents there is none.
-    assert [key for key in keys if key.endswith("/")] == ["frugal/orders/0/"]
+    assert keys == [f"frugal/orders/0/{number}.parquet" for number in range(3)], "no empty objects beside them"
+
+
+def _asked(log: Path) -> list[str]:
+    """Requests that the server has seen so far: method and path."""
+    return re.findall(r'"(?:\x1b\[\d+m)*((?:PUT|GET|HEAD|POST|DELETE) \S+)', log.read_text())
+
+
+def test_a_file_is_one_request_and_an_export_of_any_size_is_put_in_parts(bucket: str, log: Path) -> None:
+    place = Directory(f"{bucket}/counted")
+    place.write("first", b"")  # The process's first one asks for the bucket's region.
+    before = len(_asked(log))
+    rows = pa.table({"offset": list(range(1000))})
+    with place.writing("orders/0/a.parquet") as file, pq.ParquetWriter(file, rows.schema) as writer:
+        writer.write_table(rows)
+    assert _asked(log)[before:] == ["PUT /runs/counted/orders/0/a.parquet"]
+    before, part = len(_asked(log)), os.urandom(8 * 1024 * 1024)
+    with place.writing("large") as file:
+        for _ in range(3):
+            file.write(part)
+        assert file.tell() == 3 * len(part)
+    found = [each.partition("?")[0].split()[0] for each in _asked(log)[before:]]
+    assert sorted(found) == ["POST", "POST", "PUT", "PUT", "PUT"], "begun, parts, ended: no copy of the whole"
+    assert place.read("large") == 3 * part
+
+
+def test_of_a_large_file_that_was_not_finished_nothing_is_left(bucket: str) -> None:
+    place = Directory(f"{bucket}/broken")
+
+    def broken_off() -> None:
+        with place.writing("large") as file:
+            for _ in range(3):
+                file.write(bytes(8 * 1024 * 1024))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken_off()
+    assert place.read("large") is None
+    uploads = f"{os.environ['AWS_ENDPOINT_URL']}/runs?uploads"
+
+    def gone() -> bool:
+        return b"broken/large" not in urllib.request.urlopen(uploads, timeout=30).read()
+
+    wait_until(gone, "the upload to be given up", 60, every=0.2)

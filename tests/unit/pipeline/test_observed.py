@@ -1,4 +1,4 @@
-"""What the driver sees of a round underway: by files of tasks that run, by what those that are through have told."""
+"""What the driver sees of ranges underway: by the files of tasks that run."""
 
 from __future__ import annotations
 
@@ -7,75 +7,51 @@ from typing import Any
 
 import pyarrow as pa
 
-from kunicorn.pipeline.in_hand_file import NEXT, take_up
-from kunicorn.pipeline.spark import Observed
+from kunicorn.pipeline.in_hand_file import NEXT, noted_so_far, take_up
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import FromNumbers, Summary, summary_batch
+from kunicorn.pipeline.task import FromRows, ranges_text
 from kunicorn.positions import OffsetRange
 
 FIRST, SECOND = OffsetRange("orders", 0, 100, 200), OffsetRange("orders", 1, 0, 50)
 
 
-class Told:
-    """An accumulator, as far as a task and the driver see it."""
-
-    value = 0
-
-    def add(self, more: int) -> None:
-        self.value += more
+def noted(place: Path) -> int:
+    return noted_so_far(Directory(str(place)), {FIRST, SECOND})
 
 
-def observed(place: Path, told: Any) -> Observed:
-    return Observed(told, Directory(str(place)), [FIRST, SECOND])
-
-
-def test_a_range_counts_as_far_as_its_try_is_and_stays_counted_when_its_file_is_gone(tmp_path: Path) -> None:
-    told = Told()
-    seen = observed(tmp_path, told)
-    assert seen.offsets() == 0
+def test_a_range_counts_as_far_as_its_try_is(tmp_path: Path) -> None:
+    assert noted(tmp_path) == 0
     hand = take_up(FIRST, Directory(str(tmp_path)))
-    assert seen.offsets() == 0
+    assert noted(tmp_path) == 0
     hand.cells[NEXT] = 130
-    assert seen.offsets() == 30
+    assert noted(tmp_path) == 30
     hand.over()
-    assert seen.offsets() == 30, "its task has not ended yet"
-    told.add(FIRST.size)
-    assert seen.offsets() == 100
+    assert noted(tmp_path) == 0, "its task is about to tell"
 
 
 def test_another_try_of_a_range_counts_from_where_the_furthest_was(tmp_path: Path) -> None:
-    seen = observed(tmp_path, Told())
     take_up(FIRST, Directory(str(tmp_path))).cells[NEXT] = 170
     take_up(FIRST, Directory(str(tmp_path))).cells[NEXT] = 120
-    assert seen.offsets() == 70
+    assert noted(tmp_path) == 70
 
 
-def test_a_round_of_many_ranges_is_counted_without_looking_at_the_notes_of_each(tmp_path: Path) -> None:
-    many = [OffsetRange("orders", number, 0, 10) for number in range(501)]
-    told = Told()
-    seen = Observed(told, Directory(str(tmp_path)), many)  # type: ignore[arg-type]
-    take_up(many[0], Directory(str(tmp_path))).cells[NEXT] = 5
-    assert seen.offsets() == 0
-    told.add(10)
-    assert seen.offsets() == 10
-
-
-def test_ranges_of_other_rounds_and_tasks_that_spark_ran_twice_add_nothing(tmp_path: Path) -> None:
-    told = Told()
-    seen = observed(tmp_path, told)
+def test_ranges_that_are_not_underway_add_nothing(tmp_path: Path) -> None:
     take_up(SECOND._replace(stop=60), Directory(str(tmp_path))).cells[NEXT] = 55
-    assert seen.offsets() == 0
-    told.add(2 * FIRST.size + SECOND.size)
-    assert seen.offsets() == FIRST.size + SECOND.size
+    assert noted(tmp_path) == 0
 
 
-def test_a_task_tells_of_what_it_has_handled_when_a_range_is_through() -> None:
-    told: Any = Told()
-    through = summary_batch(Summary(*FIRST, FIRST.stop, 90, 5, 0, None, "", 0.1))
-    halted = summary_batch(Summary(*SECOND, 20, 20, 0, 0, "orders-1@20: not now", "", 0.1))
-    task = FromNumbers(
-        [FIRST, SECOND], lambda ranges: ({FIRST: through, SECOND: halted}[each] for each in ranges), told
-    )
-    for _ in task(iter([pa.RecordBatch.from_pydict({"id": [0, 1]})])):
-        pass
-    assert told.value == FIRST.size + 20
+def test_a_task_tells_what_a_range_has_come_to_as_soon_as_it_has_ended() -> None:
+    told: list[Summary] = []
+
+    class Told:
+        def add(self, more: list[Summary]) -> None:
+            told.extend(more)
+
+    through = Summary(*FIRST, FIRST.stop, 90, 5, 0, None, "", 0.1)
+    halted = Summary(*SECOND, 20, 20, 0, 0, "orders-1@20: not now", "", 0.1)
+    accumulator: Any = Told()
+    task = FromRows(lambda ranges: ({FIRST: through, SECOND: halted}[each] for each in ranges), accumulator)
+    rows = pa.RecordBatch.from_pydict({"ranges": [ranges_text([FIRST]), ranges_text([SECOND])]})
+    assert list(task(iter([rows]))) == []
+    assert told == [through, halted]

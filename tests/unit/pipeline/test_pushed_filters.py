@@ -113,6 +113,37 @@ def test_the_rows_and_the_plan_are_what_sql_says(records: list[Any], given: list
     assert sorted(found) == sorted(each[:3] for each in records if wanted(each))
 
 
+OFFSETS = st.integers(0, 12)
+BOUNDS = st.one_of(
+    st.lists(
+        st.builds(
+            lambda kind, value: kind(("offset",), value), st.sampled_from([k for k in COMPARED if k is not In]), OFFSETS
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.lists(OFFSETS, max_size=3).map(lambda values: [In(("offset",), tuple(values))]),
+)
+
+
+@given(BOUNDS)
+def test_the_plan_ends_at_the_first_and_the_last_offset_that_the_filters_leave(given: list[Filter]) -> None:
+    """Rows behind that would be fetched to be thrown away, which no row of the result tells."""
+    pushed = Pushed()
+    assert list(pushed.keep(given)) == []
+    left = [offset for offset in range(2, 11) if all(COMPARED[type(e)](offset, told(e).value) for e in given)]
+    among = [each for each in given if isinstance(each, In)]
+    if among and left:
+        # Offsets beyond the log bound nothing in it.
+        values = told(among[0]).value
+        left = [max(2, min(values)), min(10, max(values))]
+    expected = [OffsetRange("a", 0, left[0], left[-1] + 1)] if left else []
+    found = pushed.ranges([OffsetRange("a", 0, 2, 11)], {})
+    if not left and among:
+        return  # Values on both sides of the log: the plan has all of it, and the rows none.
+    assert found == expected
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -1,13 +1,18 @@
-"""Cutting work into rounds and tasks."""
+"""Cutting work into ranges and tasks."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.pipeline.range_outcomes import Summary
+from kunicorn.pipeline.shares import Shares, next_size
+from kunicorn.pipeline.spark import shared_out
+from kunicorn.pipeline.state import RunState
 from kunicorn.positions import (
     OffsetRange,
     TopicPartition,
@@ -15,10 +20,10 @@ from kunicorn.positions import (
     cut,
     first_of_each,
     largest_first,
-    next_round,
     skew,
     total,
 )
+from kunicorn.settings import PipelineSettings
 
 RANGES = st.lists(st.integers(1, 5000), min_size=1, max_size=20).map(
     lambda sizes: [OffsetRange("orders", number, 7, 7 + size) for number, size in enumerate(sizes)]
@@ -62,16 +67,71 @@ def test_the_largest_range_starts_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "seconds", "limit", "size"),
+    ("last", "seconds", "size"),
     [
-        (0, 0.0, None, 4_000),  # The first one only learns the pace.
-        (4_000, 2.0, None, 60_000),
-        (4_000, 0.001, None, 200_000),  # By no more than fifty times.
-        (4_000, 2.0, 10_000, 10_000),
-        (4_000, 40_000.0, None, 4),  # A record a partition is the least.
+        (1_000, 0.5, 50_000),  # By no more than fifty times: the first one measures a start.
+        (4_000, 2.0, 60_000),
+        (4_000, 40_000.0, 3),
+        (4_000, 10**9, 1),  # A record is the least.
+        (0, 1.0, 1),
     ],
 )
-def test_the_next_round_takes_as_long_as_wanted_at_the_last_ones_pace(
-    last: int, seconds: float, limit: int | None, size: int
+def test_a_partitions_next_range_takes_as_long_as_wanted_at_its_last_ones_pace(
+    last: int, seconds: float, size: int
 ) -> None:
-    assert next_round(4, last, seconds, 30.0, limit) == size
+    assert next_size(last, seconds, 30.0) == size
+
+
+A, B = OffsetRange("a", 0, 0, 9_000), OffsetRange("b", 0, 0, 90_000)
+
+
+def shares(**settings: Any) -> Shares:
+    return Shares(PipelineSettings(range_seconds=30, **settings))
+
+
+def summary(whole: OffsetRange, seconds: float) -> Summary:
+    return Summary(*whole, whole.stop, whole.size, 0, 0, None, "", seconds)
+
+
+def test_each_partition_has_its_own_pace() -> None:
+    own = shares()
+    state = RunState((A, B))
+    first = own.of(state, 8)
+    assert first == [B._replace(stop=1_000), A._replace(stop=1_000)], "the largest first"
+    own.learn([summary(first[0], 1.0), summary(first[1], 10.0)])
+    ended = state.begin(first).end([summary(each, 1.0) for each in first], 1.0)
+    assert {each.topic: each.size for each in own.of(ended, 8)} == {"a": 3_000, "b": 30_000}
+
+
+def test_only_partitions_that_wait_are_begun_and_as_many_as_there_is_room_for() -> None:
+    state = RunState((A, B))
+    assert shares().of(state, 1) == [B._replace(stop=1_000)]
+    assert shares().of(state, 0) == []
+    assert shares().of(state.begin([B._replace(stop=1_000)]), 1) == [A._replace(stop=1_000)]
+
+
+def test_all_that_is_underway_has_the_offsets_that_the_settings_allow() -> None:
+    found = shares(max_offsets_per_trigger=110).of(RunState((A, B)), 8)
+    assert [each.size for each in found] == [100, 10]
+    assert [each.size for each in shares(max_offsets_per_trigger=1).of(RunState((A, B)), 8)] == [1, 1]
+
+
+def test_ranges_are_cut_into_the_tasks_that_the_settings_ask_for() -> None:
+    found = shares(ordering="none", min_partitions=8).of(RunState((A, B)), 8)
+    assert len(found) == 8
+    assert total(found) == 2_000
+
+
+@pytest.mark.parametrize(("cores", "at_once", "tasks"), [(2, 1, 10), (2, 4, 3), (4, 4, 4), (20, 4, 10), (2, 100, 2)])
+def test_tasks_have_several_ranges_where_there_are_more_than_cores(cores: int, at_once: int, tasks: int) -> None:
+    ranges = [OffsetRange("a", number, 0, 10 + number) for number in range(10)]
+    found = shared_out(ranges, cores, at_once)
+    assert sorted(each for task in found for each in task) == ranges
+    assert len(found) == tasks
+    assert max(map(len, found)) <= at_once
+    assert found[0][0] == ranges[-1]
+
+
+def test_pieces_of_one_partition_are_never_in_one_task() -> None:
+    pieces = cut([OffsetRange("a", 0, 0, 100)], 6)
+    assert all(len(task) == 1 for task in shared_out(pieces, 2, 4))

@@ -16,8 +16,7 @@ from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.source import KunicornReader, KunicornStreamReader, SourceOptions
 from kunicorn.pipeline.spark import spark_settings
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import FromNumbers, HandleRanges
-from kunicorn.positions import OffsetRange
+from kunicorn.pipeline.task import FromRows, HandleRanges
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG, SECRET
 
@@ -37,7 +36,7 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
     through = Accumulator(0, 0, INT_ACCUMULATOR_PARAM)
     options = SourceOptions.of({"config": str(config)})
     everything = [
-        FromNumbers([OffsetRange("orders", 0, 0, 9)], HandleRanges(file, place), through),
+        FromRows(HandleRanges(file, place), through),
         ExportRanges(file, place, Form(), {}),
         CheckExecutor(file, place, "x", True),
         KunicornReader(options, bounds_of({}, batch=True)),

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from kunicorn.kafka.stored_positions import Lost
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.task import Summary
-from kunicorn.positions import Edges, OffsetRange, TopicPartition
+from kunicorn.pipeline.range_outcomes import Summary
+from kunicorn.pipeline.state import RunState, Tile
+from kunicorn.positions import Edges, OffsetRange, TopicPartition, cut, first_of_each
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 NEW = RunState((OffsetRange(*A0, 10, 110), OffsetRange(*A1, 0, 100)))
@@ -21,8 +21,12 @@ def summary(whole: OffsetRange, until: int | None = None, halted: str | None = N
     return Summary(*whole, until or whole.stop, (until or whole.stop) - whole.start, 0, 0, halted, "f", 1.0)
 
 
+def begun_of(state: RunState, size: int, pieces: int | None = None) -> RunState:
+    return state.begin(cut(first_of_each(state.left, size), pieces))
+
+
 def test_a_round_moves_every_partition_and_the_next_goes_on_behind_it() -> None:
-    begun = NEW.begin(20)
+    begun = begun_of(NEW, 20)
     assert list(begun.underway) == [OffsetRange(*A0, 10, 20), OffsetRange(*A1, 0, 10)]
     state = begun.end([summary(each) for each in begun.underway], 3.0)
     assert (state.done, state.rounds, state.counts.records, state.underway) == (20, 1, 20, ())
@@ -31,20 +35,45 @@ def test_a_round_moves_every_partition_and_the_next_goes_on_behind_it() -> None:
 
 
 def test_a_round_that_was_cut_off_is_begun_again_under_the_same_ranges() -> None:
-    begun = replace(NEW.begin(20), topics={"a": "id"})
+    begun = replace(begun_of(NEW, 20), topics={"a": "id"})
     again = RunState.from_json(json.loads(json.dumps(begun.as_json())))
     assert again == begun
-    assert again.begin(1_000).underway == begun.underway
+    assert again.waiting == [], "nothing else of these is begun beside them"
 
 
-def test_a_round_that_was_cut_off_is_begun_again_in_the_same_tasks_whatever_the_setting_is_then() -> None:
-    begun = NEW.begin(20, 4)
+def test_a_run_that_was_begun_before_there_were_tiles_goes_on() -> None:
+    begun = begun_of(NEW, 20)
+    told = {name: value for name, value in begun.as_json().items() if name != "tiles"}
+    assert RunState.from_json({**told, "last_busy": 1.0}) == begun
+
+
+def test_a_partition_moves_by_itself_once_all_its_pieces_have_ended() -> None:
+    begun = begun_of(NEW, 20, 4)
     assert len(begun.underway) == 4
-    assert RunState.from_json(json.loads(json.dumps(begun.as_json()))).begin(20, 6).underway == begun.underway
+    first, second, *others = begun.underway
+    assert begun.whole([summary(first)]) == ([], [summary(first)])
+    whole, rest = begun.whole([summary(each) for each in (first, second, others[0])])
+    assert ([each.range for each in whole], [each.range for each in rest]) == ([first, second], [others[0]])
+    state = begun.end(whole, 1.0)
+    assert (state.positions, list(state.underway)) == ({A0: 20}, others)
+    assert state.waiting == [OffsetRange(*A0, 20, 110)]
+
+
+def test_what_is_handled_without_a_failure_is_a_row_for_all_of_it_until_a_file_has_it() -> None:
+    state = NEW
+    for _ in range(3):
+        begun = begun_of(state, 20)
+        plain = [replace(summary(each), file="") for each in begun.underway]
+        state = begun.end(plain, 1.0)
+    assert state.tiles == (Tile(*A0, 10, 40, 30), Tile(*A1, 0, 30, 30))
+    assert RunState.from_json(json.loads(json.dumps(state.as_json()))) == state
+    begun = begun_of(state.written(), 20)
+    state = begun.end([summary(begun.underway[0]), replace(summary(begun.underway[1]), file="")], 1.0)
+    assert state.tiles == (Tile(*A1, 30, 40, 10),), "the other one has a file of its own"
 
 
 def test_a_partition_that_halts_stays_and_the_others_finish() -> None:
-    begun = NEW.begin(1_000)
+    begun = begun_of(NEW, 1_000)
     state = begun.end([summary(begun.underway[0], 15, "why"), summary(begun.underway[1])], 1.0)
     assert (state.left, state.finished, state.halted) == ([], False, {A0: "why"})
     assert state.released().left == [OffsetRange(*A0, 15, 110)]
@@ -52,7 +81,7 @@ def test_a_partition_that_halts_stays_and_the_others_finish() -> None:
 
 
 def test_pieces_behind_one_that_halts_do_not_count() -> None:
-    begun = NEW.begin(1_000)
+    begun = begun_of(NEW, 1_000)
     pieces = [OffsetRange(*A0, 10, 60), OffsetRange(*A0, 60, 110)]
     counting = begun.counting([summary(pieces[1]), summary(pieces[0], 30, "why")])
     assert [each.range for each in counting] == [pieces[0]]
@@ -65,7 +94,7 @@ WHOLE = {A0: Edges(0, 200), A1: Edges(0, 200)}
 
 
 def test_a_run_whose_records_are_all_there_goes_on_as_it_is() -> None:
-    begun = NEW.begin(20)
+    begun = begun_of(NEW, 20)
     assert begun.in_logs(WHOLE, ()) == (begun, [], [])
 
 
@@ -81,7 +110,7 @@ def test_a_run_goes_on_behind_what_retention_has_deleted() -> None:
 
 def test_a_round_underway_keeps_its_ranges_where_retention_has_deleted_their_beginning() -> None:
     """Under another name its files would stand beside those of the try before."""
-    begun = NEW.begin(20)
+    begun = begun_of(NEW, 20)
     state, lost, dropped = begun.in_logs({**WHOLE, A0: Edges(15, 200)}, ())
     assert (state.underway, len(lost), dropped) == (begun.underway, 1, [])
 
@@ -96,7 +125,7 @@ def test_a_round_underway_keeps_its_ranges_where_retention_has_deleted_their_beg
 def test_a_run_leaves_out_what_was_truncated_or_deleted_and_begins_that_round_anew(
     logs: Mapping[TopicPartition, Edges], anew: Collection[str], why: Lost
 ) -> None:
-    begun = NEW.begin(20)
+    begun = begun_of(NEW, 20)
     state, lost, dropped = begun.in_logs(logs, anew)
     assert ([each.why for each in lost], dropped) == ([why], [begun.underway[0]])
     assert list(state.underway) == [begun.underway[1]]
@@ -105,6 +134,6 @@ def test_a_run_leaves_out_what_was_truncated_or_deleted_and_begins_that_round_an
 
 
 def test_a_run_takes_no_record_of_a_topic_that_was_created_anew() -> None:
-    begun = NEW.begin(20)
+    begun = begun_of(NEW, 20)
     state, lost, dropped = begun.in_logs(WHOLE, {"a"})
     assert (state.left, state.finished, len(lost), dropped) == ([], True, 2, list(begun.underway))

@@ -134,6 +134,9 @@ def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> 
         runs.read("two")
     with pytest.raises(ConfigError, match=r"'\.\./x' is no id of a run"):
         runs.read("../x")
-    (tmp_path / "one" / "manifest-00000002.json").write_text("{}")
-    with pytest.raises(ConfigError, match="is no manifest of this version"):
+    (tmp_path / "one" / "manifest-00000002.json").write_text('{"kunicorn": "0.1.7"}')
+    finish = (
+        r"no manifest of kunicorn .*: finish it with kunicorn 0\.1\.7 that wrote it, or begin anew under another name"
+    )
+    with pytest.raises(ConfigError, match=finish):
         runs.read("one")

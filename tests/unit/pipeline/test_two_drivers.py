@@ -10,26 +10,28 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.pipeline import backfill, export, rounds
+from kunicorn.handler.dead_letters import Cause
+from kunicorn.handler.retry import End
+from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
-from kunicorn.pipeline.outcomes import Tiling, table
+from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
-from kunicorn.pipeline.rounds import Stop
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
-from kunicorn.pipeline.task import Summary, rows_file
+from kunicorn.pipeline.task import HandleRanges
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,
@@ -111,6 +113,8 @@ class World:
         self.ends = {tp: self.rng.randrange(1, 40) for tp in PARTITIONS}
         self.orphans: list[Callable[[], object]] = []
         """What executors of killed drivers have in hand."""
+        self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
+        """What each driver has underway."""
 
     def play(self, run: Callable[[Settings], Any], drivers: int) -> list[Driver]:
         """Drivers beside one another, some of them killed; the last one alone, to its end."""
@@ -185,7 +189,31 @@ class World:
     def tasks(self) -> Tasks:
         return Tasks()
 
-    def run(self, ranges: Sequence[OffsetRange], task: ExportRanges, hands: Directory) -> list[Summary]:
+    def room(self, at_once: int) -> int:
+        return 8
+
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+        """What executors do; a driver that is killed leaves it behind."""
+        do = self._written(task) if isinstance(task, ExportRanges) else self._handled(task)
+        driver: Driver | None = getattr(_of_thread, "driver", None)
+        self._jobs.setdefault(id(driver), []).extend((do, whole) for whole in ranges)
+
+    def ended(self, seconds: float) -> list[Summary]:
+        """Some of what this driver has underway, in any order."""
+        left = self._jobs[id(getattr(_of_thread, "driver", None))]
+        found: list[Summary] = []
+        try:
+            for _ in range(self.rng.randrange(1, len(left) + 1)):
+                at = self.rng.randrange(len(left))
+                do, whole = left[at]
+                found.append(do(whole))
+                del left[at]
+        except Killed:
+            self.orphans += [lambda do=do, whole=whole: do(whole) for do, whole in left]  # type: ignore[misc]
+            raise
+        return found
+
+    def _written(self, task: ExportRanges) -> Callable[[OffsetRange], Summary]:
         """The ranges of an export."""
 
         def written(whole: OffsetRange) -> Summary:
@@ -197,31 +225,30 @@ class World:
             files = task._write(whole, iter([messages]), columns)
             return Summary(*whole, whole.stop, whole.size, 0, 0, None, str(files), 1.0)
 
-        return self._each(ranges, written)
+        return written
 
-    def handle(self, ranges: Sequence[OffsetRange], outcomes: Directory, window: object) -> list[Summary]:
-        """The ranges of a backfill."""
+    def _handled(self, task: HandleRanges) -> Callable[[OffsetRange], Summary]:
+        """The ranges of a backfill: some have failures, at one try and not at another."""
 
         def handled(whole: OffsetRange) -> Summary:
-            tiling = Tiling(whole)
-            tiling.handled(whole.size)
-            with outcomes.writing(rows_file(whole)) as file:
-                pq.write_table(pa.Table.from_batches([table(list(tiling.rest()))]), file)
-            return Summary(*whole, whole.stop, whole.size, 0, 0, None, rows_file(whole), 1.0)
+            failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < 0.1}
+            with task._outcomes(whole) as outcomes:
+                for row in _rows(whole, failing):
+                    outcomes.add(row)
+                return outcomes.end()
 
-        return self._each(ranges, handled)
+        return handled
 
-    def _each(self, ranges: Sequence[OffsetRange], do: Callable[[OffsetRange], Summary]) -> list[Summary]:
-        left = self.rng.sample(list(ranges), len(ranges))
-        found: list[Summary] = []
-        try:
-            while left:
-                found.append(do(left[0]))
-                del left[0]
-        except Killed:
-            self.orphans += [lambda whole=whole: do(whole) for whole in left]  # type: ignore[misc]
-            raise
-        return found
+
+def _rows(whole: OffsetRange, failing: Collection[int]) -> Iterator[Row]:
+    tiling = Tiling(whole)
+    for at in range(whole.start, whole.stop):
+        if at in failing:
+            message = Message(topic=whole.topic, partition=whole.partition, offset=at, value=b"v")
+            yield from tiling.failed(message, End.SKIP, Cause("ValueError", "no", "", 1), 0)
+        else:
+            tiling.handled(1)
+    yield from tiling.rest()
 
 
 @pytest.fixture
@@ -239,13 +266,14 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
         def never_stopping() -> Iterator[Stop]:
             yield Stop()
 
-        for module in (export, backfill, rounds):
+        for module in (export, backfill, range_job):
             monkeypatch.setattr(module, "cluster_session", session)
-        monkeypatch.setattr(rounds, "stopping", never_stopping)
-        monkeypatch.setattr(rounds, "open_session", lambda *_: world)
-        monkeypatch.setattr(rounds, "Job", lambda *_: world)
+        monkeypatch.setattr(range_job, "stopping", never_stopping)
+        monkeypatch.setattr(range_job, "open_session", lambda *_: world)
+        monkeypatch.setattr(range_job, "Job", lambda *_: world)
         monkeypatch.setattr(backfill, "check_installed", lambda: None)
         monkeypatch.setattr(backfill, "check_handlers", lambda settings: None)
+        monkeypatch.setattr(backfill, "at_once", lambda settings: 1)
         return world
 
     for name in ("read", "create", "delete", "names"):
@@ -314,16 +342,17 @@ def test_a_backfills_outcomes_tile_its_ranges_whichever_drivers_are_killed(
     runs = Runs(world._settings(None).pipeline.directory)
     ranges = [OffsetRange(*tp, 0, end) for tp, end in world.ends.items()]
     runs.start("backfill", "x:y", backfill.Request().text, RunState(ranges, topics={TOPIC: "id"}), "shared")
-    file: Any = SimpleNamespace(path="config.toml")
+    file: Any = SimpleNamespace(path="config.toml", settings=lambda: world._settings(None))
     check_ends(world.play(lambda settings: backfill.resume(settings, file, "shared", "local", said), 6))
     for orphan in world.orphans:
         orphan()
     rows = Counter(
         (row["partition"], at)
-        for path in (world.directory / "runs" / "shared" / "outcomes").glob("*/*/[!_]*.parquet")
+        for path in (world.directory / "runs" / "shared" / "outcomes").glob("**/[!_]*.parquet")
         for row in pq.ParquetFile(path).read().to_pylist()
         for at in range(row["offset"], row["until"])
     )
     assert rows == Counter((each.partition, at) for each in ranges for at in range(each.stop))
     run = Runs(str(world.directory / "runs")).read("shared")
-    assert (run.finished, run.state.counts.records) == (True, sum(each.size for each in ranges))
+    counts = run.state.counts
+    assert (run.finished, counts.records + counts.skipped) == (True, sum(each.size for each in ranges))

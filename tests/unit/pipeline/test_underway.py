@@ -1,4 +1,4 @@
-"""A round is watched while Spark works on it."""
+"""A job is watched while Spark works on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kunicorn.pipeline.state import RunState
 from kunicorn.positions import OffsetRange
 
 
-def test_tasks_are_shown_while_the_round_runs_and_none_behind_it() -> None:
+def test_tasks_are_shown_while_they_run_and_none_behind_it() -> None:
     seen, twice = list[Tasks](), threading.Event()
 
     def show(tasks: Tasks) -> None:
@@ -25,7 +25,7 @@ def test_tasks_are_shown_while_the_round_runs_and_none_behind_it() -> None:
     assert seen[-1] == Tasks()
 
 
-def test_a_spark_that_does_not_answer_any_more_ends_the_watch_and_not_the_round() -> None:
+def test_a_spark_that_does_not_answer_any_more_ends_the_watch_and_not_the_job() -> None:
     asked = threading.Event()
 
     def ask() -> Tasks:
@@ -38,10 +38,10 @@ def test_a_spark_that_does_not_answer_any_more_ends_the_watch_and_not_the_round(
     assert seen == [Tasks()]
 
 
-def test_a_long_round_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_range_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kunicorn.pipeline.report._SELDOM", 0.0)
     said: list[str] = []
     bar = Bar(RunState([OffsetRange("orders", 0, 0, 9)]), said.append)
     bar.underway(Tasks())
     bar.underway(Tasks(8, done=3, failed=1, offsets=4))
-    assert said == ["round 1 underway: 4 offsets, 3 of 8 tasks done, 1 failed tries"]
+    assert said == ["underway: 4 offsets, 3 of 8 tasks done, 1 failed tries"]

@@ -29,7 +29,7 @@ def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
         ('spark = {"spark.master" = "x"}', "use --master"),
         ('spark = {"executor.memory" = "2g"}', "'executor.memory' is no setting of Spark"),
         ('spark = {"spark.ui.port" = 4040}', "'spark.ui.port' is int; write a text"),
-        ("round_seconds = 0", "pipeline.round_seconds = 0"),
+        ("range_seconds = 0", "pipeline.range_seconds = 0"),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_the_remedy(tmp_path: Path, pipeline: str, why: str) -> None:

@@ -1,0 +1,98 @@
+"""Dead letters of a job: sent by the tasks themselves, in the live service's form, so that `kunicorn dlq` reads them.
+
+1. A range ends only once its letters are acknowledged: what the driver counts has none on its way.
+2. Tasks that Spark tries again, and ranges that a run begins again after it was killed, send theirs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from kunicorn.clients.access import Access
+from kunicorn.clients.post import Post
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
+from kunicorn.handler.letter_styles import OWN
+from kunicorn.librdkafka.errors import fault_of
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.outcomes import Row
+
+_LOOK_SECONDS = 1.0
+
+
+class LettersRefused(ServiceError):
+    """The dead-letter topic does not take a letter; its range does not count."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+def letter_in(row: Row, group: str, headers: str = OWN) -> Letter:
+    """Dead letter of a row of outcomes. `headers`: whose it has beside ours."""
+    cause = Cause(row["error_type"], row["error_message"], row["error_stack"], row["attempts"])
+    own = [(pair["key"], pair["value"]) for pair in row["headers"] or ()]
+    record = SourceRecord(
+        row["topic"], row["partition"], row["offset"], row["timestamp"], row["key"], row["value"], own
+    )
+    return letter_of(record, group, cause, row["time"] or 0, headers)
+
+
+class Letters:
+    """Dead letters of one range on their way to the topic; the first that is refused ends it. Blocks as long as the
+    topic does not answer, up to `dead_letters.delivery_timeout_ms` each."""
+
+    def __init__(self, post: Post, topic: str, letter: Callable[[Row], Letter]) -> None:
+        self._post = post
+        self._topic = topic
+        self._letter = letter
+        self._error: KafkaError | None = None
+
+    def add(self, row: Row) -> None:
+        """Send the letter of that row. Raises `LettersRefused`."""
+        self._send(self._letter(row))
+
+    def flush(self) -> None:
+        """Wait until all are acknowledged. Raises `LettersRefused`."""
+        while self._post.flush(_LOOK_SECONDS):
+            self._check()
+        self._check()
+
+    def _send(self, letter: Letter) -> None:
+        self._post.send(
+            self._topic, letter.key, letter.value, letter.headers, self._answered, timestamp=letter.timestamp
+        )
+        self._check()
+
+    def _answered(self, error: KafkaError | None) -> None:
+        self._error = self._error or error
+
+    def _check(self) -> None:
+        if (error := self._error) is not None:
+            remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
+            raise LettersRefused(
+                f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume "
+                f"the run. The range does not count, and its records are handled again"
+            )
+
+
+def letters_of(file: SettingsFile) -> Letters | None:
+    """For the letters of a range; None: they stay in the outcomes. Caller: a task that has one.
+
+    Raises `ConfigError` where no topic is set for them.
+    """
+    settings = file.settings()
+    if settings.pipeline.dead_letters == "outcomes":
+        return None
+    topic, group, headers = settings.dead_letter_topic, settings.group.id, settings.dead_letters.headers
+    if topic is None:
+        raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
+    return Letters(_post(file, topic), topic, lambda row: letter_in(row, group, headers))
+
+
+@lru_cache(maxsize=8)
+def _post(file: SettingsFile, topic: str) -> Any:
+    """This process's producer: kept over tasks, as each would connect anew."""
+    return Post(Access(file.settings()).letters(topic))

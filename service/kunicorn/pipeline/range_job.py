@@ -1,0 +1,203 @@
+"""The loop of every job over ranges, in the driver: begin ranges, count those that have ended, and so on.
+
+1. Partitions move by themselves: when a range has ended, its partition's next one is begun, whatever the others do. As
+   many are underway as keep the executors busy, and no more: what is killed repeats what was underway.
+2. A range counts once its task has ended; its dead letters are acknowledged then. What has ended meanwhile is counted
+   together: the job's own step makes it count (write a manifest, commit offsets), and only then more is begun.
+3. A job that goes in rounds (`together`), each of which counts as a whole, waits for all that is underway.
+4. SIGINT and SIGTERM: the first ends a job when what is underway has ended, the second at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Protocol
+
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
+from kunicorn.errors import ExitCode, ServiceError
+from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.plan import check_same_topics
+from kunicorn.pipeline.range_outcomes import Summary
+from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
+from kunicorn.pipeline.spark import Job, open_session
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task import Task
+from kunicorn.positions import OffsetRange, total
+from kunicorn.settings import Settings
+
+_PAUSE_SECONDS = 1.0
+"""Between two counts: so many ranges as end meanwhile share a manifest, and a commit."""
+_MOST_OF_THE_TIME = 4
+"""Where a count itself takes long, as with thousands of partitions, so many times as long passes to the next one."""
+_FILE_SECONDS = 60.0
+"""Between two files of the outcome table that the driver writes."""
+
+
+def check_topics(settings: Settings, state: RunState) -> None:
+    """Raise `ConfigError` if one of the topics was created anew since the run began. Asks the cluster. Blocks."""
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        check_same_topics(state.topics, session.topic_ids(state.topics))
+
+
+class StoppedAtOnce(ServiceError):
+    """Second signal: what is underway does not count."""
+
+    exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+class Stop:
+    """Request to stop, by a signal."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Handler of the signals."""
+        if self.asked:
+            raise StoppedAtOnce("stopped at once: what is underway does not count, its records are handled again")
+        self.asked = True
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Take signals as requests to stop while the block runs. Caller: the driver's main thread."""
+    stop = Stop()
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Next(Protocol):
+    """Decides which ranges are begun; see `kunicorn.pipeline.shares`."""
+
+    def of(self, state: RunState, room: int) -> list[OffsetRange]: ...
+    def learn(self, summaries: Iterable[Summary]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeJob:
+    """A job over ranges: what differs from job to job. The hooks block, and raise to end the job."""
+
+    name: str
+    """"backfill", "catch-up" or "export"."""
+    settings: Settings
+    file: SettingsFile
+    directory: Directory
+    """Where its tasks write: every executor has to reach it."""
+    handler: bool = True
+    """Whether executors need the handler."""
+    task: Callable[[bool], Task]
+    """The task that handles ranges; for those that may have been begun before, with True."""
+    next: Next
+    ready: Callable[[], None] = lambda: None
+    """Called once before anything is begun, when the executors are found to be able to work."""
+    begun: Callable[[RunState], None]
+    """Saves what has to be known after a crash, before ranges are begun."""
+    ended: Callable[[RunState, Sequence[Summary]], None]
+    """Makes ranges count that have ended, and whose topics are still the same."""
+    written: Callable[[RunState], None] = lambda _: None
+    """Writes the state's tiles into the outcome table."""
+    discard: Callable[[Summary], None] = lambda _: None
+    """Deletes what a range has left that does not count."""
+    together: bool = False
+    """Whether all that is underway counts at once."""
+    at_once: int = 1
+    """Ranges that a task handles side by side."""
+
+    def __call__(self, state: RunState, master: str, run: str, say: Say) -> RunState:
+        """Start Spark as `run`, and go on until nothing is left or a signal stops it; the final state.
+
+        Blocks. Raises a `ServiceError` where the job ends early.
+        """
+        spark = open_session(self.settings, master, run)
+        try:
+            job = Job(spark, self.file)
+            job.check_executors(self.directory, handler=self.handler)
+            self.ready()
+            with stopping() as stop, Exposed(self.settings.http, self.name, say) as exposed, Bar(state, say) as bar:
+                return _Loop(self, job, stop, exposed, bar)(state)
+        finally:
+            spark.stop()
+
+
+class _Loop:
+    """One run of a `RangeJob`. Caller: the driver's main thread."""
+
+    def __init__(self, job: RangeJob, spark: Job, stop: Stop, exposed: Exposed, bar: Bar) -> None:
+        self._job, self._spark, self._stop = job, spark, stop
+        self._exposed, self._bar = exposed, bar
+        self._ended: list[Summary] = []
+        """Of partitions of which more is underway."""
+        self._counted_at = self._written_at = time.monotonic()
+        self._pause = 0.0
+
+    def __call__(self, state: RunState) -> RunState:
+        self._exposed.moved(state.counts, state.rounds, total(state.left))
+        with watched(self._spark.tasks, self._show):
+            if state.underway:
+                self._start(state, state.underway, again=True)
+            while True:
+                state = self._begin_more(state)
+                if not state.underway:
+                    return self._write(state)
+                self._ended += self._spark.ended(max(_PAUSE_SECONDS, self._pause))
+                state = self._count(state)
+
+    def _start(self, state: RunState, ranges: Sequence[OffsetRange], *, again: bool) -> None:
+        """Save the state, then begin the ranges."""
+        self._job.begun(state)
+        self._spark.submit(ranges, self._job.task(again), self._job.directory, at_once=self._job.at_once)
+
+    def _begin_more(self, state: RunState) -> RunState:
+        if self._stop.asked:
+            return state
+        room = self._spark.room(self._job.at_once) - len({each.tp for each in state.underway})
+        if not (more := self._job.next.of(state, room)):
+            return state
+        state = state.begin(more)
+        self._start(state, more, again=False)
+        return state
+
+    def _count(self, state: RunState) -> RunState:
+        """The state with what has ended counted, if it may be."""
+        whole, rest = state.whole(self._ended)
+        if not whole or (self._job.together and len(whole) < len(state.underway)):
+            return state
+        began = time.monotonic()
+        self._ended = rest
+        counting = state.counting(whole)
+        # Their ranges are cut anew: what is written of them now would stand beside it.
+        for each in whole:
+            if each not in counting and each.file:
+                self._job.discard(each)
+        state = state.end(counting, began - self._counted_at)
+        self._counted_at = began
+        check_topics(self._job.settings, state)
+        self._job.ended(state, counting)
+        self._job.next.learn(counting)
+        self._exposed.moved(state.counts, state.rounds, total(state.left))
+        self._bar.moved(state)
+        if time.monotonic() - self._written_at >= _FILE_SECONDS:
+            state = self._write(state)
+        self._pause = _MOST_OF_THE_TIME * (time.monotonic() - began)
+        return state
+
+    def _write(self, state: RunState) -> RunState:
+        self._written_at = time.monotonic()
+        if not state.tiles:
+            return state
+        self._job.written(state)
+        return state.written()
+
+    def _show(self, tasks: Tasks) -> None:
+        self._exposed.underway(tasks)
+        self._bar.underway(tasks)

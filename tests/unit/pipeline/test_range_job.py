@@ -1,0 +1,195 @@
+"""The machine of every job over ranges: what it calls, in which order, and what ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.pipeline import range_job
+from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
+from kunicorn.pipeline.range_outcomes import Summary
+from kunicorn.pipeline.report import Tasks
+from kunicorn.pipeline.shares import Shares
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.settings import (
+    GroupSettings,
+    HandlerSettings,
+    HttpSettings,
+    KafkaSettings,
+    PipelineSettings,
+    Settings,
+)
+
+NEW = RunState((OffsetRange("orders", 0, 0, 20),), topics={"orders": "id"})
+
+
+class Scene:
+    """A job with Spark and the cluster left out; what is called is noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.called: list[str] = []
+        self.at: dict[str, Callable[[], None]] = {}
+        """What happens at a call."""
+        self.slow: set[int] = set()
+        """Partitions whose ranges end when nothing else is underway."""
+        self.halting: dict[OffsetRange, int] = {}
+        self.together = False
+        self.pieces: int | None = None
+        self._underway: list[OffsetRange] = []
+        monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
+        monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
+        monkeypatch.setattr(range_job, "check_topics", lambda settings, state: self._note("topics"))
+        self._directory = Directory(str(directory))
+
+    def _note(self, name: str) -> None:
+        self.called.append(name)
+        self.at.get(name, lambda: None)()
+
+    def check_executors(self, directory: Directory, *, handler: bool) -> None:
+        self._note("executors")
+
+    def stop(self) -> None:
+        self._note("spark stops")
+
+    def tasks(self) -> Tasks:
+        return Tasks()
+
+    def room(self, at_once: int) -> int:
+        return 8
+
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+        self._note(f"submit {', '.join(f'{each.partition}@{each.start}-{each.stop}' for each in ranges)}")
+        self._underway += ranges
+
+    def ended(self, seconds: float) -> list[Summary]:
+        self._note("ended")
+        quick = [each for each in self._underway if each.partition not in self.slow] or self._underway
+        self._underway = [each for each in self._underway if each not in quick]
+        return [self._summary(each) for each in quick]
+
+    def _summary(self, each: OffsetRange) -> Summary:
+        until = self.halting.get(each, each.stop)
+        why = None if until == each.stop else "no"
+        return Summary(*each, until, until - each.start, 0, 0, why, "f" if why else "", 1.0)
+
+    def start(self, state: RunState = NEW) -> RunState:
+        file: Any = None
+        settings = Settings(
+            kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
+            group=GroupSettings(id="shop", topics=("orders",)),
+            handler=HandlerSettings(entrypoint="x:y"),
+            http=HttpSettings(enabled=False),
+            pipeline=PipelineSettings(
+                max_offsets_per_trigger=10, ordering="none" if self.pieces else "partition", min_partitions=self.pieces
+            ),
+        )
+        job = RangeJob(
+            name="backfill",
+            settings=settings,
+            file=file,
+            directory=self._directory,
+            task=lambda again: self._note("again") if again else None,  # type: ignore[arg-type, return-value]
+            next=Shares(settings.pipeline),
+            ready=lambda: self._note("ready"),
+            begun=lambda state: self._note(f"begun {len(state.underway)}"),
+            ended=lambda state, summaries: self._note(f"counted {state.done}"),
+            written=lambda state: self._note(f"written {sum(each.records for each in state.tiles)}"),
+            discard=lambda summary: self._note(f"discarded {summary.start}"),
+            together=self.together,
+        )
+        return job(state, "local[1]", "run", lambda line: None)
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
+    return Scene(monkeypatch, tmp_path)
+
+
+def round_of(ranges: str, counted: int) -> list[str]:
+    return ["begun 1", f"submit {ranges}", "ended", "topics", f"counted {counted}"]
+
+
+def test_range_after_range_is_begun_and_counted_until_nothing_is_left(scene: Scene) -> None:
+    state = scene.start()
+    first, second = round_of("0@0-10", 10), round_of("0@10-20", 20)
+    assert scene.called == ["executors", "ready", *first, *second, "written 20", "spark stops"]
+    assert (state.finished, state.rounds, state.positions) == (True, 2, {TopicPartition("orders", 0): 20})
+
+
+THREE = RunState(tuple(OffsetRange("orders", number, 0, 10) for number in range(3)), topics={"orders": "id"})
+
+
+def test_a_slow_range_holds_up_its_own_partition_alone(scene: Scene) -> None:
+    scene.slow = {1}
+    state = scene.start(THREE)
+    assert state.finished
+    begun = [each.removeprefix("submit ") for each in scene.called if each.startswith("submit")]
+    assert begun[0] == "0@0-3, 1@0-3, 2@0-3"
+    others = [each for each in begun[1:] if "1@" not in each]
+    assert others, "the others go on"
+    behind = next(at for at, each in enumerate(begun) if "1@3" in each)
+    assert begun[1:behind] == others, "and are through before its next range is begun"
+    assert "0@" not in "".join(begun[behind:])
+
+
+def test_what_is_committed_as_a_whole_waits_for_all_of_it(scene: Scene) -> None:
+    scene.slow, scene.together = {1}, True
+    scene.start(THREE)
+    counted = [each for each in scene.called if each.startswith("counted")]
+    assert counted[0] == "counted 9"
+
+
+def test_ranges_that_a_crash_has_cut_off_come_first_under_their_names(scene: Scene) -> None:
+    state = scene.start(NEW.begin([OffsetRange("orders", 0, 0, 15)]))
+    assert scene.called[2:6] == ["begun 1", "again", "submit 0@0-15", "ended"]
+    assert (state.rounds, scene.called.count("again")) == (2, 1)
+    assert "counted 15" in scene.called
+
+
+def test_of_a_partition_that_was_cut_nothing_counts_before_all_pieces_have_ended(scene: Scene) -> None:
+    scene.pieces = 2
+    cut = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 0, 5, 10)]
+    scene.halting = {cut[0]: 2}
+    state = scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert (state.positions, state.counts.records, state.underway) == ({TopicPartition("orders", 0): 2}, 2, ())
+    assert "discarded 5" not in scene.called, "it has no file"
+
+
+@pytest.mark.parametrize("where", ["executors", "ready", "begun 1", "submit 0@0-10", "ended", "topics", "counted 10"])
+def test_a_failure_anywhere_ends_the_job_and_its_spark_and_nothing_behind_it_is_called(
+    scene: Scene, where: str
+) -> None:
+    def fail() -> None:
+        raise ConfigError("no")
+
+    scene.at[where] = fail
+    with pytest.raises(ConfigError, match="no"):
+        scene.start()
+    assert scene.called[-2:] == [where, "spark stops"]
+
+
+def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(scene: Scene) -> None:
+    scene.at["submit 0@0-10"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    state = scene.start()
+    assert (state.done, state.finished) == (10, False)
+    assert scene.called[-3:] == ["counted 10", "written 10", "spark stops"]
+    scene.at["topics"] = scene.at["submit 0@0-10"]
+    with pytest.raises(ServiceError, match="what is underway does not count") as stopped:
+        scene.start()
+    assert isinstance(stopped.value, StoppedAtOnce)
+    assert scene.called[-2:] == ["topics", "spark stops"]
+
+
+def test_the_tables_file_is_written_once_a_minute_and_at_the_end(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_job, "_FILE_SECONDS", 0.0)
+    scene.start()
+    assert [each for each in scene.called if each.startswith("written")] == ["written 10", "written 10"]

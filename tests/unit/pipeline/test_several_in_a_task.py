@@ -1,0 +1,301 @@
+"""Ranges of a task with several records in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.load import handler_of
+from kunicorn.handler.outcome import Halt, Skip, Wait
+from kunicorn.handler.record import Record
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
+from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Hand, Suspects
+from kunicorn.pipeline.outcomes import Row, table
+from kunicorn.positions import OffsetRange
+
+POLICIES = Policies(RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))
+SECONDS = 60.0
+
+
+def record(offset: int, key: bytes | None = b"k", partition: int = 0) -> Message:
+    return Message(topic="orders", partition=partition, offset=offset, value=b"v", key=key)
+
+
+class Task:
+    """One task with a handler, and what its ranges have come to."""
+
+    def __init__(
+        self,
+        handle: Callable[[Record], Any],
+        *ranges: OffsetRange,
+        ordering: str = "partition",
+        concurrency: int = 4,
+        timeout_ms: int | None = None,
+        hands: Sequence[Hand] = (),
+    ) -> None:
+        handler = handler_of("x:y", handle)
+        config = HandlerConfig("x:y", "record", {}, 1, 2, 1, 1, ordering=ordering, concurrency=concurrency)
+        self.calls = SeveralCalls(executor_for(handler, config), slots_of(handler, config))
+        self.task = ConcurrentRanges(self.calls, POLICIES, timeout_ms)
+        self.rows: dict[int, list[Row]] = {each.partition: [] for each in ranges}
+        self.parts = [
+            Part(each, self.rows[each.partition].append, memoryview(bytearray(64)).cast("q"), Suspects(hands))
+            for each in ranges
+        ]
+
+    def run(self, *fetched: list[Message]) -> dict[int, list[tuple[int, int, int, str]]]:
+        """Offset, end, records and status of each row, by partition."""
+        try:
+            self.task.handle(self.parts, iter(fetched))
+        finally:
+            self.calls.close()
+        assert all(part.cells[STATE] == IDLE for part in self.parts)
+        for rows in self.rows.values():
+            assert table(rows).num_rows == len(rows)
+        return {
+            number: [(row["offset"], row["until"], row["records"], row["status"]) for row in rows]
+            for number, rows in self.rows.items()
+        }
+
+
+def whole(partition: int = 0, stop: int = 10) -> OffsetRange:
+    return OffsetRange("orders", partition, 0, stop)
+
+
+def meeting(parties: int) -> Callable[[Record], None]:
+    """A handler of which so many calls have to be underway at once."""
+    barrier = threading.Barrier(parties)
+
+    def handle(record: Record) -> None:
+        barrier.wait(SECONDS)
+
+    return handle
+
+
+def test_several_records_without_an_order_are_in_hand_at_once() -> None:
+    fetched = [record(offset) for offset in range(8)]
+    assert Task(meeting(4), whole(), ordering="none").run(fetched) == {0: [(0, 10, 8, "done")]}
+
+
+def test_several_partitions_of_a_task_are_handled_side_by_side_each_in_its_order() -> None:
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    meet = meeting(2)
+
+    def handle(record: Record) -> None:
+        meet(record)
+        seen[record.partition].append(record.offset)
+
+    fetched = [record(offset, partition=number) for offset in range(5) for number in (0, 1)]
+    rows = Task(handle, whole(0), whole(1), concurrency=2).run(fetched)
+    assert rows == {0: [(0, 10, 5, "done")], 1: [(0, 10, 5, "done")]}
+    assert seen == {0: [*range(5)], 1: [*range(5)]}
+
+
+def test_records_of_a_key_keep_their_order_and_those_of_others_do_not_wait_for_them() -> None:
+    others = threading.Event()
+    seen: list[int] = []
+
+    def handle(record: Record) -> None:
+        if record.key == b"slow":
+            assert others.wait(SECONDS)
+        seen.append(record.offset)
+        if len(seen) == 3:
+            others.set()
+
+    keys = [b"slow", b"a", b"slow", b"b", b"c"]
+    fetched = [record(offset, key) for offset, key in enumerate(keys)]
+    assert Task(handle, whole(), ordering="key").run(fetched) == {0: [(0, 10, 5, "done")]}
+    assert seen.index(0) < seen.index(2)
+
+
+def test_coroutines_run_in_one_loop() -> None:
+    underway, most = 0, 0
+
+    async def handle(record: Record) -> Any:
+        nonlocal underway, most
+        underway, most = underway + 1, max(most, underway + 1)
+        await asyncio.sleep(0.001)
+        underway -= 1
+        return Skip("x") if record.offset == 3 else None
+
+    fetched = [record(offset) for offset in range(6)]
+    rows = Task(handle, whole(), ordering="none", concurrency=3).run(fetched)
+    assert rows == {0: [(0, 3, 3, "done"), (3, 4, 1, "skip"), (4, 10, 2, "done")]}
+    assert most == 3
+
+
+def test_a_record_that_waits_for_another_try_holds_up_its_lane_alone() -> None:
+    tried: list[int] = []
+    behind = threading.Event()
+
+    def handle(record: Record) -> None:
+        tried.append(record.offset)
+        if record.offset == 0 and tried.count(0) == 1:
+            raise ConnectionError
+        if record.offset == 0:
+            assert behind.wait(SECONDS)
+        if record.offset == 5:
+            behind.set()
+
+    fetched = [record(offset) for offset in range(6)]
+    assert Task(handle, whole(), ordering="none", concurrency=2).run(fetched) == {0: [(0, 10, 6, "done")]}
+    assert tried.count(0) == 2
+
+
+def test_what_the_handler_has_wait_counts_no_try() -> None:
+    said = [Wait(0.001), ValueError(), Wait(0.001), None]
+
+    def handle(record: Record) -> Any:
+        found = said.pop(0)
+        if isinstance(found, ValueError):
+            raise found
+        return found
+
+    assert Task(handle, whole()).run([record(0)]) == {0: [(0, 10, 1, "done")]}
+
+
+def test_a_halt_ends_its_range_before_its_record_and_no_other() -> None:
+    def handle(record: Record) -> Any:
+        return Halt("x") if (record.partition, record.offset) == (0, 2) else None
+
+    fetched = [record(offset, partition=number) for offset in range(6) for number in (0, 1)]
+    rows = Task(handle, whole(0), whole(1)).run(fetched)
+    assert rows == {0: [(0, 2, 2, "done"), (2, 2, 0, "halt")], 1: [(0, 10, 6, "done")]}
+
+
+def test_a_halt_beyond_a_record_that_waits_has_that_one_handled_again(caplog: pytest.LogCaptureFixture) -> None:
+    failed = threading.Event()
+
+    def handle(record: Record) -> Any:
+        if record.offset == 1:
+            failed.set()
+            return Wait(3600)
+        if record.offset == 2:
+            assert failed.wait(SECONDS)
+            return Halt("no")
+        return None
+
+    task = Task(handle, whole(), ordering="none", concurrency=2)
+    assert task.run([record(offset) for offset in range(4)])[0] == [(0, 1, 1, "done"), (1, 1, 0, "halt")]
+    assert task.rows[0][-1]["error_message"] == "offset 2 halts, and this one has not ended: no"
+
+
+def test_one_executor_serves_task_after_task() -> None:
+    seen: list[int] = []
+    task = Task(lambda record: seen.append(record.offset), whole(stop=5), ordering="none")
+    task.task.handle(task.parts, iter([[record(offset) for offset in range(5)]]))
+    following = Task(lambda record: None, whole(stop=9), ordering="none")
+    following.calls.close()
+    again = ConcurrentRanges(task.calls, POLICIES)
+    again.handle(following.parts, iter([[record(offset) for offset in range(5, 9)]]))
+    task.calls.close()
+    assert sorted(seen) == [*range(9)]
+
+
+def test_a_call_that_takes_too_long_is_interrupted_and_tried_again() -> None:
+    calls: list[int] = []
+
+    async def handle(record: Record) -> None:
+        calls.append(record.offset)
+        if record.offset == 1:
+            await asyncio.sleep(3600)
+
+    fetched = [record(offset) for offset in range(3)]
+    rows = Task(handle, whole(), ordering="none", timeout_ms=50).run(fetched)
+    assert rows == {0: [(0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 10, 1, "done")]}
+    assert calls.count(1) == 2
+
+
+def test_what_is_in_hand_is_noted_from_the_lowest_to_the_highest() -> None:
+    noted: list[tuple[int, int, int]] = []
+    meet = meeting(2)
+
+    def handle(record: Record) -> None:
+        meet(record)
+        cells = task.parts[0].cells
+        noted.append((cells[NEXT], cells[STOP], cells[STATE]))
+        meet(record)
+
+    task = Task(handle, whole(), ordering="none", concurrency=2)
+    task.run([record(0), record(1)])
+    assert (0, 2, IN_HAND) in noted
+
+
+def test_suspects_are_handled_with_nothing_beside_them_and_the_deadly_one_not_at_all() -> None:
+    beside, underway = list[int](), set[int]()
+    lock = threading.Lock()
+    noted: list[int] = []
+
+    def handle(record: Record) -> None:
+        with lock:
+            underway.add(record.offset)
+            beside.append(len(underway))
+            noted.append(task.parts[0].cells[STOP])
+        with lock:
+            underway.discard(record.offset)
+
+    hands = [Hand(0, 3), Hand(0, 3), Hand(1, 2)]
+    task = Task(handle, whole(stop=3), ordering="none", hands=hands)
+    assert task.run([record(offset) for offset in range(3)]) == {
+        0: [(0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done")]
+    }
+    assert (beside, noted) == ([1, 1], [ONE, ONE])
+
+
+class Stream:
+    """Records as a client gives them, of which it is known how many were asked for."""
+
+    def __init__(self, batches: int) -> None:
+        self.asked = 0
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[list[Message]]:
+        for number in range(self._batches):
+            self.asked = number + 1
+            yield [record(number * 10 + at) for at in range(10)]
+
+
+def test_no_more_is_fetched_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.concurrent._AHEAD_BYTES", 5_000)
+    stream = Stream(20)
+    asked: list[int] = []
+
+    def handle(record: Record) -> None:
+        asked.append(stream.asked * 10 - record.offset)
+
+    task = Task(handle, whole(stop=200), concurrency=2)
+    try:
+        task.task.handle(task.parts, iter(stream))
+    finally:
+        task.calls.close()
+    assert max(asked) <= 30
+    assert task.rows[0][0]["records"] == 200
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sets(st.integers(0, 30)),
+    st.sets(st.integers(0, 30)),
+    st.sampled_from(["partition", "key", "none"]),
+    st.integers(1, 9),
+)
+def test_rows_tile_the_range_whatever_fails(offsets: set[int], bad: set[int], ordering: str, at_once: int) -> None:
+    def handle(record: Record) -> Any:
+        return Skip("x") if record.offset in bad else None
+
+    there = [record(offset, b"%d" % (offset % 3)) for offset in sorted(offsets)]
+    fetched = [there[at : at + at_once] for at in range(0, len(there), at_once)]
+    rows = Task(handle, whole(stop=31), ordering=ordering, concurrency=3).run(*fetched)[0]
+    assert [row[0] for row in rows] == [0, *(row[1] for row in rows[:-1])]
+    assert rows[-1][1] == 31
+    assert sum(row[2] for row in rows) == len(offsets)
+    assert {row[0] for row in rows if row[3] == "skip"} == offsets & bad
