@@ -58,13 +58,12 @@ def test_a_page_that_came_late_says_so() -> None:
 
 def test_each_fault_names_the_commit_of_the_image_that_it_was_played_with() -> None:
     played = {"paged": {"KunicornLagHigh": 90.0}, "followed": [], "healed": 100.0, "lost": 0}
-    two: list[dict[str, Any]] = [
-        {**played, "mishap": name, "commit": f"abc000{n}"} for n, name in enumerate(("overload", "rights"))
-    ]
+    images = {"overload": "abc0001", "rights": "abc0002"}
+    two = [{**played, "mishap": name, "commit": commit} for name, commit in images.items()]
     written = section({"conditions": dict.fromkeys(("date", "kubernetes", "machine", "commit"), "x"), "mishaps": two})
-    for mishap in two:
-        title = MISHAPS[mishap["mishap"]].title
-        assert re.search(rf"^\| {re.escape(title)} \|.*\| {mishap['commit']} \|$", written, re.MULTILINE)
+    for name, commit in images.items():
+        title = re.escape(MISHAPS[name].title)
+        assert re.search(rf"^\| {title} \|.*\| {commit} \|$", written, re.MULTILINE)
 
 
 def test_the_section_is_made_of_what_was_kept() -> None:
