@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Message
-from opentelemetry import propagate, trace
+from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
@@ -192,23 +192,28 @@ def _is_collected() -> bool:
 
 
 (_SPAN,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
-"""The key of a context under which the API keeps the current span."""
+(_BAGGAGE,) = baggage.set_baggage("any", "", Context())
+"""The keys of a context under which the API keeps the current span, and its baggage."""
 
 
 class _ProducersContext(Context):
-    """The context of a call where nobody collects spans: the current span is the one that the record's headers name.
+    """The context of a call where nobody collects spans: span and baggage are those that the record's headers name.
 
-    The headers are read when a log line, an output or the handler asks for that span. Most calls do not, and to read
+    The headers are read when a log line, an output or the handler asks for either. Most calls do not, and to read
     them takes many times as long as everything else here.
     """
 
-    __slots__ = ("message",)
+    __slots__ = ("is_read", "message")
     message: Message
+    is_read: bool
 
     def get(self, key: str, default: Any = None) -> Any:
-        if key == _SPAN and _SPAN not in self:
+        if not self.is_read and key in (_SPAN, _BAGGAGE):
+            self.is_read = True
             told = propagate.extract(self.message, context=Context(), getter=_HEADERS)
-            dict.__setitem__(self, _SPAN, trace.get_current_span(told))
+            # What was attached before, as in `setup`, stays beside the record's.
+            carried = {**baggage.get_all(Context(self)), **baggage.get_all(told)}
+            dict.update(self, {_SPAN: trace.get_current_span(told), _BAGGAGE: carried})
         return super().get(key, default)
 
     def copy(self) -> dict[str, object]:
@@ -227,7 +232,7 @@ def _going_on(messages: Iterable[Message]) -> Iterator[_ProducersContext | None]
     for message in messages:
         if message.headers():
             context = _ProducersContext(around) if around else _ProducersContext()
-            context.message = message
+            context.message, context.is_read = message, False
             yield context
         else:
             yield None

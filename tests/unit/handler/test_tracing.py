@@ -40,7 +40,7 @@ from kunicorn.handler.outcome import Send, Skip
 from kunicorn.handler.outputs import Outgoing, calls_sending
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
-from kunicorn.handler.tracing import SendSpans, span_in_hand
+from kunicorn.handler.tracing import Pairs, SendSpans, span_in_hand, with_context
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -278,6 +278,25 @@ def test_with_nobody_who_collects_a_header_that_is_no_trace_context_is_none(valu
     seen: list[Mapping[str, str]] = []
     call(lambda record: seen.append(span_in_hand()), message(7, headers=[("traceparent", value)]))
     assert seen == [{}]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_the_records_baggage_goes_on_beside_what_was_attached_in_setup() -> None:
+    told: list[object] = []
+    carried: list[Pairs | None] = []
+
+    def see(record: Record) -> None:
+        told.append(dict(baggage.get_all()))
+        carried.append(with_context("invoices", b"", []))
+
+    token = attach(baggage.set_baggage("team", "shop"))
+    try:
+        call(see, message(7, headers=[PARENT, ("baggage", b"tenant=7")]))
+    finally:
+        detach(token)
+    assert told == [{"team": "shop", "tenant": "7"}]
+    assert carried[0] is not None
+    assert ("baggage", b"team=shop,tenant=7") in carried[0]
 
 
 @pytest.mark.usefixtures("nobody_collects")
