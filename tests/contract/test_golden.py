@@ -255,12 +255,12 @@ def test_what_jobs_write_is_the_same(part: str) -> None:
     assert written.jobs(TODAY)[part] == GOLDEN["jobs"][part]
 
 
-def test_manifests_are_the_same_but_for_the_version_and_tiles_and_topics_ids_in_place_of_the_time_at_work() -> None:
+def test_manifests_are_the_same_but_for_the_version_and_three_lines_in_place_of_the_time_at_work() -> None:
     jobs = written.jobs(TODAY)
     for name, lines in {**jobs["manifests"], "an export's": jobs["export"]}.items():
         *before, busy, end = (line.replace('"0.1.0"', f'"{__version__}"') for line in MANIFESTS[name])
         assert busy.startswith(' "last_busy": ')
-        assert lines == [*before, ' "tiles": [],\n', ' "topics": {}\n', end]
+        assert lines == [*before, ' "filtered": 0,\n', ' "tiles": [],\n', ' "topics": {}\n', end]
 
 
 @pytest.mark.parametrize("name", inputs.RUNS)

@@ -467,8 +467,8 @@ _SERVED = [value for value in list(globals().values()) if isinstance(value, Decl
 
 
 RECORDS = Declared(
-    "kunicorn_pipeline_records", Kind.GAUGE, "Records that count, by what became of them: records (taken by the "
-    "handler), skipped, dead_letters.",
+    "kunicorn_pipeline_records", Kind.GAUGE, "Records that count, by what became of them: records (done), skipped, "
+    "dead_letters; and filtered, those of the done that filters passed by.",
     "dead_letters rising: the run's outcome table has each with its error; `kunicorn dlq list` counts those sent.",
     ("job", "outcome"),
 )  # fmt: skip

@@ -12,7 +12,9 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import libversion
+from confluent_kafka import Message, libversion
 
 from kunicorn import __version__
 from kunicorn.clients.access import Access
@@ -37,7 +39,7 @@ from kunicorn.handler.registry import HandlerRegistry, check_options
 from kunicorn.pipeline.concurrent import SeveralCalls, calls_in_task, slots_of
 from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import OffsetRange
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.load import shown
@@ -227,7 +229,30 @@ _set_up: dict[SettingsFile, HandlerRegistry[InTask]] = {}
 
 def _loaded(settings: Settings) -> HandlerRegistry[InTask]:
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return HandlerRegistry.set_up(configs_of_jobs(settings), worker, calls_in_task)
+    return HandlerRegistry.set_up(
+        configs_of_jobs(settings), worker, calls_in_task, on_filtered=lambda _: FILTERED.count
+    )
+
+
+class FilteredRecords:
+    """How many records filters have passed by in this process, by partition."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[TopicPartition]()
+        self._lock = threading.Lock()
+
+    def count(self, message: Message, name: str, *, saved: bool) -> None:
+        """See `kunicorn.handler.filter.OnFiltered`. Caller: any thread of the handler's."""
+        with self._lock:
+            self._counts[TopicPartition(message.topic() or "", message.partition() or 0)] += 1
+
+    def of(self, tp: TopicPartition) -> int:
+        """Of that partition, since the process began."""
+        return self._counts[tp]
+
+
+FILTERED = FilteredRecords()
+"""One for the process: handlers stay for the tasks that follow, and a task has one range of a partition at a time."""
 
 
 def check_handlers(settings: Settings) -> None:

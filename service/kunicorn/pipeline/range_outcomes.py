@@ -14,7 +14,7 @@ from typing import Self
 import pyarrow.parquet as pq
 
 from kunicorn.handler.retry import End
-from kunicorn.pipeline.executors import SettingsFile
+from kunicorn.pipeline.executors import FILTERED, SettingsFile
 from kunicorn.pipeline.letters import Letters, letters_of
 from kunicorn.pipeline.outcomes import SCHEMA, Row, table
 from kunicorn.pipeline.storage import Directory
@@ -38,7 +38,7 @@ class Summary:
     until: int
     """The next offset to handle; below `stop` where the partition halts."""
     records: int
-    """Taken by the handler."""
+    """That are done."""
     skipped: int
     dead_letters: int
     halted: str | None
@@ -46,6 +46,8 @@ class Summary:
     file: str
     """Its rows of the outcome table, below the run's directory; empty: none failed, and there is no file."""
     seconds: float
+    filtered: int = 0
+    """Of `records`: those that filters passed by, so that the handler never saw them."""
 
     @property
     def range(self) -> OffsetRange:
@@ -66,6 +68,7 @@ class RangeOutcomes:
         a failure."""
         self._file, self._outcomes, self._whole, self._again = file, outcomes, whole, again
         self._began = time.monotonic()
+        self._filtered_before = FILTERED.of(whole.tp)
         self._counts = Counter[str]()
         self._rows: list[Row] = []
         self._bytes = 0
@@ -117,6 +120,7 @@ class RangeOutcomes:
             halted=_why(last) if last is not None and last["status"] == End.HALT else None,
             file="" if self._writer is None else rows_file(self._whole),
             seconds=time.monotonic() - self._began,
+            filtered=FILTERED.of(self._whole.tp) - self._filtered_before,
         )
 
     def _write(self) -> None:

@@ -278,6 +278,8 @@ def _counted(state: RunState) -> Iterator[str]:
     yield f"handled       {state.counts.records:,} records in {duration(state.seconds)}{pace}"
     yield f"dead letters  {state.counts.dead_letters:,}"
     yield f"skipped       {state.counts.skipped:,}"
+    if state.counts.filtered:
+        yield f"filtered      {state.counts.filtered:,} of those handled, which the handler never saw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +298,15 @@ class FinishedStream:
 
     def lines(self) -> Iterator[str]:
         letters, skipped = self.counts.dead_letters, self.counts.skipped
-        yield f"handled       {self.counts.records:,} records, {letters:,} dead letters, {skipped:,} skipped"
+        filtered = f", {self.counts.filtered:,} of them filtered" if self.counts.filtered else ""
+        yield f"handled       {self.counts.records:,} records{filtered}, {letters:,} dead letters, {skipped:,} skipped"
 
     def as_json(self) -> dict[str, object]:
         told = {"job": "stream", "run": self.run, "exit_code": self.code.value}
         return {**told, **asdict(self.counts), "micro_batches": self.batches}
 
 
-_STATUS = ("records", "skipped", "dead_letters")
+_STATUS = ("records", "skipped", "dead_letters", "filtered")
 
 
 class Exposed:

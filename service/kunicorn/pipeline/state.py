@@ -35,9 +35,11 @@ class Counts:
     """Numbers of records by their outcome."""
 
     records: int = 0
-    """Records that the handler took."""
+    """Records that are done."""
     skipped: int = 0
     dead_letters: int = 0
+    filtered: int = 0
+    """Of `records`: those that filters passed by."""
 
     def plus(self, summaries: Iterable[Summary]) -> Counts:
         """Sum with what ranges came to."""
@@ -232,6 +234,7 @@ class RunState:
             "seconds": round(self.seconds, 3),
             "last_offsets": self.last_offsets,
             "last_seconds": round(self.last_seconds, 3),
+            "filtered": self.counts.filtered,
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
         }
@@ -245,7 +248,7 @@ class RunState:
             halted={TopicPartition(topic, number): why for topic, number, why in told["halted"]},
             underway=tuple(OffsetRange(*each) for each in told["underway"]),
             rounds=told["rounds"],
-            counts=Counts(told["records"], told["skipped"], told["dead_letters"]),
+            counts=Counts(told["records"], told["skipped"], told["dead_letters"], told.get("filtered", 0)),
             seconds=told["seconds"],
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],

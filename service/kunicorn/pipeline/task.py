@@ -278,7 +278,7 @@ class _Taken:
 
 SUMMARY = (
     "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
-    "dead_letters bigint, halted string, file string, seconds double"
+    "dead_letters bigint, halted string, file string, seconds double, filtered bigint"
 )
 """The columns of a `Summary`, for Spark."""
 
@@ -295,6 +295,7 @@ _SUMMARY_SCHEMA = pa.schema(
         ("halted", pa.string()),
         ("file", pa.string()),
         ("seconds", pa.float64()),
+        ("filtered", pa.int64()),
     ]
 )
 

@@ -42,6 +42,7 @@ def test_a_program_gets_one_object_on_one_line_with_what_is_left_and_how_to_go_o
         "records": 5,
         "skipped": 1,
         "dead_letters": 1,
+        "filtered": 0,
         "seconds": 3.5,
         "offsets_per_second": 2.0,
         "offsets_left": 0,
@@ -81,8 +82,17 @@ def test_a_stream_tells_what_it_has_handled_since_it_was_started() -> None:
     assert told(ended, for_program=False) == ["handled       1,000 records, 3 dead letters, 2 skipped"]
     assert ended.as_json() == {
         "job": "stream", "run": "stream", "exit_code": 0, "records": 1_000, "skipped": 2, "dead_letters": 3,
-        "micro_batches": 4,
+        "filtered": 0, "micro_batches": 4,
     }  # fmt: skip
+
+
+def test_what_filters_passed_by_is_told_where_there_was_any() -> None:
+    counts = Counts(1_000, 0, 0, 400)
+    run = FinishedRun("backfill", "a", RunState(RANGES, rounds=1, counts=counts, seconds=2.0), GO_ON)
+    assert "filtered      400 of those handled, which the handler never saw" in told(run, for_program=False)
+    assert run.as_json()["filtered"] == 400
+    (line,) = told(FinishedStream("stream", counts, 1), for_program=False)
+    assert line == "handled       1,000 records, 400 of them filtered, 0 dead letters, 0 skipped"
 
 
 @pytest.mark.parametrize("for_program", [True, False])

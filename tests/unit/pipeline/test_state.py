@@ -41,9 +41,16 @@ def test_a_round_that_was_cut_off_is_begun_again_under_the_same_ranges() -> None
     assert again.waiting == [], "nothing else of these is begun beside them"
 
 
+def test_what_filters_passed_by_adds_up_and_is_kept() -> None:
+    begun = begun_of(NEW, 20)
+    state = begun.end([replace(summary(each), filtered=3) for each in begun.underway], 1.0)
+    assert (state.counts.records, state.counts.filtered) == (20, 6)
+    assert RunState.from_json(json.loads(json.dumps(state.as_json()))) == state
+
+
 def test_a_run_that_was_begun_before_there_were_tiles_goes_on() -> None:
     begun = begun_of(NEW, 20)
-    told = {name: value for name, value in begun.as_json().items() if name != "tiles"}
+    told = {name: value for name, value in begun.as_json().items() if name not in ("tiles", "filtered")}
     assert RunState.from_json({**told, "last_busy": 1.0}) == begun
 
 
