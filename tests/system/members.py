@@ -41,6 +41,8 @@ def toml(settings: Mapping[str, Mapping[str, Any]]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value)
 
 
