@@ -276,12 +276,6 @@ class _Taken:
     failure: _Failure | None = None
 
 
-SUMMARY = (
-    "topic string, partition int, start bigint, stop bigint, until bigint, records bigint, skipped bigint, "
-    "dead_letters bigint, halted string, file string, seconds double, filtered bigint"
-)
-"""The columns of a `Summary`, for Spark."""
-
 _SUMMARY_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -298,6 +292,9 @@ _SUMMARY_SCHEMA = pa.schema(
         ("filtered", pa.int64()),
     ]
 )
+_SPARKS = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double"}
+SUMMARY = ", ".join(f"{column.name} {_SPARKS[column.type]}" for column in _SUMMARY_SCHEMA)
+"""The columns of a `Summary`, for Spark."""
 
 Batches = Iterator[pa.RecordBatch]
 Task = Callable[[Sequence[OffsetRange]], Iterable[Summary]]
