@@ -49,21 +49,23 @@ class ServerCertificate:
     async def renew(self) -> bool:
         """Show what is in the files from now on; connections that are there keep theirs. Raises `ConfigError` where
         they are not a certificate and its key, and goes on with what was read before."""
-        # Tried first: a certificate beside the key of another one would be half of what is shown.
-        await asyncio.to_thread(self._loaded_into, _server_context())
-        if self._context is not None:
-            await asyncio.to_thread(self._loaded_into, self._context)
+        # Not into the context that is in use: clients that shake hands while it is loaded would be shown the new
+        # certificate with the old key.
+        self._context = await asyncio.to_thread(self._loaded)
         log.info("the files of http.tls_… are others: the port shows the new certificate")
         return True
 
     def context(self) -> ssl.SSLContext:
-        """What connections are made with. Raises `ConfigError`. The first call blocks on the disk."""
+        """What the next connection is made with. Raises `ConfigError`. The first call blocks on the disk."""
         if self._context is None:
-            self._context = self._loaded_into(_server_context())
+            self._context = self._loaded()
         return self._context
 
-    def _loaded_into(self, context: ssl.SSLContext) -> ssl.SSLContext:
+    def _loaded(self) -> ssl.SSLContext:
         certificate, key = self._files
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
         try:
             # Without a password given, OpenSSL would ask for that of an encrypted key at the terminal, and wait.
             context.load_cert_chain(certificate, key, password=lambda: "")
@@ -73,13 +75,6 @@ class ServerCertificate:
                 f"and its key in PEM ({tls.why(error)}); the key must not be encrypted"
             ) from error
         return context
-
-
-def _server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 class Port:
@@ -120,7 +115,7 @@ class Port:
                 await self._bound.start_serving()
             else:
                 for bound in self._bound.sockets:
-                    self._secured.append(_SecuredListener(bound.fileno(), connection, self.certificate.context()))
+                    self._secured.append(_SecuredListener(bound.fileno(), connection, self.certificate))
         except OSError as error:
             raise ConfigError(_cannot_listen(self.host, self.number, error)) from error
 
@@ -142,10 +137,12 @@ class _SecuredListener:
     bound: clients that do not end their handshake would use up descriptors that brokers and workers need. Here the one
     beyond the bound takes the place of the one that came first."""
 
-    def __init__(self, bound: int, connection: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext) -> None:
+    def __init__(
+        self, bound: int, connection: Callable[[], asyncio.BaseProtocol], certificate: ServerCertificate
+    ) -> None:
         """Listens from now on. `bound`: a descriptor, which stays its owner's. Raises `OSError`."""
         self._connection = connection
-        self._context = context
+        self._certificate = certificate
         self._socket = socket.socket(fileno=os.dup(bound))
         self._socket.setblocking(False)
         self._socket.listen(MOST_HANDSHAKES)
@@ -180,7 +177,7 @@ class _SecuredListener:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._connection,
                 client,
-                ssl=self._context,
+                ssl=self._certificate.context(),
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=_GOODBYE_SECONDS,
             )

@@ -9,8 +9,8 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from kunicorn.commands.control import RunningService
 from kunicorn.errors import ConfigError
 from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
-from kunicorn.observe.port import MOST_HANDSHAKES, Port
+from kunicorn.observe.port import MOST_HANDSHAKES, Port, ServerCertificate
 from kunicorn.settings import HttpSettings
 from kunicorn.supervisor.credentials import watch_certificate
 from tests.kafka.certificates import Certificates, make_certificates
@@ -92,6 +92,19 @@ async def shown(port: int) -> bytes:
     return await asyncio.to_thread(look)
 
 
+@asynccontextmanager
+async def serving_at(directory: Path) -> AsyncIterator[tuple[int, ServerCertificate]]:
+    """The number of a port that shows the certificate there, and that certificate."""
+    port = Port(HttpSettings.model_validate({"host": "127.0.0.1", "port": 0, **files(directory)}))
+    assert port.certificate is not None
+    server = Server(HttpSettings(), Service().status, Metrics(), port=port)
+    await server.start()
+    try:
+        yield port.number, port.certificate
+    finally:
+        await server.stop()
+
+
 def in_file(path: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(path.read_text())
 
@@ -152,29 +165,41 @@ def test_a_renewed_certificate_is_shown_and_half_of_one_is_not(
     made: Certificates, mounted: Path, on_loop: Callable[[Coroutine[Any, Any, None]], None]
 ) -> None:
     async def work() -> None:
-        port = Port(HttpSettings.model_validate({"host": "127.0.0.1", "port": 0, **files(mounted)}))
         told: asyncio.Queue[float] = asyncio.Queue()
-        server = Server(HttpSettings(), Service().status, Metrics(), port=port)
-        await server.start()
-        assert port.certificate is not None
-        watching = asyncio.create_task(watch_certificate(port.certificate, told.put_nowait, interval=0.01))
-        try:
-            async with asyncio.timeout(WITHIN):
-                assert 0 < await told.get() - time.time() < 3 * 86_400
-                before = await shown(port.number)
-                assert before == in_file(made.certificate("server"))
-                shutil.copy(made.certificate("misnamed"), mounted / "tls.crt")
-                for _ in range(5):
-                    await told.get()
-                assert await shown(port.number) == before, "a certificate beside the key of another one"
-                shutil.copy(made.key("misnamed"), mounted / "tls.key")
-                while await shown(port.number) == before:
-                    await told.get()
-                assert await shown(port.number) == in_file(made.certificate("misnamed"))
-        finally:
-            watching.cancel()
-            await server.stop()
+        async with serving_at(mounted) as (port, certificate):
+            watching = asyncio.create_task(watch_certificate(certificate, told.put_nowait, interval=0.01))
+            try:
+                async with asyncio.timeout(WITHIN):
+                    assert 0 < await told.get() - time.time() < 3 * 86_400
+                    before = await shown(port)
+                    assert before == in_file(made.certificate("server"))
+                    shutil.copy(made.certificate("misnamed"), mounted / "tls.crt")
+                    for _ in range(5):
+                        await told.get()
+                    assert await shown(port) == before, "a certificate beside the key of another one"
+                    shutil.copy(made.key("misnamed"), mounted / "tls.key")
+                    while await shown(port) == before:
+                        await told.get()
+                    assert await shown(port) == in_file(made.certificate("misnamed"))
+            finally:
+                watching.cancel()
 
+    on_loop(work())
+
+
+def test_nobody_is_refused_while_a_certificate_is_renewed(
+    made: Certificates, mounted: Path, on_loop: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    async def work() -> None:
+        async with serving_at(mounted) as (port, certificate):
+            for name in ("misnamed", "server") * 50:
+                looking = [asyncio.ensure_future(shown(port)) for _ in range(3)]
+                put(made, name, mounted)
+                await certificate.renew()
+                assert set(await asyncio.gather(*looking)) <= both
+                assert await shown(port) == in_file(made.certificate(name))
+
+    both = {in_file(made.certificate(name)) for name in ("server", "misnamed")}
     on_loop(work())
 
 
