@@ -54,18 +54,20 @@ columns: venv  ## fails where the decoder of columns is not built, which `make v
 $(INSTALLED): requirements-dev.lock pyproject.toml
 	$(call installed-into,$(VENV),requirements-dev.lock)
 
-# What who only wants to use it needs: a twentieth of what tests do.
+# What who only wants to use it needs: a twentieth of what tests do. Neither pip, which a later lock file brings anew, nor
+# bytecode of modules that are never imported.
 $(SERVICE)/.installed: requirements.lock pyproject.toml
-	$(call installed-into,$(SERVICE),requirements.lock)
+	$(call installed-into,$(SERVICE),requirements.lock,--no-compile)
+	@$(SERVICE)/bin/$(PIP) uninstall --yes setuptools pip 2>/dev/null
 
-# An environment in the directory $(1), with what the file $(2) has locked, and kunicorn from here.
+# An environment in the directory $(1), with what the file $(2) has locked, and kunicorn from here; $(3): options of pip.
 define installed-into
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
   || { echo "$(PYTHON) is $$($(PYTHON) -V 2>&1); kunicorn needs Python 3.11 or later: make PYTHON=/path/to/python3.11"; exit 1; }
 @$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(MAKE) --no-print-directory python3-venv
 @test -x $(1)/bin/pip || $(PYTHON) -m venv --clear $(1)
-$(1)/bin/$(PIP) install -r $(2)
-$(1)/bin/$(PIP) install --no-deps -e .
+$(1)/bin/$(PIP) install $(3) -r $(2)
+$(1)/bin/$(PIP) install $(3) --no-deps -e .
 @touch $(1)/.installed
 endef
 
