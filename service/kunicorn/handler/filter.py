@@ -225,7 +225,7 @@ class Filtered:
             if (name := self.filters.dropped_by(message)) is not None:
                 yield Dropped(message, name)
             else:
-                yield from self.inner.each((message,))
+                yield next(self.inner.each((message,)))
 
     def batch(self, messages: Run) -> Gathered:
         dropped: dict[int, Dropped] = {}

@@ -28,6 +28,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.lifecycle import Worker, setup_takes_worker
 from kunicorn.handler.load import Handler, find_middleware, instance, middleware_named
+from kunicorn.handler.messages import listed
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.record import Record
 
@@ -192,7 +193,7 @@ class Within:
         within: _Within = told
         for middleware in reversed(self.handler.middlewares):
             within = _around(within, middleware.enter)
-        return lambda pair: within(pair[0], Call(entrypoint, _listed(pair[1])))
+        return lambda pair: within(pair[0], Call(entrypoint, listed(pair[1])))
 
     def _awaited(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         entrypoint = self.handler.entrypoint
@@ -211,7 +212,7 @@ class Within:
             within = _around_async(within, middleware.enter)
 
         async def awaited(pair: tuple[Any, Message | Sequence[Message]]) -> Any:
-            return await within(pair[0], Call(entrypoint, _listed(pair[1])))
+            return await within(pair[0], Call(entrypoint, listed(pair[1])))
 
         return awaited
 
@@ -263,10 +264,6 @@ class _Awaited(AbstractAsyncContextManager[Any]):
 
     async def __aexit__(self, *error: Any) -> bool | None:
         return self.context.__exit__(*error)
-
-
-def _listed(of: Message | Sequence[Message]) -> Sequence[Message]:
-    return of if isinstance(of, Sequence) else [of]
 
 
 def _tell(call: Call, error: BaseException) -> None:

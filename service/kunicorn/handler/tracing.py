@@ -28,6 +28,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from kunicorn import __version__
 from kunicorn.handler.config import Tracing
 from kunicorn.handler.decode.forms import Form, Gathered
+from kunicorn.handler.messages import listed
 from kunicorn.handler.outcome import HeaderValue, Outcome, error_type
 from kunicorn.handler.record import Record
 
@@ -108,8 +109,9 @@ class Traced:
     @contextmanager
     def _span(self, of: Message | Sequence[Message]) -> Iterator[Callable[[Any], Any]]:
         """Span of one call. Yields a function that is told the handler's return value, and returns it."""
-        first = of[0] if isinstance(of, Sequence) else of
-        parent, links, attributes = _of_batch(of) if isinstance(of, Sequence) else self._of_one(of)
+        records = listed(of)
+        first = records[0]
+        parent, links, attributes = _of_batch(records) if records is of else self._of_one(first)
         span = _tracer().start_span(
             f"process {first.topic()}",
             context=parent,
@@ -124,7 +126,7 @@ class Traced:
             return returned
 
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            in_hand = IN_HAND.set(of if isinstance(of, Sequence) else [of])
+            in_hand = IN_HAND.set(records)
             try:
                 yield tell
             except Outcome as said:
