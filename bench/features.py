@@ -49,8 +49,8 @@ from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.tracing import span_in_hand
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays, TopicDelays
-from kunicorn.worker.fetch import runs
-from kunicorn.worker.gate import Gate, gate_of
+from kunicorn.worker.fetching.fetched import runs
+from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.produce.outbox import Entry, Limits, Outbox
 from kunicorn.worker.produce.sender import Outputs, outputs_in, put
 from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots

@@ -7,7 +7,7 @@ from typing import Any
 
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FromWorker
-from kunicorn.worker.client import KnownTopics, Librdkafka, Login
+from kunicorn.worker.fetching.client import KnownTopics, Librdkafka, Login
 from kunicorn.worker.grants import Parts, TableSettings
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters

@@ -36,11 +36,11 @@ from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.outcomes import Row, Tiling
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.worker.executor import Executor
+from kunicorn.worker.executors.executor import Executor
+from kunicorn.worker.executors.tasks import AsyncioExecutor
+from kunicorn.worker.executors.threads import ThreadExecutor
 from kunicorn.worker.progress import InFlight, Interrupts, OffsetTracker, Slots, record_bytes
 from kunicorn.worker.scheduler import Scheduler
-from kunicorn.worker.tasks import AsyncioExecutor
-from kunicorn.worker.threads import ThreadExecutor
 
 log = logging.getLogger("kunicorn.pipeline")
 
@@ -121,7 +121,7 @@ class Part:
 
 
 class Table:
-    """Records of the task's ranges, as executors see them (`worker.executor.Supply`, `Told`)."""
+    """Records of the task's ranges, as executors see them (`worker.executors.executor.Supply`, `Told`)."""
 
     def __init__(self, slots: Slots) -> None:
         self.interrupts = Interrupts()

@@ -48,15 +48,17 @@ from kunicorn.ipc.messages import (
 from kunicorn.librdkafka.errors import fault_of, librdkafka, log_client_error
 from kunicorn.observe import catalogue as c
 from kunicorn.worker.buffering import bounds_of, delays_of
-from kunicorn.worker.client import Client, ClientStatistics, KnownTopics, Librdkafka, Login
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion, Deliveries
-from kunicorn.worker.executor import Executor, Returned
-from kunicorn.worker.executors import Executors
+from kunicorn.worker.executors.by_handler import Executors
+from kunicorn.worker.executors.executor import Executor, Returned
+from kunicorn.worker.executors.inline import InlineExecutor
+from kunicorn.worker.executors.tasks import AsyncioExecutor
+from kunicorn.worker.executors.threads import ThreadExecutor
 from kunicorn.worker.failures import Failures, LetterBox, Observer
-from kunicorn.worker.gate import Drop, Drops, Gate, gate_of, has_gate
+from kunicorn.worker.fetching.client import Client, ClientStatistics, KnownTopics, Librdkafka, Login
 from kunicorn.worker.grants import Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
-from kunicorn.worker.inline import InlineExecutor
+from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
 from kunicorn.worker.loop import Loop
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
@@ -65,8 +67,6 @@ from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
 from kunicorn.worker.progress import Interrupts, Slots
 from kunicorn.worker.stats import Counters
-from kunicorn.worker.tasks import AsyncioExecutor
-from kunicorn.worker.threads import ThreadExecutor
 
 log = logging.getLogger("kunicorn.worker")
 
@@ -92,7 +92,7 @@ class CannotServe(Exception):
 def _own_fetcher(properties: Mapping[str, Any], login: Login) -> Client:
     """Our own fetcher, begun. Loaded only where it is asked for. Raises `ConfigError`."""
     from kunicorn.columns.decoding import compiled
-    from kunicorn.worker.own_fetcher import own_fetcher
+    from kunicorn.worker.fetching.own_fetcher import own_fetcher
 
     return own_fetcher(properties, login, compiled)
 
@@ -372,7 +372,7 @@ def _executor(given: _Given, handler: Handler, config: HandlerConfig) -> Executo
 def _together(given: _Given, handler: Handler, config: HandlerConfig) -> Executor:
     """Raises `HandlerLoadError` without Arrow."""
     need_arrow()
-    from kunicorn.worker.together import TogetherExecutor, by_rows
+    from kunicorn.worker.executors.together import TogetherExecutor, by_rows
 
     return TogetherExecutor(calls_for(by_rows(handler), config), given.ledger.cells)
 

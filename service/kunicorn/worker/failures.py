@@ -27,7 +27,7 @@ from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, Reason, RetryPolicy, TryAgain, describe, reason_of
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
 from kunicorn.text import utc
-from kunicorn.worker.gate import CIRCUIT_BREAKER
+from kunicorn.worker.limits.gate import CIRCUIT_BREAKER
 from kunicorn.worker.produce.outbox import Entry, GivenUp
 from kunicorn.worker.produce.sender import LetterRefused, LetterTooLarge
 from kunicorn.worker.progress import Attempt, InFlight

@@ -22,10 +22,10 @@ from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, FromWorker, Stopped
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
-from kunicorn.worker.assignment import ClientAssignment
-from kunicorn.worker.client import Client
 from kunicorn.worker.delivery import Deliveries
-from kunicorn.worker.fetch import no_start, refused
+from kunicorn.worker.fetching.assignment import ClientAssignment
+from kunicorn.worker.fetching.client import Client
+from kunicorn.worker.fetching.fetched import no_start, refused
 from kunicorn.worker.mirror import MarkedMirror, Mirror, RunMirror
 from kunicorn.worker.progress import Grant, GrantFailure, GrantState, Interrupts, OffsetTracker, Poison, Slots
 from kunicorn.worker.scheduler import Scheduler

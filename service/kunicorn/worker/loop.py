@@ -22,10 +22,10 @@ from kunicorn.handler.rows import before
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition, place_of
 from kunicorn.worker.buffering import Delays, HeadOfLine
-from kunicorn.worker.client import Client
-from kunicorn.worker.executors import Executors
+from kunicorn.worker.executors.by_handler import Executors
 from kunicorn.worker.failures import Failures
-from kunicorn.worker.fetch import Taken
+from kunicorn.worker.fetching.client import Client
+from kunicorn.worker.fetching.fetched import Taken
 from kunicorn.worker.hooks import Hooks
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.progress import Attempt

@@ -35,9 +35,9 @@ from kunicorn.positions import TopicPartition
 from kunicorn.worker import pong
 from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
-from kunicorn.worker.fetch import headers_bytes, kept_bytes
-from kunicorn.worker.gate import Gates
+from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
+from kunicorn.worker.limits.gate import Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
 from kunicorn.worker.progress import (
     Attempt,

@@ -11,7 +11,7 @@ from itertools import islice
 
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.ipc.messages import InHand, Parked
-from kunicorn.worker.gate import Shut
+from kunicorn.worker.limits.gate import Shut
 from kunicorn.worker.progress import Grant, GrantState, Slots
 
 _PARKED_TOLD = 50

@@ -27,11 +27,11 @@ from kunicorn.handler.rows import fitting, without
 from kunicorn.ipc.bitmap import WINDOW, written
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
-from kunicorn.worker.fetch import ChunkPace
+from kunicorn.worker.fetching.fetched import ChunkPace
 from kunicorn.worker.produce.outbox import Entry, GivenUp
 
 if TYPE_CHECKING:
-    from kunicorn.worker.gate import Gate
+    from kunicorn.worker.limits.gate import Gate
     from kunicorn.worker.mirror import Mirror
 
 

@@ -26,7 +26,7 @@ from kunicorn.handler.rows import (
     value_bytes,
     without,
 )
-from kunicorn.worker.fetch import headers_bytes, kept_bytes
+from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from tests.fakes import fetched
 from tests.fakes.fetched import LOG_APPEND_TIME, batch, record
 

@@ -17,13 +17,13 @@ TIERS: tuple[Tier, ...] = ("machine", "coordinator", "broker")
 _TIER_OF: tuple[tuple[str, Tier], ...] = (
     ("tests/unit/group/", "machine"),
     ("tests/unit/fetch/", "machine"),
-    ("tests/unit/worker/test_own_fetcher.py", "machine"),
+    ("tests/unit/worker/fetching/test_own_fetcher.py", "machine"),
     ("tests/contract/assignors/", "machine"),
     ("tests/contract/columns/", "machine"),
     ("tests/contract/conformance/machine/", "machine"),
     ("tests/unit/supervisor/", "coordinator"),
     ("tests/unit/kafka/", "coordinator"),
-    ("tests/unit/worker/test_refused_fetches.py", "coordinator"),
+    ("tests/unit/worker/fetching/test_refused_fetches.py", "coordinator"),
     ("tests/contract/conformance/coordinator/", "coordinator"),
     ("tests/system/", "broker"),
 )

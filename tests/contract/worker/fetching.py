@@ -14,7 +14,7 @@ from kunicorn.columns.decoding import compiled
 from kunicorn.fetch.queue import Fetched
 from kunicorn.fetch.sessions import Request
 from kunicorn.fetch.table import Fetching, Place, Topic, decoders_id
-from kunicorn.worker.own_fetcher import OwnFetcher
+from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.contract.worker.brokers import Teller
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
 from tests.contract.worker.truth import Record

@@ -6,7 +6,7 @@ from kunicorn.handler.retry import End
 from kunicorn.ipc.messages import Pong
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.metrics import Metrics
-from kunicorn.worker.client import ClientStatistics
+from kunicorn.worker.fetching.client import ClientStatistics
 from kunicorn.worker.stats import Counters
 
 _STATISTICS = (

@@ -16,7 +16,7 @@ from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.generate import metrics_page
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
-from kunicorn.worker.client import ClientStatistics
+from kunicorn.worker.fetching.client import ClientStatistics
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
 BOUNDS = c.PROCESS_SECONDS.buckets

@@ -11,7 +11,7 @@ from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.observe.catalogue import CONSUMED, FAILURES, PROCESS_SECONDS, RETRIES, SKIPPED, WAITS
 from kunicorn.positions import NO_EPOCH, TopicPartition
-from kunicorn.worker.fetch import MAX_CHUNK, ChunkPace, gathered_runs, kind_of, runs
+from kunicorn.worker.fetching.fetched import MAX_CHUNK, ChunkPace, gathered_runs, kind_of, runs
 from kunicorn.worker.stats import Counters
 from tests.fakes.counts import counts_of
 

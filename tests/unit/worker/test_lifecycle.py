@@ -15,8 +15,8 @@ from kunicorn.handler.retry import Policies, RetryPolicy
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
 from kunicorn.observe.catalogue import HOOK_FAILURES
 from kunicorn.positions import TopicPartition
+from kunicorn.worker.executors.inline import InlineExecutor
 from kunicorn.worker.hooks import Hooks, Revocations, stored_offsets
-from kunicorn.worker.inline import InlineExecutor
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters
 

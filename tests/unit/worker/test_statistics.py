@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kunicorn.worker.client import ClientStatistics
+from kunicorn.worker.fetching.client import ClientStatistics
 
 SOME = {
     "name": "kunicorn-worker-0",

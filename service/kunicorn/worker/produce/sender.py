@@ -35,7 +35,7 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import NotToBeSent
 from kunicorn.handler.outputs import Outgoing, calls_sending, outputs_of, refuse_two_committers
 from kunicorn.librdkafka.errors import fault_of
-from kunicorn.worker.executor import Returned
+from kunicorn.worker.executors.executor import Returned
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Outbox, OutputBatch
 from kunicorn.worker.produce.telemetry import Output, SendTelemetry
 from kunicorn.worker.progress import InFlight

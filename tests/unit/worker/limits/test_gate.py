@@ -6,7 +6,7 @@ import pytest
 
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
 from kunicorn.ipc.clock import now_ns
-from kunicorn.worker.gate import Gate, gate_of
+from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.progress import Bounds, Slots
 from kunicorn.worker.stats import Counters
 from tests.unit.worker.tables import P0, P1, Table

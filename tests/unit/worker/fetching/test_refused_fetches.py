@@ -18,8 +18,8 @@ from kunicorn.librdkafka.errors import RETRIABLE, parted
 from kunicorn.librdkafka.properties import client_properties
 from kunicorn.positions import OffsetRange, Position
 from kunicorn.positions import TopicPartition as Place
-from kunicorn.worker.fetch import ends_grant, faults_of
-from kunicorn.worker.own_fetcher import OwnFetcher
+from kunicorn.worker.fetching.fetched import ends_grant, faults_of
+from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]

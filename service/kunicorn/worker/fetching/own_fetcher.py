@@ -21,8 +21,8 @@ from kunicorn.kafka.auth import BearerToken, Sasl, Security
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.kafka.tls import Tls
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.worker.client import Login
-from kunicorn.worker.fetch import Run, Taken
+from kunicorn.worker.fetching.client import Login
+from kunicorn.worker.fetching.fetched import Run, Taken
 
 Property = str | int | float | bool
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from kunicorn.ipc.messages import Password, Token
-from kunicorn.worker.client import Login
+from kunicorn.worker.fetching.client import Login
 
 
 def token(value: str, seconds: float) -> Token:

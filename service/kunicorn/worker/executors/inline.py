@@ -15,7 +15,7 @@ from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.clock import now_ns
-from kunicorn.worker.executor import Poisoned, Supply, Told
+from kunicorn.worker.executors.executor import Poisoned, Supply, Told
 from kunicorn.worker.progress import InFlight, Slots
 
 

@@ -23,9 +23,9 @@ from kunicorn.handler.retry import Expired, find
 from kunicorn.ipc.clock import NANOSECONDS, now_ns, wall_ms
 from kunicorn.observe import catalogue as c
 from kunicorn.text import utc
-from kunicorn.worker.circuit_breaker import CircuitBreaker, Limits, State
+from kunicorn.worker.limits.circuit_breaker import CircuitBreaker, Limits, State
+from kunicorn.worker.limits.rate_limit import RateLimit, rate_limit_of
 from kunicorn.worker.progress import InFlight, Slots
-from kunicorn.worker.rate_limit import RateLimit, rate_limit_of
 from kunicorn.worker.scheduler import UNLIMITED, Scheduler
 from kunicorn.worker.stats import Counters
 

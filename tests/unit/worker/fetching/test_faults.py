@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from kunicorn.librdkafka.errors import parted
-from kunicorn.worker.fetch import ends_grant
+from kunicorn.worker.fetching.fetched import ends_grant
 
 
 def record(partition: int, offset: int) -> Message:

@@ -19,7 +19,7 @@ from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.rows import following_offsets, joined, value_bytes
 from kunicorn.ipc.clock import now_ns
-from kunicorn.worker.inline import Call, InlineExecutor
+from kunicorn.worker.executors.inline import Call, InlineExecutor
 from kunicorn.worker.progress import InFlight
 
 MOST_BYTES = 2**30

@@ -16,9 +16,9 @@ import uvloop
 from kunicorn.handler.call import awaited, interrupted, uncancel
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.worker.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
-from kunicorn.worker.threads import die, raise_in
 
 _CLOSING_SECONDS = 1.0
 _IN_A_ROW = 50

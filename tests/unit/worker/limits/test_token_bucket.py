@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.ipc.clock import NANOSECONDS
-from kunicorn.worker.token_bucket import TokenBucket
+from kunicorn.worker.limits.token_bucket import TokenBucket
 
 S = NANOSECONDS
 

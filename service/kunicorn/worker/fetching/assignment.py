@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.worker.client import Client
+from kunicorn.worker.fetching.client import Client
 from kunicorn.worker.progress import Grant, GrantState
 
 _LEARN_SECONDS = 0.5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kunicorn.ipc.clock import NANOSECONDS
-from kunicorn.worker.circuit_breaker import TRANSITIONS, CircuitBreaker, Event, Limits, State
+from kunicorn.worker.limits.circuit_breaker import TRANSITIONS, CircuitBreaker, Event, Limits, State
 
 S = NANOSECONDS
 LIMITS = Limits(window_ns=10 * S, min_calls=4, failure_share=0.5, open_ns=30 * S, probes=1)

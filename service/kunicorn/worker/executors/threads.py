@@ -15,7 +15,7 @@ from kunicorn.errors import ExitCode
 from kunicorn.handler.call import OwnLoop, interrupted
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.observe import logs
-from kunicorn.worker.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told, Work, work_of
 from kunicorn.worker.progress import InFlight, Slots
 
 log = logging.getLogger("kunicorn.worker")

@@ -3,7 +3,7 @@
 - `Login`: what the client logs in with, where that changes: the token or password that the supervisor sent last.
 - `ClientStatistics`: what it says of itself (librdkafka's STATISTICS.md), as far as that explains a slow consumer.
 - `Client`: where records come from, as the loop and the table of partitions use it; `Librdkafka` is the one that is
-  librdkafka's consumer, `worker.own_fetcher` has the other.
+  librdkafka's consumer, `worker.fetching.own_fetcher` has the other.
 - `KnownTopics`: which topics it knows. One that is new to it stalls up to a second when it is assigned: librdkafka
   looks for unknown topics among its partitions once a second; asked for, their metadata is there within milliseconds.
 """
@@ -25,7 +25,7 @@ from kunicorn.librdkafka.errors import parted
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared, Kind
 from kunicorn.positions import NO_EPOCH, Position, TopicPartition
-from kunicorn.worker.fetch import Taken, ends_grant, faults_of, gathered_runs, runs
+from kunicorn.worker.fetching.fetched import Taken, ends_grant, faults_of, gathered_runs, runs
 
 
 class Login:

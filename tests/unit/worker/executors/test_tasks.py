@@ -14,9 +14,9 @@ from confluent_kafka import Message
 from kunicorn.handler.decode.forms import Plain
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.record import Record
-from kunicorn.worker import tasks
+from kunicorn.worker.executors import tasks
+from kunicorn.worker.executors.threads import raise_in
 from kunicorn.worker.progress import Slots
-from kunicorn.worker.threads import raise_in
 
 
 @dataclass

@@ -17,9 +17,9 @@ from kunicorn.handler.rows import Rows
 from kunicorn.ipc.messages import FailureKind, Password
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.worker.client import Login
-from kunicorn.worker.fetch import Taken
-from kunicorn.worker.own_fetcher import OwnFetcher, _security, own_fetcher
+from kunicorn.worker.fetching.client import Login
+from kunicorn.worker.fetching.fetched import Taken
+from kunicorn.worker.fetching.own_fetcher import OwnFetcher, _security, own_fetcher
 
 TP = TopicPartition("t", 0)
 

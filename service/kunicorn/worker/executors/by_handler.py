@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from kunicorn.ipc.clock import now_ns
-from kunicorn.worker.executor import Executor, Supply
-from kunicorn.worker.inline import InlineExecutor
+from kunicorn.worker.executors.executor import Executor, Supply
+from kunicorn.worker.executors.inline import InlineExecutor
 from kunicorn.worker.progress import InFlight, Slots
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from confluent_kafka import Message
 
 from kunicorn.handler.config import HandlerConfig, RateLimiting
+from kunicorn.worker.limits.token_bucket import TokenBucket
 from kunicorn.worker.progress import InFlight
 from kunicorn.worker.scheduler import UNLIMITED
-from kunicorn.worker.token_bucket import TokenBucket
 
 _MOST_KEYS = 10_000
 """Buckets beyond so many are looked through for full ones, which are as good as new."""
