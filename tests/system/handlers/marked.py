@@ -86,12 +86,25 @@ def mark(record: Record, what: str) -> bool:
     return True
 
 
+def _is_open() -> bool:
+    return Path(os.environ["MARKS_DIRECTORY"], "open").exists()
+
+
 def _sleep(record: Record, seconds: float) -> None:
     mark(record, "sleeps")
     try:
         time.sleep(seconds)
     finally:
         mark(record, "leaves")
+
+
+def _hold(record: Record, seconds: float) -> None:
+    """Sleep until the test leaves the mark, or for so long."""
+    mark(record, "sleeps")
+    until = time.monotonic() + seconds
+    while not _is_open() and time.monotonic() < until:
+        time.sleep(0.02)
+    mark(record, "leaves")
 
 
 async def _sleep_async(record: Record, seconds: float) -> None:
@@ -133,13 +146,13 @@ def _garble(record: Record, seconds: float) -> None:
 
 def _wait(record: Record, seconds: float) -> None:
     """Have the record wait, again and again, until the test leaves the mark."""
-    if not Path(os.environ["MARKS_DIRECTORY"], "open").exists():
+    if not _is_open():
         raise Wait(seconds, "the shop is closed")
 
 
 def _refuse(record: Record, seconds: float) -> None:
     """What it calls is away until the test leaves the mark."""
-    if not Path(os.environ["MARKS_DIRECTORY"], "open").exists():
+    if not _is_open():
         raise ConnectionRefusedError("the shop is closed")
 
 
@@ -198,6 +211,7 @@ def _leave_behind(record: Record, how: str, **options: Any) -> None:
 
 BEHAVIOURS: Mapping[str, Callable[[Record, float], None]] = {
     "sleep": _sleep,
+    "hold": _hold,
     "cling": _cling,
     "block": _block,
     "raise": _raise,

@@ -46,7 +46,7 @@ def test_a_template_that_takes_long_to_import_again_disturbs_no_heartbeat(scene:
     (worker,) = [w["pid"] for w in member.workers()]
     os.kill(template, signal.SIGKILL)
     os.kill(worker, signal.SIGKILL)
-    member.wait(lambda: not member.workers(), "the worker's death to be seen", 5)
+    member.wait(lambda: not member.workers(), "the worker's death to be seen")
     ages: list[float] = []
 
     def imported() -> bool:

@@ -51,7 +51,7 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
 @pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
 def test_a_handler_that_waits_for_too_long_is_interrupted_and_asked_again(scene: SceneMaker, handler: str) -> None:
     stage, member = with_a_record(scene, "sleep 60 once", handler)
-    stage.wait_marked("0@1 leaves", member, 5)
+    stage.wait_marked("0@1 leaves", member, 40)
     assert member.workers()[0]["restarts"] == 0, "the worker lives on"
     assert_all_is_handled(stage, member)
 

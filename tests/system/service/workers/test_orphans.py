@@ -31,12 +31,12 @@ def test_children_that_a_handler_leaves_behind_do_not_stay_zombies(scene: SceneM
     stage = scene(2, workers=1)
     member = stage.members.start()
     handle_orphans(stage, member)
-    member.wait(lambda: not procfs.zombies_of(member.pid), "the orphans of double forks to be reaped", 5)
+    member.wait(lambda: not procfs.zombies_of(member.pid), "the orphans of double forks to be reaped")
     (worker,) = [w["pid"] for w in member.workers()]
     # Children that live are their parent's to reap; they are ours as soon as it is dead.
     os.kill(worker, signal.SIGKILL)
     member.wait(lambda: [w for w in member.workers() if w["pid"] != worker], "a successor", 10)
-    member.wait(lambda: not [p for p in procfs.in_session(member.pid) if p.state == "Z"], "no zombie at all", 5)
+    member.wait(lambda: not [p for p in procfs.in_session(member.pid) if p.state == "Z"], "no zombie at all")
     stage.send(0, "and on")
     stage.wait_handled(0, 20, member)
     assert member.output().count("died: SIGKILL") == 1, "no worker's status was reaped as a stranger's"
@@ -72,8 +72,8 @@ def test_what_a_handler_started_dies_with_its_worker_however_that_ends(scene: Sc
     child = left_behind(stage, member, "lingers")
     assert runs(child)
     end_worker(stage, member, by)
-    member.wait(lambda: not runs(child), "the child's end", 5)
-    member.wait(lambda: not procfs.zombies_of(member.pid), "its corpse to be reaped", 5)
+    member.wait(lambda: not runs(child), "the child's end")
+    member.wait(lambda: not procfs.zombies_of(member.pid), "its corpse to be reaped")
     assert member.stop() == 0
 
 
@@ -100,12 +100,12 @@ def test_as_pid_1_the_supervisor_reaps_orphans_and_stops_in_order(scene: SceneMa
     handle_orphans(stage, member)
     assert member.status()["pid"] == 1
     (supervisor,) = procfs.children(member.pid)
-    member.wait(lambda: not procfs.zombies_of(supervisor.pid), "the orphans of double forks to be reaped", 5)
+    member.wait(lambda: not procfs.zombies_of(supervisor.pid), "the orphans of double forks to be reaped")
     (worker,) = [p for p in procfs.children(supervisor.pid) if p.name == "kunicorn-w0"]
     os.kill(worker.pid, signal.SIGKILL)
     stage.send(0, "and on")
     stage.wait_handled(0, 20, member)
-    member.wait(lambda: not [p for p in procfs.descendants(member.pid) if p.state == "Z"], "no zombie at all", 5)
+    member.wait(lambda: not [p for p in procfs.descendants(member.pid) if p.state == "Z"], "no zombie at all")
     os.kill(supervisor.pid, signal.SIGTERM)
     assert member.exit_code() == 0
     wait_until(lambda: not procfs.living_in_session(member.pid), "everything to be gone", 30)
