@@ -22,8 +22,8 @@ LONG_DRAIN = {"group": {"drain_timeout_ms": 90_000, "max_poll_interval_ms": 120_
 
 
 def a_slow_record_and_a_second_member(stage: Scene, slow: int, value: str) -> None:
-    """One worker has a slow record of partition `slow` in hand when a member joins that is to get half of them. `value`:
-    of that record."""
+    """One worker has a slow record of partition `slow` in hand when a member joins that is to get half of them.
+    `value`: of that record."""
     first = stage.members.start()
     first.wait_running(PARTITIONS)
     for partition in range(PARTITIONS):
