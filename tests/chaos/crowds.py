@@ -20,12 +20,15 @@ class Crowd(NamedTuple):
 
     handler: Mapping[str, Any]
     """Of [handler], beside what every member has."""
-    in_hand: int
-    """So many records may be handled again for each worker that is killed."""
+    in_hand: int | None
+    """So many records may be handled again for each worker that is killed; None: what it handled since its last
+    commit, as its outputs may not have been acknowledged."""
     rate: int
     """Records a second: so that workers mostly have several in hand, where they may."""
     keys: int
     ordering: str = "partition"
+    together: bool = False
+    """Batches: records are in hand at the same time."""
 
 
 def _several(ordering: str, entrypoint: str) -> Crowd:

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from tests.chaos.group import SESSION, Group, kill, last_for, now
+from tests.chaos.group import Group, kill, last_for, now
 from tests.kafka import Broker
 from tests.kafka.proxied import Direction
 from tests.system import procfs
 from tests.system.members import MemberProcess
 from tests.waiting import wait_until
 
+DEAD_BROKER = 10.0
+"""Seconds for which a killed broker stays away: its coordinator is replaced after 7 to 12."""
 POISONED = 3
 """Records, of different customers."""
 
@@ -114,7 +116,7 @@ def _freeze(group: Group, victim: MemberProcess, pids: list[int]) -> Hurt:
     hurt = Hurt(now(), victim=victim.name)
     for pid in pids:
         kill(pid, signal.SIGSTOP)
-    last_for(2 * SESSION)
+    last_for(2 * group.terms.session)
     for pid in reversed(pids):
         kill(pid, signal.SIGCONT)
     return hurt
@@ -159,7 +161,7 @@ def _another_broker(group: Group) -> Broker:
 def _kill_broker(group: Group, victim: Broker) -> Hurt:
     hurt = Hurt(now())
     victim.kill()
-    last_for(SESSION)
+    last_for(DEAD_BROKER)
     victim.start()
     group.kafka.wait_until_whole()
     return hurt
@@ -206,11 +208,11 @@ def _reset_connections(group: Group) -> Hurt:
     return hurt
 
 
-def _cut(group: Group, seconds: float, *directions: Direction) -> Hurt:
+def _cut(group: Group, sessions: float, *directions: Direction) -> Hurt:
     victim = group.any_member()
     hurt = Hurt(now(), victim=victim.name)
     group.kafka.cut(group.link(victim), *directions)
-    last_for(seconds)
+    last_for(sessions * group.terms.session)
     group.kafka.heal(group.link(victim))
     return hurt
 
@@ -243,25 +245,25 @@ FAULTS: dict[str, Fault] = {
     "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers),
     "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network),
     "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections),
-    "cut-briefly": Fault("a member is cut off for half a session", N, lambda g: _cut(g, SESSION / 2, "to", "from")),
+    "cut-briefly": Fault("a member is cut off for half a session", N, lambda g: _cut(g, 0.5, "to", "from")),
     "cut": Fault(
         "a member is cut off for longer than a session",
         C,
-        lambda g: _cut(g, 1.5 * SESSION, "to", "from"),
+        lambda g: _cut(g, 1.5, "to", "from"),
         rebalances=True,
         overlaps=True,
     ),
     "cut-to": Fault(
         "what a member sends is held back for longer than a session",
         C,
-        lambda g: _cut(g, 1.5 * SESSION, "to"),
+        lambda g: _cut(g, 1.5, "to"),
         rebalances=True,
         overlaps=True,
     ),
     "cut-from": Fault(
         "what a member is sent is held back for longer than a session",
         C,
-        lambda g: _cut(g, 1.5 * SESSION, "from"),
+        lambda g: _cut(g, 1.5, "from"),
         rebalances=True,
         overlaps=True,
     ),

@@ -13,9 +13,9 @@ from typing import Any
 
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import clock
-from tests.chaos.calls import read_calls
 from tests.chaos.crowds import CROWDS, ONE, Crowd
 from tests.chaos.load import Load
+from tests.chaos.stream import AuditStream
 from tests.kafka import Broker, ProxiedCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, group_settings, merged
@@ -59,18 +59,37 @@ FETCHERS = ("librdkafka", "own")
 """Values of `kafka.fetcher`, the default first."""
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What the members of a group are set to, and what faults and their judge need to know of it. Seconds."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    """Beside brokers, topic and group."""
+    crowd: Crowd
+    session: float = SESSION
+    commit_interval: float = COMMIT_INTERVAL
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of its members, for their handler."""
+    commits: bool = True
+    """Whether what was handled is committed to Kafka."""
+
+
+def terms(protocol: str, crowd: Crowd = CROWDS[ONE], fetcher: str = FETCHERS[0]) -> Terms:
+    """Of the groups that `make chaos` hurts."""
+    own = {"group": PROTOCOLS[protocol], "handler": crowd.handler, "kafka": {"fetcher": fetcher}}
+    return Terms(merged(SETTINGS, own), crowd, environment={"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
+
+
 @dataclass
 class Group:
     """Members of one group on one topic, under load. `static` members have instance ids (KIP-345)."""
 
     kafka: ProxiedCluster
     topic: str
-    protocol: str
     static: bool
     rng: random.Random
     directory: Path
-    crowd: Crowd = CROWDS[ONE]
-    fetcher: str = FETCHERS[0]
+    terms: Terms
     alive: list[MemberProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,14 +97,13 @@ class Group:
         self.kafka.create_topic(self.letters_topic, 1)
         self.directory.mkdir(parents=True)
         needed = group_settings(self.kafka.bootstrap, [self.topic], self.topic, workers=WORKERS)
-        own = {
-            "group": PROTOCOLS[self.protocol],
-            "handler": self.crowd.handler,
-            "kafka": {"fetcher": self.fetcher},
-        }
-        settings = merged(needed, SETTINGS, own)
-        self.members = Members(self.directory, settings, {"KUNICORN_HANDLER_MS": str(HANDLER_MS)})
+        settings = merged(needed, self.terms.settings)
+        self.members = Members(self.directory, settings, self.terms.environment)
+        self.crowd = self.terms.crowd
         self.load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, self.crowd.keys)
+        self.audit = AuditStream(
+            self.members.audit, self.load.appended, self.crowd.ordering, together=self.crowd.together
+        )
         self._instances: dict[MemberProcess, str] = {}
         self._links: dict[MemberProcess, str] = {}
         for link in LINKS:
@@ -182,13 +200,15 @@ class Group:
         return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
 
     def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
-        done = {
-            partition: {call.offset for call in calls if call.end is not None}
-            for partition, calls in read_calls(self.members.audit).items()
-        }
-        for partition, offset in self.load.poison:
-            done.setdefault(partition, set()).add(offset)
-        return all(done.get(partition, set()).issuperset(range(end)) for partition, end in ends.items())
+        self.audit.read()
+        return not any(self.unhandled(partition, end) for partition, end in ends.items())
+
+    def unhandled(self, partition: int, end: int) -> int:
+        """How many records below `end` no call has ended with, as far as the audit was read; poison is none of them."""
+        ended = self.audit.ended(partition)
+        missing = sum(len(gap) for gap in ended.missing(end))
+        poison = (offset for number, offset in self.load.poison if number == partition)
+        return missing - sum(offset < end and offset not in ended for offset in poison)
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

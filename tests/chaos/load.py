@@ -4,17 +4,65 @@ from __future__ import annotations
 
 import threading
 import time
+from array import array
+from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import overload
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from kunicorn.ipc import clock
 from tests.system.handlers.lethal import POISON
 
+_TOGETHER_NS = 5_000_000
+"""Confirmations that come within so long of one another are one entry: a poll gives a thousand at a time."""
+_IN_QUEUE = 2_000_000
+"""Records that may wait for brokers that take nothing: a minute and more of any load here."""
+
+
+class Times(Sequence[int]):
+    """When each offset of a partition was confirmed, to a few milliseconds, in nanoseconds of `kunicorn.ipc.clock`.
+
+    One thread confirms, others read. It grows with time, not with records.
+    """
+
+    def __init__(self) -> None:
+        self._firsts = array("q")
+        self._at = array("q")
+        self._end = 0
+
+    def confirm(self, offset: int, at: int) -> None:
+        """Everything up to this offset is in the log; an offset that is there already changes nothing."""
+        if offset < self._end:
+            return
+        # The time first: a reader finds each entry of `_firsts` to have one.
+        if not self._at or at - self._at[-1] > _TOGETHER_NS:
+            self._at.append(at)
+            self._firsts.append(self._end)
+        self._end = offset + 1
+
+    def __len__(self) -> int:
+        return self._end
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(self._end))]
+        number = at + self._end if at < 0 else at
+        if not 0 <= number < self._end:
+            raise IndexError(f"offset {number} is not in the log, which ends at {self._end}")
+        return self._at[bisect_right(self._firsts, number) - 1]
+
 
 class Load:
-    """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once."""
+    """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once.
+
+    While brokers take nothing, what is due waits in the producer's queue.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, rate: int, keys: int = 1000, more: Mapping[str, str | int] | None = None
@@ -27,6 +75,8 @@ class Load:
                 "linger.ms": 5,
                 "enable.idempotence": True,
                 "log_level": 0,
+                "queue.buffering.max.messages": _IN_QUEUE,
+                "queue.buffering.max.kbytes": _IN_QUEUE,
                 **(more or {}),
             }
         )
@@ -35,8 +85,8 @@ class Load:
         self._keys = keys
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
-        self.appended: defaultdict[int, list[int]] = defaultdict(list)
-        """By partition and offset: when it was confirmed, in nanoseconds of `kunicorn.ipc.clock`."""
+        self.appended: defaultdict[int, Times] = defaultdict(Times)
+        """By partition and offset: when it was confirmed."""
         self.poison: set[tuple[int, int]] = set()
         """Partition and offset of every record that kills whoever handles it."""
         self._poisoned_keys: deque[bytes] = deque()
@@ -61,10 +111,11 @@ class Load:
 
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
+        keys = [_key(customer) for customer in range(self._keys)]
         while not self._ended.wait(0.01):
             due = int((time.monotonic() - began) * self._rate)
             for number in range(sent, due):
-                self._producer.produce(self._topic, b"x" * 200, _key(number % self._keys), on_delivery=self._confirmed)
+                self._producer.produce(self._topic, b"x" * 200, keys[number % len(keys)], on_delivery=self._confirmed)
             sent = max(sent, due)
             while self._poisoned_keys:
                 key = self._poisoned_keys.popleft()
@@ -76,9 +127,8 @@ class Load:
         if error is not None or partition is None or offset is None:
             self.failure = self.failure or error
             return
-        times = self.appended[partition]
         # Confirmed in the order of their offsets, as idempotent producers keep it (KIP-98).
-        times.extend([clock.now_ns()] * (offset + 1 - len(times)))
+        self.appended[partition].confirm(offset, clock.now_ns())
 
     def _poison_confirmed(self, error: KafkaError | None, message: Message) -> None:
         partition, offset = message.partition(), message.offset()

@@ -11,9 +11,9 @@ from kunicorn.commands.demo.judge import Audit, Report
 from tests.chaos.calls import read_calls
 from tests.chaos.crowds import CROWDS, disorder
 from tests.chaos.faults import FAULTS, Hurt
-from tests.chaos.group import MEMBERS, PARTITIONS, Group, now
+from tests.chaos.group import MEMBERS, PARTITIONS, Group, now, terms
 from tests.chaos.schedule import Schedule
-from tests.chaos.verdict import Outcome, Step, judge
+from tests.chaos.verdict import Bounds, Outcome, Step, judge
 from tests.kafka import ProxiedCluster
 from tests.system.producing import end_offsets, held
 
@@ -60,7 +60,8 @@ def run(kafka: ProxiedCluster, what: Schedule, directory: Path, tell: Callable[[
     _revive(kafka)
     topic = f"chaos-{what.seed}-{now()}"
     dice, crowd = random.Random(what.seed), CROWDS[what.crowd]
-    group = Group(kafka, topic, what.protocol, what.static, dice, directory / topic, crowd, what.fetcher)
+    set_to = terms(what.protocol, crowd, what.fetcher)
+    group = Group(kafka, topic, what.static, dice, directory / topic, set_to)
     try:
         steps = _live_through(group, what, tell)
         group.load.stop()
@@ -112,7 +113,7 @@ def _report(group: Group, steps: list[Step]) -> Report:
 
 
 def _judged(group: Group, steps: list[Step]) -> list[Outcome]:
-    return judge(steps, read_calls(group.members.audit), group.load.appended, group.crowd.in_hand)
+    return judge(steps, read_calls(group.members.audit), group.load.appended, Bounds(group.crowd.in_hand))
 
 
 def _killed(steps: list[Step]) -> set[int]:

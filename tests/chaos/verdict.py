@@ -10,9 +10,20 @@ from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
 from tests.chaos.faults import FAULTS, Hurt, Repeats
 from tests.chaos.group import COMMIT_INTERVAL, DEATHS, WORKERS
+from tests.chaos.stream import KEPT, Found
 
 LATE = 1.0
 """Seconds by which a commit may be later than its interval: it takes its time, and a busy machine's timer is late."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a fault's repetitions are held against."""
+
+    in_hand: int | None = 1
+    """Most records that a worker has in hand; None: it is asked only when a killed worker had handled them."""
+    commit_interval: float = COMMIT_INTERVAL
+    """Seconds."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +53,9 @@ class Outcome:
 
 
 def judge(
-    steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Sequence[int]], in_hand: int = 1
+    steps: Sequence[Step], calls: Partitions, appended: Mapping[int, Sequence[int]], bounds: Bounds = Bounds()
 ) -> list[Outcome]:
-    """One outcome a step. What happens until the next step begins is the step's. `in_hand`: most records that a worker
-    has in hand."""
+    """One outcome a step. What happens until the next step begins is the step's."""
     again, beside = repeats(calls), overlaps(calls)
     outcomes = []
     for number, step in enumerate(steps):
@@ -53,49 +63,61 @@ def judge(
         mine = [each for each in again if step.hurt.at <= each.again.begin < until]
         together = [each for each in beside if step.hurt.at <= each.begun.begin < until]
         waits = longest_waits(calls, appended, step.hurt.at, step.settled)
-        outcomes.append(
-            Outcome(
-                fault=step.fault,
-                repeated=len(mine),
-                overlaps=len({each.inside for each in together}),
-                pauses=tuple(wait / NANOSECONDS for wait in waits),
-                rebalances=step.rebalances,
-                broken=(
-                    *_repeats_broken(step, mine, in_hand),
-                    *_overlaps_broken(step, together, in_hand),
-                    *_rebalances_broken(step),
-                ),
-            )
-        )
+        found = Found(mine, len(mine), together, waits=dict(enumerate(waits)))
+        outcomes.append(judged(step, found, bounds))
     return outcomes
 
 
-def _repeats_broken(step: Step, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
-    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, mine, in_hand)
-    return (f"{step.fault}: {complaint}" for complaint in complaints)
+def judged(step: Step, found: Found, bounds: Bounds = Bounds()) -> Outcome:
+    """The outcome of one step, during which that happened."""
+    return Outcome(
+        fault=step.fault,
+        repeated=found.repeated,
+        overlaps=len({each.inside for each in found.overlaps}),
+        pauses=tuple(wait / NANOSECONDS for _, wait in sorted(found.waits.items())),
+        rebalances=step.rebalances,
+        broken=(
+            *_repeats_broken(step, found, bounds),
+            *_overlaps_broken(step, found.overlaps, bounds),
+            *_rebalances_broken(step),
+        ),
+    )
 
 
-def _beyond_nothing(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
+def _repeats_broken(step: Step, found: Found, bounds: Bounds) -> Iterator[str]:
+    if found.repeated > KEPT:
+        yield f"{step.fault}: {found.repeated} records were handled again, more than are looked at"
+    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, found.repeats, bounds)
+    yield from (f"{step.fault}: {complaint}" for complaint in complaints)
+
+
+def _beyond_nothing(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
     if mine:
         yield f"{len(mine)} records were handled again, first {mine[0]}"
 
 
-def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
-    if len(mine) > len(hurt.killed) * in_hand:
-        yield f"{len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine}"
+def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
+    if bounds.in_hand is None:
+        yield from _long_committed(hurt, mine, bounds)
+    elif len(mine) > len(hurt.killed) * bounds.in_hand:
+        yield f"{len(mine)} records were handled again for {len(hurt.killed)} killed workers: {mine[:5]}"
     if others := [each for each in mine if each.before.pid not in hurt.killed]:
         yield f"handled again, but not in hand of the killed: {others[0]}"
 
 
-def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
+def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
     if others := [each for each in mine if each.before.member != hurt.victim]:
         yield f"handled again, but not after {hurt.victim}: {others[0]}"
-    committed = hurt.at - int((COMMIT_INTERVAL + LATE) * NANOSECONDS)
+    yield from _long_committed(hurt, mine, bounds)
+
+
+def _long_committed(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
+    committed = hurt.at - int((bounds.commit_interval + LATE) * NANOSECONDS)
     if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
         yield f"handled again although handled long before the last commit: {old[0]}"
 
 
-def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iterator[str]:
+def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
     times = Counter((each.again.partition, each.again.offset) for each in mine)
     if others := sorted(times.keys() - hurt.poison):
         yield f"handled again, but no poison (partition, offset): {others[:5]}"
@@ -103,7 +125,7 @@ def _beyond_the_poison(hurt: Hurt, mine: Sequence[Repeat], in_hand: int) -> Iter
         yield f"poison was handled more than {DEATHS} times (partition, offset): {worse}"
 
 
-_COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat], int], Iterator[str]]] = {
+_COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat], Bounds], Iterator[str]]] = {
     Repeats.NOTHING: _beyond_nothing,
     Repeats.IN_HAND: _beyond_in_hand,
     Repeats.SINCE_COMMIT: _beyond_the_commit,
@@ -116,13 +138,13 @@ def _rebalances_broken(step: Step) -> Iterator[str]:
         yield f"{step.fault}: {step.rebalances} rebalances, and nobody had come or gone"
 
 
-def _overlaps_broken(step: Step, together: Sequence[Overlap], in_hand: int) -> Iterator[str]:
+def _overlaps_broken(step: Step, together: Sequence[Overlap], bounds: Bounds) -> Iterator[str]:
     inside = {each.inside for each in together}
     if not FAULTS[step.fault].overlaps:
         if inside:
             yield f"{step.fault}: two workers in one partition: {together[0]}"
         return
-    if len(inside) > WORKERS * in_hand:
+    if bounds.in_hand is not None and len(inside) > WORKERS * bounds.in_hand:
         yield f"{step.fault}: {len(inside)} calls beside another worker's, more than {WORKERS} workers had in hand"
     if others := [each for each in together if each.inside.member != step.hurt.victim]:
         yield f"{step.fault}: two workers in one partition, and neither is the victim's: {others[0]}"

@@ -1,0 +1,286 @@
+"""The audit read as it is written, and never kept: what was begun and done, and what happened that is to be judged.
+
+It finds what `tests.chaos.calls` finds in a whole audit (`tests/unit/chaos/test_stream.py` holds the two against each
+other), in memory that grows with gaps and time, not with records. A call that is handled again is told to the half
+second: `Repeat.before` has the first begin and the last end of what its process did around it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeVar
+
+from kunicorn.commands.demo.audit import SUFFIX, WORDS, Kind
+from tests.chaos.calls import Call, Overlap, Repeat
+from tests.chaos.offsets import Offsets
+from tests.waiting import runs
+
+T = TypeVar("T")
+
+BEGIN = int(Kind.BEGIN)
+KEPT = 100_000
+"""Findings of a kind between two `take`: more than any fault may cause. Beyond them they are counted only."""
+HISTORY = 20_000
+"""Half seconds of a partition that are remembered: hours."""
+_SLICE_NS = 500_000_000
+_NOTICEABLE_NS = 10_000_000
+"""A partition that is served more often than that has no pause that anybody would look at."""
+_AT_ONCE = 1 << 20
+"""Bytes of a file in one go."""
+_ENTRY_BYTES = WORDS * 8
+
+Entry = tuple[int, int, int, int, int]
+"""Time, number of the file, kind and partition, offset, CRC of the key."""
+
+
+@dataclass
+class Found:
+    """What happened since it was asked for last."""
+
+    repeats: list[Repeat] = field(default_factory=list)
+    repeated: int = 0
+    """Of which `repeats` has at most `KEPT`."""
+    overlaps: list[Overlap] = field(default_factory=list)
+    """One for each call that somebody else began beside; likewise."""
+    disorder: list[str] = field(default_factory=list)
+    waits: dict[int, int] = field(default_factory=dict)
+    """Each partition's longest pause, nanoseconds; see `tests.chaos.calls.longest_waits`."""
+
+    def __add__(self, later: Found) -> Found:
+        """Both; of the pauses the longer ones."""
+        return Found(
+            self.repeats + later.repeats,
+            self.repeated + later.repeated,
+            self.overlaps + later.overlaps,
+            self.disorder + later.disorder,
+            {p: max(self.waits.get(p, 0), later.waits.get(p, 0)) for p in self.waits.keys() | later.waits.keys()},
+        )
+
+
+class _File:
+    """One process's audit of one topic, read as far as it is."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        member, pid, _ = path.name.removesuffix(SUFFIX).split(".")
+        self.member, self.pid, self.number = member, int(pid), number
+        self.dead = False
+        self._path = path
+        self._at = 0
+
+    def more(self) -> tuple[list[Entry], bool]:
+        """The entries that follow, and whether there may be others behind them."""
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._at)
+            body = file.read(_AT_ONCE)
+        body = body[: len(body) - len(body) % _ENTRY_BYTES]
+        self._at += len(body)
+        words = array("q", body)
+        numbers = [self.number] * (len(words) // WORDS)
+        entries = list(zip(words[3::WORDS], numbers, words[0::WORDS], words[1::WORDS], words[2::WORDS], strict=True))
+        return entries, len(body) == _AT_ONCE
+
+
+@dataclass
+class _Slice:
+    """What one process began in one partition within half a second."""
+
+    file: int
+    begin: int
+    offsets: Offsets = field(default_factory=Offsets)
+    end: int | None = None
+
+
+@dataclass
+class _Partition:
+    number: int
+    begun: Offsets = field(default_factory=Offsets)
+    ended: Offsets = field(default_factory=Offsets)
+    open: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    """By file and offset: begin and key of each call that has not ended."""
+    beside: dict[tuple[int, int], Call] = field(default_factory=dict)
+    """By file and offset of an open call: the first that another process began beside it."""
+    lanes: dict[int, int] = field(default_factory=dict)
+    """The highest offset that was begun, by key, or of all."""
+    history: deque[_Slice] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    last: int = 0
+    """When something last began or ended."""
+
+
+class AuditStream:
+    """The audit of one topic's group. Not thread-safe; `read` blocks on files only.
+
+    `ordering`: what a worker handles one after the other, as `handler.ordering`; `together`: the handler has batches,
+    whose records are in hand at the same time. `lives` tells whether a process still can end its calls.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        appended: Mapping[int, Sequence[int]],
+        ordering: str = "partition",
+        together: bool = False,
+        lives: Callable[[int], bool] = runs,
+    ) -> None:
+        self._directory = directory
+        self._appended = appended
+        self._ordering = ordering
+        self._together = together
+        self._lives = lives
+        self._files: list[_File] = []
+        self._known: set[Path] = set()
+        self._partitions: dict[int, _Partition] = {}
+        self._found = Found()
+        self.entries = 0
+        """Read so far."""
+
+    def begun(self, partition: int) -> Offsets:
+        """Offsets that were begun, whatever became of them."""
+        return self._of(partition).begun
+
+    def ended(self, partition: int) -> Offsets:
+        """Offsets that a call has ended with."""
+        return self._of(partition).ended
+
+    def take(self) -> Found:
+        """What happened since the last time, as far as it was read."""
+        found, self._found = self._found, Found()
+        return found
+
+    def read(self) -> None:
+        """Everything that is written by now."""
+        self._look_for_files()
+        dying = [file for file in self._files if not file.dead and not self._lives(file.pid)]
+        left: list[Entry] = []
+        more = True
+        while more:
+            entries, limits = left, []
+            for file in self._files:
+                if file.dead:
+                    continue
+                read, has_more = file.more()
+                entries += read
+                if has_more:
+                    limits.append(max(entry[0] for entry in read))
+            more = bool(limits)
+            entries.sort(key=itemgetter(0))
+            # Files that are ahead wait for those that are not: what was begun first is to be told first.
+            upto = min(limits) if more else None
+            left = [] if upto is None else [entry for entry in entries if entry[0] > upto]
+            self._go_through(entries[: len(entries) - len(left)])
+        for file in dying:
+            self._bury(file)
+
+    def _look_for_files(self) -> None:
+        for path in sorted(set(self._directory.glob(f"*/*{SUFFIX}")) - self._known):
+            self._known.add(path)
+            self._files.append(_File(path, len(self._files)))
+
+    def _bury(self, file: _File) -> None:
+        """Its calls that did not end never will: they count as their first instant."""
+        file.dead = True
+        for partition in self._partitions.values():
+            for offset in partition.open.pop(file.number, {}):
+                partition.beside.pop((file.number, offset), None)
+
+    def _go_through(self, entries: Sequence[Entry]) -> None:
+        self.entries += len(entries)
+        for at, file, head, offset, key in entries:
+            partition = self._of(head & 0xFFFFFFFF)
+            if head >> 32 == BEGIN:
+                self._begin(partition, offset, at, file, key)
+            else:
+                self._end(partition, offset, at, file)
+            partition.last = max(partition.last, at)
+
+    def _of(self, number: int) -> _Partition:
+        found = self._partitions.get(number)
+        if found is None:
+            found = self._partitions[number] = _Partition(number)
+        return found
+
+    def _begin(self, partition: _Partition, offset: int, at: int, file: int, key: int) -> None:
+        if at - partition.last > _NOTICEABLE_NS:
+            self._wait(partition, offset, at)
+        mine = partition.open.get(file)
+        if len(partition.open) > (mine is not None):
+            call = self._call(partition, offset, file, at)
+            for other, calls in partition.open.items():
+                if other != file:
+                    for inside in calls:
+                        partition.beside.setdefault((other, inside), call)
+        new = partition.begun.add(offset)
+        if not new:
+            self._repeat(partition, offset, at, file)
+        if self._ordering != "none":
+            self._look_at_order(partition, offset, file, key, new)
+        partition.open.setdefault(file, {})[offset] = (at, key)
+        slices = partition.history
+        if not slices or slices[-1].file != file or at - slices[-1].begin > _SLICE_NS:
+            slices.append(_Slice(file, at))
+        slices[-1].offsets.add(offset)
+
+    def _end(self, partition: _Partition, offset: int, at: int, file: int) -> None:
+        partition.ended.add(offset)
+        mine = partition.open.get(file, {})
+        begin, _ = mine.pop(offset, (at, 0))
+        if not mine:
+            partition.open.pop(file, None)
+        if partition.beside and (begun := partition.beside.pop((file, offset), None)) and begun.begin < at:
+            inside = self._call(partition, offset, file, begin, at)
+            _keep(self._found.overlaps, Overlap(inside, begun))
+        for each in reversed(partition.history):
+            if each.file == file and offset in each.offsets:
+                each.end = max(each.end or 0, at)
+                return
+
+    def _wait(self, partition: _Partition, offset: int, at: int) -> None:
+        appended = self._appended.get(partition.number, ())
+        # Begun before its producer heard of it: it cannot have waited.
+        there = appended[offset] if offset < len(appended) else at
+        wait = at - max(partition.last, there)
+        if partition.last and wait > self._found.waits.get(partition.number, 0):
+            self._found.waits[partition.number] = wait
+
+    def _repeat(self, partition: _Partition, offset: int, at: int, file: int) -> None:
+        self._found.repeated += 1
+        again = self._call(partition, offset, file, at)
+        for each in reversed(partition.history):
+            if offset in each.offsets:
+                never_ended = offset in partition.open.get(each.file, {}) or self._died_with(each, offset, partition)
+                before = self._call(partition, offset, each.file, each.begin, None if never_ended else each.end)
+                # A process that was stopped between looking at the clock and writing tells its call late.
+                pair = Repeat(before, again) if each.begin <= at else Repeat(again, before)
+                _keep(self._found.repeats, pair)
+                return
+        _keep(self._found.repeats, Repeat(Call(0, partition.number, offset, 0, "unknown", 0), again))
+
+    def _died_with(self, each: _Slice, offset: int, partition: _Partition) -> bool:
+        return self._files[each.file].dead and offset not in partition.ended
+
+    def _look_at_order(self, partition: _Partition, offset: int, file: int, key: int, new: bool) -> None:
+        lane = key if self._ordering == "key" else 0
+        name = f"partition {partition.number}, key {lane:x}"
+        if new:
+            before = partition.lanes.get(lane, -1)
+            if offset < before:
+                _keep(self._found.disorder, f"{name}: offset {offset} first began after {before}")
+            partition.lanes[lane] = max(before, offset)
+        if self._together:
+            return
+        for other, (_, its_key) in partition.open.get(file, {}).items():
+            if self._ordering == "partition" or its_key == key:
+                _keep(self._found.disorder, f"{name}: offsets {other} and {offset} were in hand together")
+
+    def _call(self, partition: _Partition, offset: int, file: int, begin: int, end: int | None = None) -> Call:
+        process = self._files[file]
+        return Call(begin, partition.number, offset, end, process.member, process.pid)
+
+
+def _keep(kept: list[T], one: T) -> None:
+    if len(kept) < KEPT:
+        kept.append(one)
