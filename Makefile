@@ -27,7 +27,7 @@ SYSTEM := $(PYTEST) tests/system -m "not long"
 # System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
 JOBS ?= 4
 
-.PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos docs docs-site dist lock clean
+.PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
 .PHONY: bench-fetchers bench-pairs bench-pipeline bench-decoding bench-columns bench-differential bench-features bench-sharing
@@ -165,6 +165,10 @@ chaos: columns  ## a group hurt in every way there is, on three brokers, over ea
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(FETCHER),--fetcher $(FETCHER))
 
+# The next run goes on behind the last leg of docs/soak.jsonl; then `make docs`, and commit both.
+soak: columns  ## group after group under thousands of records a second, hurt and accounted for; HOURS=n, SEED=n, LEG=n
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(if $(LEG),--leg $(LEG))
+
 bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafka java", KINDS=delay: parts of it
 	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(KINDS),--keep --kinds $(KINDS))
@@ -230,6 +234,7 @@ docs: venv  ## the pages, and the chart's schema and dashboard, that are generat
 	$(BIN)/python -m tests.kubernetes.page
 	$(BIN)/python -m tests.kubernetes.game_page
 	$(BIN)/python -m tests.deploy.chart_page
+	$(BIN)/python -m tests.soak.page
 
 # The wheel is built from the archive, which so has all that it takes. Dated by the commit: the same files each time.
 # The wheel of columns is for this machine's processor and libraries; .github/workflows/columns.yml has the others.

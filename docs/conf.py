@@ -57,7 +57,16 @@ NAVIGATION = {
         "support",
     ],
     "Look up": ["faq", "commands", "settings", "reference", "metrics", "states", "glossary", "[!_]*"],
-    "Understand": ["compared", "promises", "architecture", "delivery", "conformance", "incidents", "benchmarks"],
+    "Understand": [
+        "compared",
+        "promises",
+        "architecture",
+        "delivery",
+        "soak",
+        "conformance",
+        "incidents",
+        "benchmarks",
+    ],
     "Come from elsewhere": ["migration/*"],
 }
 """Headings of the site's menu, and the pages below each. The last pattern of *Look up* finds what none names."""

@@ -36,6 +36,8 @@ class Kind(Enum):
     ANY = "any"
     DYNAMIC = "dynamic"
     STATIC = "static"
+    LOGGED_IN = "logged in"
+    """Whose members log in, and have rights that can be taken from them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,10 @@ class Fault:
     """Whether it may cause any: members come, go, or are taken for dead."""
     overlaps: bool = False
     """Another member may begin while a worker of the victim still has the record in hand of when its lease ran out."""
+    seconds: float = 5.0
+    """About how long it takes until the group is whole again, on an idle machine."""
+    sessions: float = 0.0
+    """And so many sessions."""
 
 
 def _kill_worker(group: Group) -> Hurt:
@@ -153,7 +159,8 @@ def _rolling_restart(group: Group) -> Hurt:
     return hurt
 
 
-def _another_broker(group: Group) -> Broker:
+def another_broker(group: Group) -> Broker:
+    """One that is not the group's coordinator."""
     coordinator = group.coordinator()
     return group.rng.choice([broker for broker in group.kafka.brokers if broker is not coordinator])
 
@@ -221,37 +228,42 @@ N, H, C, P = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT, Repeats.POI
 
 FAULTS: dict[str, Fault] = {
     "kill-worker": Fault("a worker is killed (SIGKILL)", H, _kill_worker),
-    "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker),
-    "poison": Fault(f"{POISONED} records kill every worker that handles them", P, _poison),
+    "freeze-worker": Fault("a worker is frozen for 3 s", N, _freeze_worker, seconds=8),
+    "poison": Fault(f"{POISONED} records kill every worker that handles them", P, _poison, seconds=15),
     "kill-template": Fault("the template is killed", N, _kill_template),
-    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True),
+    "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True, seconds=10, sessions=1),
     "freeze-supervisor": Fault(
-        "a supervisor is frozen for two sessions", C, _freeze_supervisor, rebalances=True, overlaps=True
+        "a supervisor is frozen for two sessions", C, _freeze_supervisor, rebalances=True, overlaps=True, sessions=2
     ),
     "freeze-member": Fault(
-        "a whole member is frozen for two sessions", C, _freeze_member, rebalances=True, overlaps=True
+        "a whole member is frozen for two sessions", C, _freeze_member, rebalances=True, overlaps=True, sessions=2
     ),
     "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC, rebalances=True),
     "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC, rebalances=True),
     "rolling-restart": Fault(
-        "all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC, rebalances=True
+        "all members are restarted one by one", N, _rolling_restart, Kind.DYNAMIC, rebalances=True, seconds=30
     ),
     "rolling-static": Fault(
-        "all static members are restarted one by one", N, _rolling_restart, Kind.STATIC, rebalances=True
+        "all static members are restarted one by one", N, _rolling_restart, Kind.STATIC, rebalances=True, seconds=30
     ),
-    "kill-broker": Fault("a broker is killed", N, lambda group: _kill_broker(group, _another_broker(group))),
-    "kill-coordinator": Fault("the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator())),
-    "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker),
-    "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers),
-    "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network),
-    "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections),
-    "cut-briefly": Fault("a member is cut off for half a session", N, lambda g: _cut(g, 0.5, "to", "from")),
+    "kill-broker": Fault("a broker is killed", N, lambda group: _kill_broker(group, another_broker(group)), seconds=30),
+    "kill-coordinator": Fault(
+        "the coordinator is killed", N, lambda group: _kill_broker(group, group.coordinator()), seconds=30
+    ),
+    "freeze-broker": Fault("a broker is frozen for 6 s", N, _freeze_broker, seconds=15),
+    "restart-brokers": Fault("all brokers are restarted one by one", N, _restart_brokers, seconds=60),
+    "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network, seconds=10),
+    "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections, seconds=10),
+    "cut-briefly": Fault(
+        "a member is cut off for half a session", N, lambda g: _cut(g, 0.5, "to", "from"), sessions=0.5
+    ),
     "cut": Fault(
         "a member is cut off for longer than a session",
         C,
         lambda g: _cut(g, 1.5, "to", "from"),
         rebalances=True,
         overlaps=True,
+        sessions=1.5,
     ),
     "cut-to": Fault(
         "what a member sends is held back for longer than a session",
@@ -259,6 +271,7 @@ FAULTS: dict[str, Fault] = {
         lambda g: _cut(g, 1.5, "to"),
         rebalances=True,
         overlaps=True,
+        sessions=1.5,
     ),
     "cut-from": Fault(
         "what a member is sent is held back for longer than a session",
@@ -266,5 +279,6 @@ FAULTS: dict[str, Fault] = {
         lambda g: _cut(g, 1.5, "from"),
         rebalances=True,
         overlaps=True,
+        sessions=1.5,
     ),
 }

@@ -31,6 +31,8 @@ SESSION = 10.0
 """Seconds, the least that the settings permit; with the default of 45 a run would take an hour. A killed coordinator
 is replaced after 7 to 12 (broker.session.timeout.ms): here, unlike with the default, workers may pause by that."""
 COMMIT_INTERVAL = 1.0
+PATIENCE = 300.0
+"""Seconds for which a group is waited for: a machine that is busy with something else may take long."""
 DEATHS = 2
 """With the same record in hand, and it goes to the dead letters. Our own kills hit no record twice: between them the
 group becomes whole, which takes the record's end."""
@@ -104,6 +106,8 @@ class Group:
         self.audit = AuditStream(
             self.members.audit, self.load.appended, self.crowd.ordering, together=self.crowd.together
         )
+        self.deleted: dict[int, int] = {}
+        """Where the log of a partition begins since records were deleted: those below need not be handled any more."""
         self._instances: dict[MemberProcess, str] = {}
         self._links: dict[MemberProcess, str] = {}
         for link in LINKS:
@@ -182,15 +186,20 @@ class Group:
         """The newest that a member knows of; with the consumer protocol the member epoch."""
         return max(int(member.status()["group"]["generation"] or 0) for member in self.alive)
 
-    def wait_whole(self, within: float = 120.0) -> None:
-        """Until the living members share all partitions evenly, and everything appended before the call is handled."""
+    def wait_whole(self, within: float = PATIENCE) -> None:
+        """Until the living members share all partitions evenly, and everything is handled that was appended by then: of
+        each partition something that came after the call, while there is load."""
+        began = now()
         wait_until(self._shared_out, f"{len(self.alive)} members that share {PARTITIONS} partitions", within, 0.1)
+        wait_until(lambda: self.load.has_confirmed_since(began), "records in each partition", within, 0.05)
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
         wait_until(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within, 0.3)
 
     def _shared_out(self) -> bool:
         shares = []
         for member in self.alive:
+            code = member.process.poll()
+            assert code is None, f"{member.name} exited with {code}\n{member.output()[-3000:]}"
             status = member.status()
             if not status or status["group"]["state"] != "stable":
                 return False
@@ -204,11 +213,12 @@ class Group:
         return not any(self.unhandled(partition, end) for partition, end in ends.items())
 
     def unhandled(self, partition: int, end: int) -> int:
-        """How many records below `end` no call has ended with, as far as the audit was read; poison is none of them."""
-        ended = self.audit.ended(partition)
-        missing = sum(len(gap) for gap in ended.missing(end))
+        """How many records below `end` no call has ended with, as far as the audit was read. Neither poison nor what
+        was deleted is among them."""
+        ended, begin = self.audit.ended(partition), self.deleted.get(partition, 0)
+        missing = sum(max(0, gap.stop - max(begin, gap.start)) for gap in ended.missing(end))
         poison = (offset for number, offset in self.load.poison if number == partition)
-        return missing - sum(offset < end and offset not in ended for offset in poison)
+        return missing - sum(begin <= offset < end and offset not in ended for offset in poison)
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

@@ -109,6 +109,10 @@ class Load:
         if left or self.failure:
             raise RuntimeError(f"{left} records unconfirmed, first failure {self.failure}: the brokers are not whole")
 
+    def has_confirmed_since(self, at: int) -> bool:
+        """Whether each partition that has records has a new one; or none will come, as it was stopped."""
+        return self._ended.is_set() or all(times[-1] > at for times in list(self.appended.values()))
+
     def _run(self) -> None:
         began, sent = time.monotonic(), 0
         keys = [_key(customer) for customer in range(self._keys)]

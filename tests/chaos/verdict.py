@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
-from tests.chaos.faults import FAULTS, Hurt, Repeats
+from tests.chaos.faults import FAULTS, Fault, Hurt, Repeats
 from tests.chaos.group import COMMIT_INTERVAL, DEATHS, WORKERS
 from tests.chaos.stream import KEPT, Found
 
@@ -64,12 +64,12 @@ def judge(
         together = [each for each in beside if step.hurt.at <= each.begun.begin < until]
         waits = longest_waits(calls, appended, step.hurt.at, step.settled)
         found = Found(mine, len(mine), together, waits=dict(enumerate(waits)))
-        outcomes.append(judged(step, found, bounds))
+        outcomes.append(judged(step, FAULTS[step.fault], found, bounds))
     return outcomes
 
 
-def judged(step: Step, found: Found, bounds: Bounds = Bounds()) -> Outcome:
-    """The outcome of one step, during which that happened."""
+def judged(step: Step, fault: Fault, found: Found, bounds: Bounds) -> Outcome:
+    """The outcome of one step with that fault, during which that happened."""
     return Outcome(
         fault=step.fault,
         repeated=found.repeated,
@@ -77,17 +77,17 @@ def judged(step: Step, found: Found, bounds: Bounds = Bounds()) -> Outcome:
         pauses=tuple(wait / NANOSECONDS for _, wait in sorted(found.waits.items())),
         rebalances=step.rebalances,
         broken=(
-            *_repeats_broken(step, found, bounds),
-            *_overlaps_broken(step, found.overlaps, bounds),
-            *_rebalances_broken(step),
+            *_repeats_broken(step, fault, found, bounds),
+            *_overlaps_broken(step, fault, found.overlaps, bounds),
+            *_rebalances_broken(step, fault),
         ),
     )
 
 
-def _repeats_broken(step: Step, found: Found, bounds: Bounds) -> Iterator[str]:
+def _repeats_broken(step: Step, fault: Fault, found: Found, bounds: Bounds) -> Iterator[str]:
     if found.repeated > KEPT:
         yield f"{step.fault}: {found.repeated} records were handled again, more than are looked at"
-    complaints = _COMPLAINTS[FAULTS[step.fault].repeats](step.hurt, found.repeats, bounds)
+    complaints = _COMPLAINTS[fault.repeats](step.hurt, found.repeats, bounds)
     yield from (f"{step.fault}: {complaint}" for complaint in complaints)
 
 
@@ -133,14 +133,14 @@ _COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat], Bounds], Iterato
 }
 
 
-def _rebalances_broken(step: Step) -> Iterator[str]:
-    if step.rebalances and not FAULTS[step.fault].rebalances:
+def _rebalances_broken(step: Step, fault: Fault) -> Iterator[str]:
+    if step.rebalances and not fault.rebalances:
         yield f"{step.fault}: {step.rebalances} rebalances, and nobody had come or gone"
 
 
-def _overlaps_broken(step: Step, together: Sequence[Overlap], bounds: Bounds) -> Iterator[str]:
+def _overlaps_broken(step: Step, fault: Fault, together: Sequence[Overlap], bounds: Bounds) -> Iterator[str]:
     inside = {each.inside for each in together}
-    if not FAULTS[step.fault].overlaps:
+    if not fault.overlaps:
         if inside:
             yield f"{step.fault}: two workers in one partition: {together[0]}"
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import shutil
 import socket
@@ -24,7 +25,7 @@ from tests.kafka.properties import plan_nodes, server_properties
 from tests.waiting import wait_until
 
 VERSION = "4.4.0"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 """A cluster is up in two to five seconds; a machine busy with everything else may take long."""
 
 
@@ -106,6 +107,29 @@ class KafkaCluster:
         self.admin().create_topics([topic])[name].result(30)
         wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
         return name
+
+    def rotate_replicas(self, topic: str) -> None:
+        """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
+        described = self.admin().list_topics(topic, timeout=60).topics[topic].partitions
+        wanted = [
+            {"topic": topic, "partition": number, "replicas": [*each.replicas[1:], each.replicas[0]]}
+            for number, each in described.items()
+        ]
+        plan = self.workdir / f"{topic}-replicas.json"
+        plan.write_text(json.dumps({"version": 1, "partitions": wanted}))
+        main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+        where = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
+        self.tool(main, *where, "--execute", timeout=180)
+        wait_until(lambda: self._replicas(topic) == [each["replicas"] for each in wanted], f"{topic} reassigned", 90)
+
+    def preferred_lead(self, topic: str) -> bool:
+        """Whether each partition is led by the first of its replicas."""
+        partitions = self.admin().list_topics(topic, timeout=60).topics[topic].partitions.values()
+        return all(each.leader == each.replicas[0] for each in partitions)
+
+    def _replicas(self, topic: str) -> list[list[int]]:
+        partitions = self.admin().list_topics(topic, timeout=60).topics[topic].partitions
+        return [list(each.replicas) for each in partitions.values()]
 
     def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:
         """Run one of Kafka's Java tools to its end and return what it printed.

@@ -8,6 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+AS_KAFKA_SHIPS: Mapping[str, object] = dict.fromkeys(
+    (
+        "log.retention.ms",
+        "offsets.topic.num.partitions",
+        "transaction.state.log.num.partitions",
+        "group.initial.rebalance.delay.ms",
+        "group.min.session.timeout.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "num.network.threads",
+    )
+)
+"""Overrides that leave to Kafka's defaults what is otherwise set for tests to be quick; brokers need a gigabyte of heap
+with it. Replicas stay what the number of brokers says."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -47,7 +61,7 @@ def free_ports(count: int) -> list[int]:
 
 def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, object]) -> str:
     """The file's text. In an override's value `{id}` is the node's number: `{"broker.rack": "rack-{id}"}`; a function
-    is called with the node."""
+    is called with the node; None leaves the setting to Kafka's default."""
     replicas = min(3, len(nodes))
     settings: dict[str, object] = {
         "process.roles": "broker,controller",
@@ -77,5 +91,11 @@ def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, obj
         "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
     }
     for name, value in overrides.items():
-        settings[name] = value(node) if callable(value) else str(value).format(id=node.id)
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+        settings[name] = _text(value, node)
+    return "".join(f"{name}={value}\n" for name, value in settings.items() if value is not None)
+
+
+def _text(value: object, node: Node) -> object:
+    if value is None:
+        return None
+    return value(node) if callable(value) else str(value).format(id=node.id)

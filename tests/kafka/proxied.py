@@ -1,4 +1,4 @@
-"""A cluster that clients reach over links of their own, which tests make slow, reset or cut."""
+"""A cluster that clients reach over links of their own, which tests make slow, reset or cut; in clear or over TLS."""
 
 from __future__ import annotations
 
@@ -10,44 +10,73 @@ from typing import Any, Literal
 
 from kunicorn.commands.demo.member import python_module, python_path, start_child
 from kunicorn.kafka.versions import Api
+from tests.kafka.access import ACCESS
+from tests.kafka.certificates import make_certificates
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.properties import Node, free_ports
 from tests.kafka.scripted import Fault
 
 Direction = Literal["to", "from"]
 """Towards the brokers, or from them."""
+Security = Literal["PLAINTEXT", "SSL", "SASL_SSL"]
+USER, _PASSWORD = "alice", "distinctive-l1nks"
+_MECHANISM = "SCRAM-SHA-512"
 
 
 class ProxiedCluster(KafkaCluster):
     """Who bootstraps from `bootstrap_over(link)` is told the brokers' addresses on that link, and no others.
 
-    `bootstrap` is the way around all links.
+    `bootstrap` is the way around all links, in clear and with every right. With SASL_SSL brokers ask for rights: give
+    them to `USER` first. What is not in clear cannot be scripted.
     """
 
     def __init__(
-        self, links: Sequence[str], brokers: int = 3, overrides: Mapping[str, object] | None = None, **more: Any
+        self,
+        links: Sequence[str],
+        brokers: int = 3,
+        overrides: Mapping[str, object] | None = None,
+        security: Security = "PLAINTEXT",
+        **more: Any,
     ) -> None:
-        super().__init__(brokers, overrides=overrides, **more)
+        if security == "SASL_SSL":
+            more["format_arguments"] = [f"--add-scram={_MECHANISM}=[name={USER},password={_PASSWORD}]"]
+        super().__init__(brokers, **more)
+        self._security = security
         taken = {port for node in self._nodes for port in (node.port, node.controller_port)}
         wanted = 2 * len(links) * brokers
         ports = iter([port for port in free_ports(wanted + len(taken)) if port not in taken])
         self._doors = {(link, node.id): next(ports) for link in links for node in self._nodes}
         self._behind = {key: next(ports) for key in self._doors}
         self._links = tuple(links)
-        self._overrides |= {
+        listeners = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {link.upper(): security for link in links}
+        self._overrides = {
             "listeners": self._listeners,
             "advertised.listeners": self._advertised,
-            "listener.security.protocol.map": ",".join(
-                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *map(str.upper, links))
-            ),
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in listeners.items()),
             # Every listener has threads of its own.
             "num.network.threads": 1,
+            **(overrides or {}),
         }
         self._proxy: subprocess.Popen[str] | None = None
 
     def bootstrap_over(self, link: str) -> list[str]:
         """Bootstrap servers on this link."""
         return [f"127.0.0.1:{self._doors[link, node.id]}" for node in self._nodes]
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """Of [kafka], for whoever comes over a link."""
+        secured = {"security_protocol": self._security, "ssl_ca_location": str(self._secrets / "ca.pem")}
+        login = {
+            "sasl_mechanism": _MECHANISM,
+            "sasl_username": USER,
+            "sasl_password_file": str(self._secrets / "password"),
+        }
+        return {"PLAINTEXT": {}, "SSL": secured, "SASL_SSL": {**secured, **login}}[self._security]
+
+    @property
+    def _secrets(self) -> Path:
+        return self.workdir / "secrets"
 
     def slow(self, link: str, seconds: float) -> None:
         """Everything on the link takes so much longer, in each direction."""
@@ -75,7 +104,10 @@ class ProxiedCluster(KafkaCluster):
         for (link, node), door in self._doors.items():
             plan[link][door] = self._behind[link, node]
         self.workdir.mkdir(parents=True, exist_ok=True)
-        command: list[str | Path] = [*python_module("tests.kafka.proxy"), json.dumps(plan)]
+        if self._security != "PLAINTEXT":
+            self._overrides |= self._secured()
+        framed = "framed" if self._security == "PLAINTEXT" else "raw"
+        command: list[str | Path] = [*python_module("tests.kafka.proxy"), json.dumps(plan), framed]
         self._proxy = start_child(command, env=python_path(), pipes=True, log=self.workdir / "proxy.txt")
         self._hear("ready")
         super().start()
@@ -100,6 +132,24 @@ class ProxiedCluster(KafkaCluster):
         said = self._proxy.stdout.readline().strip()
         if said != word:
             raise RuntimeError(f"the proxy said {said!r} instead of {word!r}; see {self.workdir / 'proxy.txt'}")
+
+    def _secured(self) -> dict[str, object]:
+        self._secrets.mkdir(exist_ok=True)
+        made = make_certificates(self._secrets, _PASSWORD)
+        settings: dict[str, object] = {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": made.both("server"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": made.ca,
+        }
+        if self._security == "SSL":
+            return settings
+        (self._secrets / "password").write_text(_PASSWORD)
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        for link in self._links:
+            settings[f"listener.name.{link}.sasl.enabled.mechanisms"] = _MECHANISM
+            settings[f"listener.name.{link}.{_MECHANISM.lower()}.sasl.jaas.config"] = module
+        return {**settings, **ACCESS}
 
     def _listeners(self, node: Node) -> str:
         own = [f"PLAINTEXT://127.0.0.1:{node.port}", f"CONTROLLER://127.0.0.1:{node.controller_port}"]

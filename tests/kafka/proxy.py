@@ -1,9 +1,10 @@
 """TCP links that can be made slow, reset or cut, and faults of single requests, in a process of its own:
-`python -m tests.kafka.proxy <links>`.
+`python -m tests.kafka.proxy <links> [raw]`.
 
 Our own, as toxiproxy and its like are servers to be downloaded for their platform, and a cut in one direction that
 holds back what is under way, as TCP does, is these hundred lines.
 
+With `raw` it passes on bytes as they come, of TLS for instance, and requests cannot be told apart to be scripted.
 The argument is JSON, `{"link": {"listening port": port to connect to}}`. It says `ready`; then it takes commands from
 standard input, one a line, and answers each with `done`: `slow a 0.3`, `cut a to from`, `reset a`, `heal a`, and
 `script a 12 refuse 27 1`, the API's key, a `tests.kafka.scripted.Kind`, its amount and how many times.
@@ -26,7 +27,9 @@ _LENGTH = 4
 class Link:
     """Everything between one client and the servers."""
 
-    def __init__(self) -> None:
+    def __init__(self, raw: bool = False) -> None:
+        self._pieces = _chunks if raw else _frames
+        self._raw = raw
         self._delay = 0.0
         self._open = {"to": asyncio.Event(), "from": asyncio.Event()}
         self._writers: set[asyncio.StreamWriter] = set()
@@ -91,14 +94,20 @@ class Link:
         requests, answers = Passage(), Passage()
 
         async def ask() -> None:
-            async for frame in _frames(client):
+            async for frame in self._pieces(client):
+                if self._raw:
+                    requests.put(Sent(frame))
+                    continue
                 if conversation.asks(frame):
                     requests.put(Sent(frame))
                 answers.put(*conversation.due())
             requests.put(None)
 
         async def hear() -> None:
-            async for frame in _frames(broker):
+            async for frame in self._pieces(broker):
+                if self._raw:
+                    answers.put(Sent(frame))
+                    continue
                 conversation.answers(frame)
                 answers.put(*conversation.due())
             answers.put(None)
@@ -150,6 +159,15 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
         return
 
 
+async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Whatever is there, until the stream ends."""
+    try:
+        while chunk := await reader.read(1 << 16):
+            yield chunk
+    except ConnectionError:
+        return
+
+
 def _reset(writer: asyncio.StreamWriter) -> None:
     connection: socket.socket = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -167,9 +185,9 @@ async def _first(*directions: Coroutine[None, None, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def main(plan: Mapping[str, Mapping[str, int]]) -> None:
+async def main(plan: Mapping[str, Mapping[str, int]], raw: bool) -> None:
     """Serve until standard input ends."""
-    links = {name: Link() for name in plan}
+    links = {name: Link(raw) for name in plan}
     for name, ports in plan.items():
         for listen, target in ports.items():
             await links[name].serve(int(listen), target)
@@ -188,4 +206,4 @@ async def main(plan: Mapping[str, Mapping[str, int]]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(json.loads(sys.argv[1])))
+    asyncio.run(main(json.loads(sys.argv[1]), "raw" in sys.argv[2:]))

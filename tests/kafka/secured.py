@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
-
+from tests.kafka.access import ACCESS, Right, allow, forbid
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.properties import free_ports
@@ -63,27 +55,19 @@ class SecuredCluster(KafkaCluster):
         self.certificates: Certificates = make_certificates(directory, KEY_PASSWORD, host=host)
         self._host = host
         self._ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
-        self._overrides = {**self._listeners(), **self._tls(), **self._logins(), **_ACCESS}
+        self._overrides = {**self._listeners(), **self._tls(), **self._logins(), **ACCESS}
 
     def server(self, listener: str, host: str = "127.0.0.1") -> str:
         """The bootstrap server behind which this listener is."""
         return f"{host}:{self._ports[listener]}"
 
-    def allow(self, who: str, *rights: tuple[ResourceType, str, AclOperation]) -> None:
+    def allow(self, who: str, *rights: Right) -> None:
         """Grant `User:<who>` these rights and nothing else."""
-        bindings = [
-            AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{who}", "*", right, AclPermissionType.ALLOW)
-            for kind, name, right in rights
-        ]
-        for done in self.admin().create_acls(bindings).values():
-            done.result(10)
+        allow(self, who, *rights)
 
     def forbid(self, user: str) -> None:
         """Take all its rights away."""
-        name, every = f"User:{user}", (AclOperation.ANY, AclPermissionType.ANY)
-        wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
-        for done in self.admin().delete_acls([wanted]).values():
-            assert done.result(10), f"{user} had no rights"
+        forbid(self, user)
 
     def _listeners(self) -> dict[str, object]:
         node = self.brokers[0].node
@@ -117,9 +101,3 @@ class SecuredCluster(KafkaCluster):
                 if listener == "brief":
                     settings[f"listener.name.{listener}.{mechanism}.connections.max.reauth.ms"] = SESSION_MS
         return settings
-
-
-_ACCESS: dict[str, object] = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}

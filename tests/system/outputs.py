@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as Coordinates
@@ -23,6 +23,11 @@ def values_of(records: Iterable[Message]) -> Counter[str]:
 
 def committed_records(bootstrap: str, topic: str, partitions: int, within: float = 60.0) -> list[Message]:
     """All committed records. Open transactions are waited for."""
+    return list(each_committed(bootstrap, topic, partitions, within))
+
+
+def each_committed(bootstrap: str, topic: str, partitions: int, within: float = 60.0) -> Iterator[Message]:
+    """Likewise, one by one; of those that are there when it begins none is kept."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -31,8 +36,8 @@ def committed_records(bootstrap: str, topic: str, partitions: int, within: float
             "enable.auto.commit": False,
         }
     )
-    records: list[Message] = []
     places = [Coordinates(topic, number, 0) for number in range(partitions)]
+    read: list[Message] = []
     try:
         consumer.assign(places)
         ends = {
@@ -40,17 +45,23 @@ def committed_records(bootstrap: str, topic: str, partitions: int, within: float
             for place in places
         }
 
-        def read() -> bool:
-            for message in consumer.consume(5000, 0.2):
-                assert message.error() is None, message.error()
-                records.append(message)
+        def at_end() -> bool:
             at = {place.partition: place.offset for place in consumer.position(places)}
             return all(end == 0 or at[number] >= end for number, end in ends.items())
 
-        wait_until(read, f"everything in {topic} to be read, committed: {ends}", within, 0.0)
+        def some() -> bool:
+            read[:] = consumer.consume(5000, 0.2)
+            return bool(read) or at_end()
+
+        while True:
+            wait_until(some, f"everything in {topic} to be read, committed: {ends}", within, 0.0)
+            if not read:
+                return
+            for message in read:
+                assert message.error() is None, message.error()
+                yield message
     finally:
         consumer.close()
-    return records
 
 
 def in_their_order(records: Iterable[Message], *, ordering: str = "partition") -> None:

@@ -74,6 +74,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("docs/security.md", "How do I log in with SCRAM over TLS?", ("sasl_password_file", "ssl_ca_location")),
     ("docs/settings.md", "Where is a setting written, and which sections are there?", ("config.toml", "[`[workers]`]")),
     ("docs/settings.md", "How do I set one by the environment?", ("KUNICORN_GROUP__TOPICS=orders,refunds",)),
+    ("docs/soak.md", "How much was it tried on, and what was lost?", ("make soak", "| lost |", "50,000,000")),
     ("docs/states.md", "What does “halted” mean, and what do I do?", ("cannot be handled", "kunicorn resume")),
     ("docs/testing.md", "How do I test my handler?", ("HandlerTest(", "run.outcomes ==")),
     ("docs/otlp.md", "How do I send metrics to a collector?", ("enabled = true", "endpoint", "4318")),

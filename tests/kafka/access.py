@@ -1,0 +1,61 @@
+"""Rights on a cluster that asks for them, given and taken away. Small, as it is the same for every such cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from tests.kafka.cluster import KafkaCluster
+
+Right = tuple[ResourceType, str, AclOperation]
+
+ACCESS: Mapping[str, object] = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings of brokers with which whoever logs in has the rights that were given, and who does not log in has all."""
+EVERYTHING: tuple[Right, ...] = tuple(
+    (kind, "*", AclOperation.ALL) for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+)
+
+
+def allow(kafka: KafkaCluster, who: str, *rights: Right) -> None:
+    """Grant `User:<who>` these rights, beside those it has."""
+    for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.ALLOW) for right in rights]).values():
+        done.result(10)
+
+
+def deny(kafka: KafkaCluster, who: str, right: Right) -> None:
+    """Refuse it whatever else is granted, until `admit`."""
+    for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.DENY)]).values():
+        done.result(10)
+
+
+def admit(kafka: KafkaCluster, who: str, right: Right) -> None:
+    """Refuse it no more."""
+    kind, name, operation = right
+    what = (kind, name, ResourcePatternType.LITERAL, f"User:{who}", None, operation, AclPermissionType.DENY)
+    wanted = AclBindingFilter(*what)  # type: ignore[arg-type]
+    for done in kafka.admin().delete_acls([wanted]).values():
+        assert done.result(10), f"{who} was not denied {right}"
+
+
+def forbid(kafka: KafkaCluster, who: str) -> None:
+    """Take all its rights away."""
+    name, every = f"User:{who}", (AclOperation.ANY, AclPermissionType.ANY)
+    wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
+    for done in kafka.admin().delete_acls([wanted]).values():
+        assert done.result(10), f"{who} had no rights"
+
+
+def _binding(who: str, right: Right, permission: AclPermissionType) -> AclBinding:
+    kind, name, operation = right
+    return AclBinding(kind, name, ResourcePatternType.LITERAL, f"User:{who}", "*", operation, permission)

@@ -1,0 +1,96 @@
+"""`python -m tests.soak`: what `make soak` runs.
+
+It goes on with the leg behind the last one that is kept of this seed and this code, and adds its figures to
+docs/soak.jsonl, from which `make docs` makes docs/soak.md. It exits with 1 where a promise did not hold; the leg's logs
+and its audit then stay where it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import signal
+import sys
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from tests.kafka.artifacts import KafkaUnavailable
+from tests.soak import figures
+from tests.soak.faults import FAULTS
+from tests.soak.plan import leg, legs
+from tests.soak.run import run
+from tests.soak.terms import rate
+
+SEED = 27
+"""Of the legs that the page is made of; another one makes other groups of the same faults."""
+
+
+def main() -> int:
+    """Run legs until the time is over, at least one; 1 if a promise did not hold, 2 if brokers did not come up."""
+    options = _options()
+    # Members are not our session's: an end by SIGTERM has to run the `finally` blocks that kill them.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    code = figures.code_under_test()
+    first = figures.next_leg(options.seed, code, figures.kept()) if options.leg is None else options.leg
+    until = time.monotonic() + options.hours * 3600
+    failed, longest = 0, 0.0
+    for number in itertools.count(first):
+        if number > first and (time.monotonic() + longest > until or options.leg is not None):
+            break
+        began = time.monotonic()
+        try:
+            failed += not _ran(number, code, options)
+        except KafkaUnavailable as error:
+            tell(f"  no leg: {error}")
+            return 2
+        longest = max(longest, time.monotonic() - began)
+    return 1 if failed else 0
+
+
+def _ran(number: int, code: str, options: argparse.Namespace) -> bool:
+    planned = leg(options.seed, number, options.fault)
+    directory = Path(tempfile.mkdtemp(prefix=f"kunicorn-soak-{options.seed}-{number}-"))
+    began = figures.started(planned, code, str(date.today()), rate(planned.shape))
+    done = run(planned, began, directory, tell)
+    # What was picked by hand is no leg of the seed.
+    if not options.fault:
+        figures.keep(done)
+    tell(
+        f"  leg {number}: {done.records:,} records in {done.seconds} s, {done.lost} lost, {done.handled_again} handled "
+        f"again, {done.twice_in_order} of them in order, {done.outputs:,} outputs"
+    )
+    for complaint in done.complaints:
+        tell(f"  BROKEN {complaint}")
+    if done.complaints:
+        tell(f"  FAILED: make soak SEED={options.seed} LEG={number} repeats it; logs and audit: {directory}")
+    return not done.complaints
+
+
+def tell(line: str) -> None:
+    """To whoever watches the run."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1.0, help="begin no leg that would end later (default: 1)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the legs (default: %(default)s)")
+    parser.add_argument("--leg", type=int, help="only this one")
+    parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only these; nothing is kept")
+    parser.add_argument("--plan", type=int, metavar="N", help="tell the first N legs and run none")
+    parser.add_argument("--code", action="store_true", help="tell what a leg would be counted on, and run none")
+    options = parser.parse_args()
+    if options.code:
+        print(figures.code_under_test())
+        sys.exit(0)
+    if options.plan is not None:
+        for planned in itertools.islice(legs(options.seed, options.fault), options.plan):
+            print(planned)
+        sys.exit(0)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

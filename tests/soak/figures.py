@@ -1,0 +1,136 @@
+"""The figures of legs: a line each in a file of the repository, with what they were run on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.soak.plan import Leg, Shape
+from tests.soak.resources import Sums
+
+_ROOT = Path(__file__).parents[2]
+FILE = _ROOT / "docs" / "soak.jsonl"
+CODE = ("service/kunicorn", "service/columns")
+NOT_LIVE = ("service/kunicorn/pipeline", "service/kunicorn/testing")
+"""Of `CODE`, no part of a member: jobs on Spark, and what users test their handlers with. A change of anything else
+voids what was measured before it."""
+
+
+@dataclass(frozen=True)
+class Faulted:
+    """What one fault of a leg came to."""
+
+    fault: str
+    allowed: str
+    repeated: int
+    rebalances: int
+    pauses_ms: Sequence[int]
+    """The longest of each partition."""
+    broken: Sequence[str] = ()
+    """The promises that did not hold."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One leg."""
+
+    seed: int
+    leg: int
+    date: str
+    commit: str
+    code: str
+    """See `code_under_test`."""
+    shape: Mapping[str, Any]
+    seconds: int
+    rate: int
+    busy: float = 0.0
+    """Processes that wanted a core for each that there is, the machine's load over the last five minutes."""
+    records: int = 0
+    lost: int = 0
+    deleted: int = 0
+    """Records that retention took before anybody could have handled them: neither handled nor lost."""
+    handled_again: int = 0
+    twice_in_order: int = 0
+    """Of these, because of something that members did in order."""
+    out_of_order: int = 0
+    outputs: int = 0
+    outputs_missing: int = 0
+    outputs_twice: int = 0
+    rebalances: int = 0
+    """Members that joined or left in order."""
+    restarts: int = 0
+    """Members that were restarted in order."""
+    faults: Sequence[Faulted] = ()
+    resources: Mapping[str, Mapping[str, Sums]] = field(default_factory=dict)
+    broken: Sequence[str] = ()
+    """The promises that did not hold, of the leg as a whole; those of a fault are the fault's."""
+
+    @property
+    def complaints(self) -> list[str]:
+        """Every promise that did not hold; none if all is well."""
+        return [*self.broken, *(complaint for fault in self.faults for complaint in fault.broken)]
+
+    @property
+    def of(self) -> Shape:
+        """The group."""
+        return Shape(**self.shape)
+
+    def line(self) -> str:
+        """As it is kept."""
+        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, line: str) -> Figures:
+        """One that was kept."""
+        kept = json.loads(line)
+        kept["faults"] = [Faulted(**each) for each in kept["faults"]]
+        kept["resources"] = {
+            role: {name: Sums(*sums) for name, sums in of_role.items()} for role, of_role in kept["resources"].items()
+        }
+        return cls(**kept)
+
+
+def kept(file: Path = FILE) -> list[Figures]:
+    """Of all legs, in the order in which they were run."""
+    return [Figures.read(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def keep(figures: Figures, file: Path = FILE) -> None:
+    """Beside those of earlier legs."""
+    with file.open("a") as lines:
+        lines.write(figures.line() + "\n")
+
+
+def next_leg(seed: int, code: str, legs: Sequence[Figures]) -> int:
+    """The number of the leg that this seed goes on with, on that code. One that failed is not run again: it is kept."""
+    return max((each.leg + 1 for each in legs if (each.seed, each.code) == (seed, code)), default=0)
+
+
+def code_under_test(root: Path = _ROOT) -> str:
+    """What members are made of, as a hash of git's names for the files. Raises `SystemExit` where files differ from the
+    commit: such a leg could not be told apart."""
+    changed = _git(root, "status", "--porcelain", "--", *CODE)
+    if changed:
+        raise SystemExit(f"commit first, so that the page can say what was tried; changed:\n{changed}")
+    listed = _git(root, "ls-tree", "-r", "HEAD", "--", *CODE).splitlines()
+    live = [line for line in listed if not line.partition("\t")[2].startswith(tuple(f"{each}/" for each in NOT_LIVE))]
+    return hashlib.sha256("\n".join(live).encode()).hexdigest()[:12]
+
+
+def commit(root: Path = _ROOT) -> str:
+    """The commit that is checked out."""
+    return _git(root, "rev-parse", "--short=10", "HEAD").strip()
+
+
+def started(leg: Leg, code: str, date: str, rate: int) -> Figures:
+    """Of a leg that has only begun."""
+    return Figures(leg.seed, leg.number, date, commit(), code, asdict(leg.shape), 0, rate)
+
+
+def _git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout

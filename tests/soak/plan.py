@@ -1,0 +1,148 @@
+"""What the legs of a seed are: which group meets which faults. Pure: the same seed has the same legs everywhere.
+
+Each leg takes, of all groups there may be, one whose pairs of values were met least; and of the faults that mean
+something to it, those that its protocol has met least. So every pair comes up soon, and no fault is forgotten.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from tests.chaos.faults import Kind
+from tests.chaos.group import FETCHERS, PROTOCOLS, SESSION
+from tests.kafka.proxied import Security
+from tests.soak.faults import FAULTS
+
+CONSUMER_SESSION = 45.0
+"""Seconds: as Kafka ships, brokers choose it for members of the consumer protocol, and let nobody choose less."""
+FAULT_SECONDS = 270.0
+"""Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes five to eight minutes."""
+QUIET_SECONDS = 10.0
+"""Load without a fault, behind each."""
+_TRIED = 60
+"""Groups that are compared for a leg."""
+
+WAYS = ("record", "batch", "arrow", "threads", "tasks", "keys")
+DELIVERIES = ("none", "at least once", "transactions", "database")
+SECURITIES: Sequence[Security] = ("PLAINTEXT", "SSL", "SASL_SSL")
+_IN_ORDER = ("record", "batch", "arrow")
+"""Ways with which an offset beside the effects says everything (docs/handlers.md)."""
+LETHAL_EVERY = 5
+"""Each fifth leg is of a group that poison means something to, or it would come up too seldom."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One kind of group."""
+
+    protocol: str
+    static: bool
+    way: str
+    delivery: str
+    fetcher: str
+    security: Security
+
+    @property
+    def session(self) -> float:
+        """Seconds until a silent member is taken for dead."""
+        return CONSUMER_SESSION if self.protocol == "consumer" else SESSION
+
+    @property
+    def exists(self) -> bool:
+        """Whether the service has such a group."""
+        return self.delivery != "database" or self.way in _IN_ORDER
+
+    def meets(self, fault: str) -> bool:
+        """Whether that fault means something to it."""
+        kind = FAULTS[fault].kind
+        if kind in (Kind.STATIC, Kind.DYNAMIC):
+            return self.static == (kind is Kind.STATIC)
+        if kind is Kind.LOGGED_IN:
+            return self.security == "SASL_SSL"
+        return fault != "poison" or self.is_lethal
+
+    @property
+    def is_lethal(self) -> bool:
+        """Whether its handler dies of poison: where a record's death can be told from that of those beside it."""
+        return (self.way, self.delivery) == ("record", "none")
+
+    def pairs(self) -> Iterator[tuple[tuple[str, object], ...]]:
+        """Each two of its values."""
+        return itertools.combinations(vars(self).items(), 2)
+
+    def __str__(self) -> str:
+        members = "static" if self.static else "dynamic"
+        return (
+            f"{self.protocol}, {members} members, {self.way}, delivery {self.delivery}, {self.fetcher} fetcher, "
+            f"{self.security}"
+        )
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One group from its first member to its verdict."""
+
+    seed: int
+    number: int
+    shape: Shape
+    faults: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, leg {self.number}: {self.shape}; {', '.join(self.faults)}"
+
+
+@cache
+def shapes() -> tuple[Shape, ...]:
+    """All kinds of groups that the service has."""
+    values = (PROTOCOLS, (False, True), WAYS, DELIVERIES, FETCHERS, SECURITIES)
+    every = (Shape(*each) for each in itertools.product(*values))
+    return tuple(shape for shape in every if shape.exists)
+
+
+def seconds(fault: str, shape: Shape) -> float:
+    """About how long a fault takes until the group is whole again."""
+    return FAULTS[fault].seconds + FAULTS[fault].sessions * shape.session
+
+
+def legs(seed: int, only: Sequence[str] = ()) -> Iterator[Leg]:
+    """The legs of a seed, without end; `only` these faults."""
+    # Dice of their own: another fault in the table, or a choice of faults, leaves the groups as they are.
+    dice, shaping = random.Random(seed), random.Random(seed + 1)
+    met: Counter[tuple[tuple[str, object], ...]] = Counter()
+    by_protocol: dict[str, Counter[str]] = {protocol: Counter() for protocol in PROTOCOLS}
+    for number in itertools.count():
+        among = shapes() if number % LETHAL_EVERY else tuple(each for each in shapes() if each.is_lethal)
+        shape = max(
+            shaping.sample(among, min(len(among), _TRIED)),
+            key=lambda each: sum(2.0 ** -met[pair] for pair in each.pairs()),
+        )
+        met.update(shape.pairs())
+        faults = _faults(shape, by_protocol[shape.protocol], dice, only or list(FAULTS))
+        by_protocol[shape.protocol].update(faults)
+        yield Leg(seed, number, shape, faults)
+
+
+def leg(seed: int, number: int, only: Sequence[str] = ()) -> Leg:
+    """One of them."""
+    return next(itertools.islice(legs(seed, only), number, None))
+
+
+def _faults(shape: Shape, met: Mapping[str, int], dice: random.Random, only: Sequence[str]) -> tuple[str, ...]:
+    """Those that were met least, in any order, as many as there is time for; at least one."""
+    candidates = [name for name in only if shape.meets(name)]
+    dice.shuffle(candidates)
+    candidates.sort(key=lambda name: met[name])
+    chosen: list[str] = []
+    left = FAULT_SECONDS
+    for name in candidates:
+        takes = seconds(name, shape) + QUIET_SECONDS
+        if takes <= left or not chosen:
+            chosen.append(name)
+            left -= takes
+    dice.shuffle(chosen)
+    return tuple(chosen)

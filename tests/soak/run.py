@@ -1,0 +1,217 @@
+"""One leg from its brokers to its figures."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kunicorn.ipc.clock import NANOSECONDS
+from tests.chaos.group import LINKS, MEMBERS, PARTITIONS, Group, last_for, now
+from tests.chaos.offsets import Offsets
+from tests.chaos.stream import Found
+from tests.chaos.verdict import Bounds, Outcome, Step, judged
+from tests.kafka import SMALL, ProxiedCluster
+from tests.kafka.access import EVERYTHING, allow
+from tests.kafka.properties import AS_KAFKA_SHIPS
+from tests.kafka.proxied import USER
+from tests.soak.faults import FAULTS, ORDERLY, QUIET
+from tests.soak.figures import Faulted, Figures
+from tests.soak.outputs import Outputs, counted, of_database, of_topic
+from tests.soak.plan import QUIET_SECONDS, Leg
+from tests.soak.resources import Sampler
+from tests.soak.terms import database, outputs_topic, terms
+from tests.system.producing import end_offsets
+
+JVM = (*SMALL, "-Xmx1G")
+"""Not Kafka's own: brokers live for minutes, and the optimising compiler would take more of two cores than it gives."""
+BROKER_SETTINGS = {**AS_KAFKA_SHIPS, "min.insync.replicas": 2}
+"""As Kafka ships; that two of three replicas must have a record is every operator's choice."""
+
+
+@dataclass
+class Tally:
+    """What a leg has come to so far; complete or not, it is told."""
+
+    faults: list[Faulted] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    disorder: int = 0
+    rebalances: int = 0
+    restarts: int = 0
+
+
+def run(leg: Leg, figures: Figures, directory: Path, tell: Callable[[str], None]) -> Figures:
+    """Blocks for minutes. What is broken is among the figures; only `KafkaUnavailable` is raised, as that is no leg.
+
+    Logs stay in `directory`; the brokers' data and the audit do so where a promise did not hold.
+    """
+    tell(str(leg))
+    began, tally = time.monotonic(), Tally()
+    try:
+        figures = _driven(leg, figures, directory, tally, tell)
+    except (AssertionError, RuntimeError) as error:
+        tally.broken.append(str(error) or repr(error))
+    finally:
+        shutil.rmtree(directory / "kafka" / "secrets", ignore_errors=True)
+    figures = replace(
+        figures,
+        seconds=round(time.monotonic() - began),
+        busy=round(os.getloadavg()[1] / (os.cpu_count() or 1), 1),
+        out_of_order=tally.disorder,
+        handled_again=sum(each.repeated for each in tally.faults),
+        twice_in_order=sum(each.repeated for each in tally.faults if each.fault in (*ORDERLY, QUIET)),
+        rebalances=tally.rebalances,
+        restarts=tally.restarts,
+        faults=tally.faults,
+        broken=tally.broken,
+    )
+    if not figures.complaints:
+        shutil.rmtree(directory)
+    return figures
+
+
+def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Callable[[str], None]) -> Figures:
+    with _brokers(leg, directory) as kafka:
+        topic = f"soak-{leg.seed}-{leg.number}"
+        kafka.create_topic(outputs_topic(topic), PARTITIONS)
+        place = directory / "group"
+        set_to = terms(leg.shape, topic, place, kafka.client_settings)
+        group = Group(kafka, topic, leg.shape.static, random.Random(leg.seed + leg.number), place, set_to)
+        try:
+            with Sampler(group.alive) as sampler:
+                _live_through(leg, group, tally, tell)
+                group.load.stop()
+                group.wait_whole()
+            for member in list(group.alive):
+                group.stop(member)
+            if set_to.commits:
+                group.wait_all_committed()
+            return _accounted(leg, group, replace(figures, resources=sampler.sums()), tally)
+        finally:
+            group.close()
+
+
+@contextmanager
+def _brokers(leg: Leg, directory: Path) -> Iterator[ProxiedCluster]:
+    kafka = ProxiedCluster(
+        LINKS, overrides=BROKER_SETTINGS, security=leg.shape.security, workdir=directory / "kafka", jvm=JVM
+    )
+    with kafka:
+        if leg.shape.security == "SASL_SSL":
+            allow(kafka, USER, *EVERYTHING)
+        try:
+            yield kafka
+        finally:
+            # A fault that was cut short has left its broker frozen: that hears no end.
+            for broker in kafka.brokers:
+                if broker.alive:
+                    broker.thaw()
+    # Gigabytes, and what they tell is in the audit.
+    for broker in kafka.brokers:
+        shutil.rmtree(broker.node.directory / "data", ignore_errors=True)
+
+
+def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], None]) -> None:
+    for _ in range(MEMBERS):
+        group.start()
+    group.load.start()
+    group.wait_whole()
+    bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
+    _quiet(group, tally)
+    for name in leg.faults:
+        fault = FAULTS[name]
+        before, members, began = group.generation(), len(group.alive), now()
+        hurt = fault.inflict(group)
+        group.wait_whole()
+        step = Step(name, hurt, now(), group.generation() - before)
+        found = _read(group)
+        last_for(QUIET_SECONDS)
+        # What happens until the next fault is this one's, but for pauses.
+        later = _read(group)
+        outcome = judged(step, fault, found + replace(later, waits={}), bounds)
+        _note(tally, outcome, fault.repeats.value, found, later)
+        _count(tally, name, members)
+        tell(
+            f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "
+            f"longest pause {max(outcome.pauses, default=0):.2f} s"
+        )
+
+
+def _quiet(group: Group, tally: Tally) -> None:
+    """Of the beginning, when members come and nothing else happens; then a while in which nothing does."""
+    start = _read(group)
+    last_for(QUIET_SECONDS)
+    found = _read(group)
+    both = start + found
+    broken = [f"{both.repeated} records were handled again before any fault: {both.repeats[0]}"] if both.repeats else []
+    outcome = Outcome(QUIET, both.repeated, 0, _seconds(found), 0, tuple(broken))
+    _note(tally, outcome, "0", start, found)
+
+
+def _read(group: Group) -> Found:
+    group.audit.read()
+    return group.audit.take()
+
+
+def _seconds(found: Found) -> tuple[float, ...]:
+    return tuple(wait / NANOSECONDS for _, wait in sorted(found.waits.items()))
+
+
+def _note(tally: Tally, outcome: Outcome, allowed: str, *found: Found) -> None:
+    disorder = [each for part in found for each in part.disorder]
+    tally.disorder += len(disorder)
+    broken = [*outcome.broken, *(f"{outcome.fault}: {each}" for each in disorder[:5])]
+    pauses = [round(1000 * pause) for pause in outcome.pauses]
+    tally.faults.append(Faulted(outcome.fault, allowed, outcome.repeated, outcome.rebalances, pauses, broken))
+
+
+def _count(tally: Tally, name: str, members: int) -> None:
+    kind = ORDERLY.get(name)
+    tally.rebalances += kind == "rebalances"
+    tally.restarts += members if kind == "restarts" else 0
+
+
+def _accounted(leg: Leg, group: Group, figures: Figures, tally: Tally) -> Figures:
+    """Every record of the topic, and every output."""
+    group.audit.read()
+    ends = {tp.partition: end for tp, end in end_offsets(group.kafka.bootstrap, group.topic, PARTITIONS).items()}
+    lost = {partition: group.unhandled(partition, end) for partition, end in ends.items()}
+    deleted = sum(
+        len(range(gap.start, min(gap.stop, begin)))
+        for partition, begin in group.deleted.items()
+        for gap in group.audit.ended(partition).missing(begin)
+    )
+    figures = replace(figures, records=sum(ends.values()), lost=sum(lost.values()), deleted=deleted)
+    if figures.lost:
+        gaps = [(p, list(group.audit.ended(p).missing(end))[:5]) for p, end in ends.items() if lost[p]]
+        tally.broken.append(f"{figures.lost} records were lost, by partition: {gaps}")
+    if beyond := [p for p, end in ends.items() if group.audit.begun(p).end > end]:
+        tally.broken.append(f"handled, but never produced, of partitions {beyond}")
+    if group.load.poison ^ group.letters():
+        tally.broken.append(f"poison and dead letters differ: {sorted(group.load.poison ^ group.letters())[:5]}")
+    if leg.shape.delivery == "none":
+        return figures
+    return _with_outputs(leg, group, figures, ends, tally)
+
+
+def _with_outputs(leg: Leg, group: Group, figures: Figures, ends: dict[int, int], tally: Tally) -> Figures:
+    if leg.shape.delivery == "database":
+        made = counted(of_database(database(group.directory)))
+    else:
+        made = counted(of_topic(group.kafka.bootstrap, outputs_topic(group.topic), PARTITIONS))
+    missing = made.missing({partition: group.audit.ended(partition) for partition in ends}, ends)
+    if missing:
+        tally.broken.append(f"{missing} inputs have no output: {_first_missing(made, group, ends)}")
+    if made.twice and leg.shape.delivery != "at least once":
+        tally.broken.append(f"{made.twice} inputs have their output twice")
+    return replace(figures, outputs=made.made, outputs_missing=missing, outputs_twice=made.twice)
+
+
+def _first_missing(made: Outputs, group: Group, ends: dict[int, int]) -> list[tuple[int, range]]:
+    gaps = ((p, gap) for p, end in ends.items() for gap in made.found.get(p, Offsets()).missing(end))
+    return [next(gaps)]

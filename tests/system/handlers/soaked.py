@@ -1,0 +1,71 @@
+"""The handlers of the soak: the demo's, which only write the audit, and those that send or keep something besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from examples import offsets_in_sqlite
+from kunicorn import Batch, Record, Send, Worker
+from kunicorn.commands.demo import audit
+from kunicorn.commands.demo.audit import handle, handle_async, handle_batch
+
+__all__ = ["handle", "handle_async", "handle_batch"]
+
+
+def output(record: Record) -> str:
+    """What is sent for a record: its place."""
+    return f"{record.partition}:{record.offset}"
+
+
+def send(record: Record) -> Send:
+    """One output for each record, that names it."""
+    handle(record)
+    return Send(value=output(record), key=record.key)
+
+
+async def send_async(record: Record) -> Send:
+    """Likewise."""
+    await handle_async(record)
+    return Send(value=output(record), key=record.key)
+
+
+def send_batch(batch: Batch) -> list[Send]:
+    """One for each of the batch."""
+    handle_batch(batch)
+    return [Send(value=output(record), key=record.key) for record in batch]
+
+
+class KeptRecords(offsets_in_sqlite.Payments):
+    """The example that keeps offsets beside effects, in the file that the option `path` names."""
+
+    def setup(self, worker: Worker, options: Mapping[str, Any]) -> None:
+        super().setup(worker, options)
+        # A killed process leaves to the kernel what it wrote; against a power cut nothing is tried here.
+        self.db.execute("PRAGMA synchronous = OFF")
+
+    def handle(self, record: Record) -> None:
+        audit._audit().begin([record])
+        super().handle(record)
+        audit._audit().end([record])
+
+
+class KeptBatches(KeptRecords):
+    """A batch in a transaction; it is of one partition."""
+
+    def handle(self, batch: Any) -> None:
+        self.keep(batch)
+
+    def keep(self, batch: Sequence[Record]) -> None:
+        """The effects of the batch, and the offset behind it."""
+        audit._audit().begin(batch)
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            for record in batch:
+                if self.moves_on(record):
+                    self.pay(record)
+            self.db.execute("COMMIT")
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        audit._audit().end(batch)

@@ -1,0 +1,136 @@
+"""Figures of legs: kept as lines, counted on one code, made into docs/soak.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from tests.soak import figures
+from tests.soak.faults import FAULTS, ORDERLY, QUIET
+from tests.soak.figures import Faulted, Figures, code_under_test, keep, kept, next_leg
+from tests.soak.page import GOALS, PAGE, page
+from tests.soak.plan import leg
+from tests.soak.resources import QUANTITIES, ROLES, Line, Points, Sums
+
+
+def of_leg(number: int = 0, **more: object) -> Figures:
+    """A leg of an hour with one fault."""
+    faults = (Faulted("kill-worker", "the record in hand", 1, 0, [20, 40, 3_000]), Faulted(QUIET, "0", 0, 0, [7]))
+    sums = {role: {name: Sums(100, 2.0, 1.0 + number, 50.0) for name in QUANTITIES} for role in ROLES}
+    shape = asdict(leg(27, 0).shape)
+    begun = Figures(27, number, "2026-11-24", "c0ffee", "feed", shape, 3600, 5000, 1_000_000, restarts=3)
+    return replace(begun, **{"faults": faults, "resources": sums, **more})  # type: ignore[arg-type]
+
+
+def row(text: str, begins: str) -> list[str]:
+    """Cells of the row."""
+    (found,) = [line for line in text.splitlines() if line.startswith(f"| {begins} |")]
+    return [cell.strip() for cell in found.strip("|").split("|")]
+
+
+def test_a_leg_is_read_as_it_was_kept(tmp_path: Path) -> None:
+    file = tmp_path / "soak.jsonl"
+    for number in range(2):
+        keep(of_leg(number, broken=["lost"]), file)
+    assert len(file.read_text().splitlines()) == 2
+    assert [each.line() for each in kept(file)] == [of_leg(number, broken=["lost"]).line() for number in range(2)]
+    assert kept(file)[1].complaints == ["lost"]
+
+
+def test_a_run_goes_on_behind_the_last_leg_of_its_seed_and_code() -> None:
+    legs = [of_leg(0), of_leg(1), of_leg(7, code="older"), of_leg(9, seed=28)]
+    assert next_leg(27, "feed", legs) == 2
+    assert next_leg(27, "newer", legs) == 0, "a mend voids what was run before it"
+
+
+def test_the_page_adds_up_the_legs_of_the_latest_code_and_shows_the_others_apart() -> None:
+    text = page([of_leg(0, code="older", records=77), of_leg(1), of_leg(2, twice_in_order=4)])
+    assert row(text, "records")[1] == "2,000,000"
+    assert row(text, "members restarted, joined or left in order")[1] == "6"
+    assert row(text, "handled again because of that")[1] == "4"
+    assert row(text, "`older`")[3] == "77"
+
+
+def test_the_page_shows_each_faults_pauses_and_what_a_leg_has_not_had() -> None:
+    text = page([of_leg(0), of_leg(1)])
+    assert row(text, FAULTS["kill-worker"].title)[-3:] == ["0.04", "3.00", "3.00"]
+    assert row(text, "none")[-1] == "0.01"
+    assert row(text, FAULTS["freeze-broker"].title)[-1] == "–"
+    assert FAULTS["freeze-broker"].title in text.partition("## Not there yet")[2]
+
+
+def test_the_page_names_a_leg_whose_promise_did_not_hold() -> None:
+    broken = Faulted("kill-worker", "the record in hand", 9, 0, [1], ["kill-worker: 9 records | were handled again"])
+    text = page([of_leg(5, faults=(broken,))])
+    assert row(text, "faults beyond their bound")[1] == "1 of 1"
+    assert "9 records \\| were handled again" in text.partition("## Legs that failed")[2]
+
+
+def test_the_page_is_what_its_figures_say() -> None:
+    assert PAGE.read_text() == page(kept()), "run `make docs`"
+
+
+def test_figures_that_are_kept_can_be_read_and_name_faults_that_there_are() -> None:
+    for each in kept():
+        assert each.of.exists
+        assert {fault.fault for fault in each.faults} <= {QUIET, *FAULTS}
+
+
+def test_the_goals_are_those_of_the_issue() -> None:
+    assert dict(GOALS)["records"] == "50,000,000"
+    assert set(ORDERLY) <= set(FAULTS)
+
+
+def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: Path) -> None:
+    def commit() -> None:
+        for command in (["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+            subprocess.run(["git", *command], cwd=tmp_path, check=True)
+
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    for name in ("worker/loop.py", "pipeline/job.py", "testing/harness.py"):
+        path = tmp_path / "service/kunicorn" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("1")
+    (tmp_path / "service/columns").mkdir()
+    commit()
+    before = code_under_test(tmp_path)
+    (tmp_path / "service/kunicorn/pipeline/job.py").write_text("2")
+    (tmp_path / "README.md").write_text("2")
+    commit()
+    assert code_under_test(tmp_path) == before
+    (tmp_path / "service/kunicorn/worker/loop.py").write_text("2")
+    with pytest.raises(SystemExit, match="commit first"):
+        code_under_test(tmp_path)
+    commit()
+    assert code_under_test(tmp_path) != before
+
+
+def test_a_line_goes_through_points_of_processes_that_begin_at_different_heights() -> None:
+    sums = []
+    for start in (100.0, 900.0):
+        points = Points()
+        for pid, height in ((1, start), (2, start / 2)):
+            for minute in range(10):
+                points.add(pid, minute / 60, height + 3 * minute / 60)
+        sums.append(points.sums())
+    line = Line.of(sums)
+    assert line is not None
+    assert line.slope == pytest.approx(3)
+    assert line.error == pytest.approx(0, abs=1e-9)
+    assert line.samples == 40
+
+
+def test_legs_that_differ_give_the_slope_its_error() -> None:
+    line = Line.of([Sums(10, 1.0, 2.0, 5.0), Sums(10, 1.0, -2.0, 5.0)])
+    assert line is not None
+    assert (line.slope, line.error) == pytest.approx((0.0, 2.0))
+    assert Line.of([Sums(10, 1.0, 2.0, 5.0)]) is None, "one leg says nothing of an error"
+
+
+def test_sums_survive_json() -> None:
+    assert Sums(*json.loads(json.dumps(Sums(1, 2.0, 3.0, 4.0)))) == Sums(1, 2.0, 3.0, 4.0)
+    assert figures.FILE.suffix == ".jsonl"

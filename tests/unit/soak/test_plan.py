@@ -1,0 +1,68 @@
+"""Every pair of values comes up soon, and no fault is forgotten, whatever the seed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from kunicorn.settings.load import load
+from tests.chaos.group import PROTOCOLS
+from tests.soak.faults import FAULTS, ORDERLY
+from tests.soak.plan import FAULT_SECONDS, QUIET_SECONDS, Shape, leg, legs, seconds, shapes
+from tests.soak.terms import terms
+from tests.system.members import group_settings, merged, toml
+
+SEEDS = (0, 27, 4711)
+ENOUGH = 240
+"""Legs, a day and a night of them, after which every fault has met every protocol ten times."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_fault_meets_every_protocol_ten_times(seed: int) -> None:
+    met = Counter(
+        (each.shape.protocol, fault) for each in itertools.islice(legs(seed), ENOUGH) for fault in each.faults
+    )
+    seldom = {place: met[place] for place in itertools.product(PROTOCOLS, FAULTS) if met[place] < 10}
+    assert not seldom
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_two_values_that_go_together_meet_within_fifty_legs(seed: int) -> None:
+    wanted = {pair for shape in shapes() for pair in shape.pairs()}
+    met = {pair for each in itertools.islice(legs(seed), 50) for pair in each.shape.pairs()}
+    assert wanted - met == set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leg_has_faults_that_mean_something_to_its_group_each_once_and_in_its_time(seed: int) -> None:
+    for each in itertools.islice(legs(seed), 60):
+        assert each.faults
+        assert len(set(each.faults)) == len(each.faults)
+        assert all(each.shape.meets(fault) for fault in each.faults)
+        takes = sum(seconds(fault, each.shape) + QUIET_SECONDS for fault in each.faults)
+        assert takes <= FAULT_SECONDS or len(each.faults) == 1
+
+
+def test_a_seed_has_the_same_legs_each_time_and_another_one_others() -> None:
+    assert leg(5, 7) == leg(5, 7)
+    assert [leg(5, number).shape for number in range(9)] != [leg(6, number).shape for number in range(9)]
+
+
+def test_a_choice_of_faults_leaves_the_groups_as_they_are() -> None:
+    assert leg(5, 7, ["kill-worker"]).shape == leg(5, 7).shape
+    assert leg(5, 7, ["kill-worker"]).faults == ("kill-worker",)
+
+
+def test_what_is_done_in_order_may_cause_nothing_to_be_handled_twice() -> None:
+    assert {FAULTS[name].repeats.value for name in ORDERLY} == {"0"}
+
+
+@pytest.mark.parametrize("shape", shapes(), ids=str)
+def test_the_service_takes_the_settings_of_every_group(shape: Shape, tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.getbasetemp()
+    set_to = terms(shape, "topic", directory, {})
+    path = directory / "settings.toml"
+    path.write_text(toml(merged(group_settings("127.0.0.1:1", ["topic"], "group"), set_to.settings)))
+    load(path, {})
