@@ -33,6 +33,8 @@ is replaced after 7 to 12 (broker.session.timeout.ms): here, unlike with the def
 COMMIT_INTERVAL = 1.0
 PATIENCE = 300.0
 """Seconds for which a group is waited for: a machine that is busy with something else may take long."""
+BEHIND = 30.0
+"""Seconds of load that may be unhandled before it is held back."""
 DEATHS = 2
 """With the same record in hand, and it goes to the dead letters. Our own kills hit no record twice: between them the
 group becomes whole, which takes the record's end."""
@@ -191,7 +193,7 @@ class Group:
         each partition something that came after the call, while there is load."""
         began = now()
         wait_until(self._shared_out, f"{len(self.alive)} members that share {PARTITIONS} partitions", within, 0.1)
-        wait_until(lambda: self.load.has_confirmed_since(began), "records in each partition", within, 0.05)
+        wait_until(lambda: self._goes_on_since(began), "records in each partition", within, 0.3)
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
         wait_until(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within, 0.3)
 
@@ -208,8 +210,18 @@ class Group:
             shares.append(len(status["partitions"]))
         return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
 
-    def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
+    def _goes_on_since(self, began: int) -> bool:
+        self._look()
+        return self.load.has_confirmed_since(began)
+
+    def _look(self) -> None:
         self.audit.read()
+        ends = {partition: len(times) for partition, times in list(self.load.appended.items())}
+        behind = sum(self.unhandled(partition, end) for partition, end in ends.items())
+        self.load.hold_back_beyond(BEHIND, behind)
+
+    def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
+        self._look()
         return not any(self.unhandled(partition, end) for partition, end in ends.items())
 
     def unhandled(self, partition: int, end: int) -> int:

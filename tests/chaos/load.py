@@ -84,6 +84,7 @@ class Load:
         self._rate = rate
         self._keys = keys
         self._ended = threading.Event()
+        self._held = threading.Event()
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.appended: defaultdict[int, Times] = defaultdict(Times)
         """By partition and offset: when it was confirmed."""
@@ -109,15 +110,31 @@ class Load:
         if left or self.failure:
             raise RuntimeError(f"{left} records unconfirmed, first failure {self.failure}: the brokers are not whole")
 
+    def hold_back_beyond(self, seconds: float, unhandled: int) -> None:
+        """Produce nothing while so many records are unhandled that they are more than the load of `seconds`: a machine
+        that is too slow for the rate is never caught up with. It goes on when half of them are left."""
+        most = seconds * self._rate
+        if unhandled > most:
+            self._held.set()
+        elif unhandled < most / 2:
+            self._held.clear()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is produced for now."""
+        return self._held.is_set()
+
     def has_confirmed_since(self, at: int) -> bool:
         """Whether each partition that has records has a new one; or none will come, as it was stopped."""
         return self._ended.is_set() or all(times[-1] > at for times in list(self.appended.values()))
 
     def _run(self) -> None:
-        began, sent = time.monotonic(), 0
+        then, credit, sent = time.monotonic(), 0.0, 0
         keys = [_key(customer) for customer in range(self._keys)]
         while not self._ended.wait(0.01):
-            due = int((time.monotonic() - began) * self._rate)
+            now = time.monotonic()
+            credit += 0 if self.is_held else (now - then) * self._rate
+            then, due = now, int(credit)
             for number in range(sent, due):
                 self._producer.produce(self._topic, b"x" * 200, keys[number % len(keys)], on_delivery=self._confirmed)
             sent = max(sent, due)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
 from tests.kafka import ProxiedCluster
+from tests.kafka.access import EVERYTHING, admit, allow, deny
+from tests.kafka.proxied import USER, Security
+from tests.system.producing import produce
 from tests.waiting import wait_until
 
 
@@ -76,3 +80,63 @@ def test_a_reset_ends_connections_with_an_error_and_new_ones_can_be_made(kafka: 
 
         wait_until(was_reset, "a reset", 60)
     assert client(kafka, link).list_topics(timeout=60).brokers
+
+
+@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
+def test_a_link_over_tls_is_cut_and_heals_like_any(security: Security) -> None:
+    with ProxiedCluster(("one",), brokers=1, security=security) as kafka:
+        admin = secured(kafka)
+        if security == "SASL_SSL":
+            allow(kafka, USER, *EVERYTHING)
+        assert admin.list_topics(timeout=60).brokers
+        kafka.cut("one", "to", "from")
+        with pytest.raises(KafkaException):
+            admin.list_topics(timeout=1)
+        kafka.heal("one")
+        assert admin.list_topics(timeout=60).brokers
+        plain = AdminClient({"bootstrap.servers": kafka.bootstrap_over("one")[0], "log_level": 0})
+        with pytest.raises(KafkaException):
+            plain.list_topics(timeout=1)
+
+
+def test_a_right_that_is_denied_is_gone_until_it_is_admitted() -> None:
+    with ProxiedCluster(("one",), brokers=1, security="SASL_SSL") as kafka:
+        allow(kafka, USER, *EVERYTHING)
+        kafka.create_topic("orders")
+        produce(kafka.bootstrap, "orders", 1)
+        right = (ResourceType.TOPIC, "orders", AclOperation.READ)
+        deny(kafka, USER, right)
+        wait_until(lambda: error_of_reading(kafka) == "TOPIC_AUTHORIZATION_FAILED", "a refusal", 60)
+        admit(kafka, USER, right)
+        wait_until(lambda: error_of_reading(kafka) is None, "the record", 60)
+
+
+def secured(kafka: ProxiedCluster) -> AdminClient:
+    return AdminClient({**over_tls(kafka), "log_level": 0})
+
+
+def over_tls(kafka: ProxiedCluster) -> dict[str, str]:
+    """librdkafka's names of the settings that members get."""
+    names = {
+        "security_protocol": "security.protocol",
+        "ssl_ca_location": "ssl.ca.location",
+        "sasl_mechanism": "sasl.mechanism",
+        "sasl_username": "sasl.username",
+    }
+    given = kafka.client_settings
+    login = {"sasl.password": Path(given["sasl_password_file"]).read_text()} if "sasl_password_file" in given else {}
+    server = ",".join(kafka.bootstrap_over("one"))
+    return {"bootstrap.servers": server, **login, **{names[name]: given[name] for name in names.keys() & given.keys()}}
+
+
+def error_of_reading(kafka: ProxiedCluster) -> str | None:
+    """What one who reads orders is told; None: the record."""
+    consumer = Consumer({**over_tls(kafka), "group.id": "readers", "log_level": 0})
+    try:
+        consumer.assign([TopicPartition("orders", 0, 0)])
+        message = consumer.poll(5)
+        assert message is not None
+        error = message.error()
+        return None if error is None else error.name()
+    finally:
+        consumer.close()

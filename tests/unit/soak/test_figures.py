@@ -22,7 +22,7 @@ def of_leg(number: int = 0, **more: object) -> Figures:
     faults = (Faulted("kill-worker", "the record in hand", 1, 0, [20, 40, 3_000]), Faulted(QUIET, "0", 0, 0, [7]))
     sums = {role: {name: Sums(100, 2.0, 1.0 + number, 50.0) for name in QUANTITIES} for role in ROLES}
     shape = asdict(leg(27, 0).shape)
-    begun = Figures(27, number, "2026-11-24", "c0ffee", "feed", shape, 3600, 5000, 1_000_000, restarts=3)
+    begun = Figures(27, number, "2026-11-24", "c0ffee", "feed", shape, 3600, 5000, records=1_000_000, restarts=3)
     return replace(begun, **{"faults": faults, "resources": sums, **more})  # type: ignore[arg-type]
 
 
