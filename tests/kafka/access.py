@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
 
 from tests.kafka.cluster import KafkaCluster
 
+_SECONDS = 60.0
 Right = tuple[ResourceType, str, AclOperation]
 
 ACCESS: Mapping[str, object] = {
@@ -30,13 +31,13 @@ EVERYTHING: tuple[Right, ...] = tuple(
 def allow(kafka: KafkaCluster, who: str, *rights: Right) -> None:
     """Grant `User:<who>` these rights, beside those it has."""
     for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.ALLOW) for right in rights]).values():
-        done.result(10)
+        done.result(_SECONDS)
 
 
 def deny(kafka: KafkaCluster, who: str, right: Right) -> None:
     """Refuse it whatever else is granted, until `admit`."""
     for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.DENY)]).values():
-        done.result(10)
+        done.result(_SECONDS)
 
 
 def admit(kafka: KafkaCluster, who: str, right: Right) -> None:
@@ -45,7 +46,7 @@ def admit(kafka: KafkaCluster, who: str, right: Right) -> None:
     what = (kind, name, ResourcePatternType.LITERAL, f"User:{who}", None, operation, AclPermissionType.DENY)
     wanted = AclBindingFilter(*what)  # type: ignore[arg-type]
     for done in kafka.admin().delete_acls([wanted]).values():
-        assert done.result(10), f"{who} was not denied {right}"
+        assert done.result(_SECONDS), f"{who} was not denied {right}"
 
 
 def forbid(kafka: KafkaCluster, who: str) -> None:
@@ -53,7 +54,7 @@ def forbid(kafka: KafkaCluster, who: str) -> None:
     name, every = f"User:{who}", (AclOperation.ANY, AclPermissionType.ANY)
     wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
     for done in kafka.admin().delete_acls([wanted]).values():
-        assert done.result(10), f"{who} had no rights"
+        assert done.result(_SECONDS), f"{who} had no rights"
 
 
 def _binding(who: str, right: Right, permission: AclPermissionType) -> AclBinding:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from confluent_kafka import KafkaException
 
 from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.group import LINKS, MEMBERS, PARTITIONS, Group, last_for, now
@@ -54,8 +57,8 @@ def run(leg: Leg, figures: Figures, directory: Path, tell: Callable[[str], None]
     began, tally = time.monotonic(), Tally()
     try:
         figures = _driven(leg, figures, directory, tally, tell)
-    except (AssertionError, RuntimeError) as error:
-        tally.broken.append(str(error) or repr(error))
+    except (AssertionError, RuntimeError, TimeoutError, KafkaException, subprocess.SubprocessError) as error:
+        tally.broken.append(f"the leg was not gone through: {str(error) or repr(error)}")
     finally:
         shutil.rmtree(directory / "kafka" / "secrets", ignore_errors=True)
     figures = replace(

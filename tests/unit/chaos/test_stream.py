@@ -173,7 +173,9 @@ def test_files_of_unequal_length_are_gone_through_in_the_order_of_time(
     journal.call(2, 49, 1_000, 1_001)
     read = journal.stream()
     read.read()
-    (again,) = read.take().repeats
+    found = read.take()
+    assert not found.disorder
+    (again,) = found.repeats
     assert (again.before.pid, again.again.pid) == (1, 2)
 
 
