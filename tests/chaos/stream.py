@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kunicorn.commands.demo.audit import SUFFIX, WORDS, Kind
+from kunicorn.ipc.clock import now_ns
 from tests.chaos.calls import Call, Overlap, Repeat
 from tests.chaos.offsets import Offsets
 from tests.waiting import runs
@@ -104,8 +105,8 @@ class _Partition:
     """By file and offset: begin and key of each call that has not ended."""
     beside: dict[tuple[int, int], Call] = field(default_factory=dict)
     """By file and offset of an open call: the first that another process began beside it."""
-    lanes: dict[int, int] = field(default_factory=dict)
-    """The highest offset that was begun, by key, or of all."""
+    lanes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The highest offset that was begun, by key, or of all; and when."""
     history: deque[_Slice] = field(default_factory=lambda: deque(maxlen=HISTORY))
     last: int = 0
     """When something last began or ended."""
@@ -135,6 +136,7 @@ class AuditStream:
         self._known: set[Path] = set()
         self._partitions: dict[int, _Partition] = {}
         self._found = Found()
+        self._left: list[Entry] = []
         self.entries = 0
         """Read so far."""
 
@@ -155,10 +157,11 @@ class AuditStream:
         """Everything that is written by now."""
         self._look_for_files()
         dying = [file for file in self._files if not file.dead and not self._lives(file.pid)]
-        left: list[Entry] = []
+        # A file that is read later may tell of what came after the one read before: that waits for the next time.
+        until = now_ns()
         more = True
         while more:
-            entries, limits = left, []
+            entries, limits = self._left, [until]
             for file in self._files:
                 if file.dead:
                     continue
@@ -166,12 +169,12 @@ class AuditStream:
                 entries += read
                 if has_more:
                     limits.append(max(entry[0] for entry in read))
-            more = bool(limits)
+            more = len(limits) > 1
             entries.sort(key=itemgetter(0))
             # Files that are ahead wait for those that are not: what was begun first is to be told first.
-            upto = min(limits) if more else None
-            left = [] if upto is None else [entry for entry in entries if entry[0] > upto]
-            self._go_through(entries[: len(entries) - len(left)])
+            upto = min(limits)
+            self._left = [entry for entry in entries if entry[0] > upto]
+            self._go_through(entries[: len(entries) - len(self._left)])
         for file in dying:
             self._bury(file)
 
@@ -217,7 +220,7 @@ class AuditStream:
         if not new:
             self._repeat(partition, offset, at, file)
         if self._ordering != "none":
-            self._look_at_order(partition, offset, file, key, new)
+            self._look_at_order(partition, offset, at, file, key, new)
         partition.open.setdefault(file, {})[offset] = (at, key)
         slices = partition.history
         if not slices or slices[-1].file != file or at - slices[-1].begin > _SLICE_NS:
@@ -262,14 +265,16 @@ class AuditStream:
     def _died_with(self, each: _Slice, offset: int, partition: _Partition) -> bool:
         return self._files[each.file].dead and offset not in partition.ended
 
-    def _look_at_order(self, partition: _Partition, offset: int, file: int, key: int, new: bool) -> None:
+    def _look_at_order(self, partition: _Partition, offset: int, at: int, file: int, key: int, new: bool) -> None:
         lane = key if self._ordering == "key" else 0
         name = f"partition {partition.number}, key {lane:x}"
         if new:
-            before = partition.lanes.get(lane, -1)
-            if offset < before:
+            before, then = partition.lanes.get(lane, (-1, 0))
+            # A process that was stopped between looking at the clock and writing tells its call late.
+            if offset < before and at > then:
                 _keep(self._found.disorder, f"{name}: offset {offset} first began after {before}")
-            partition.lanes[lane] = max(before, offset)
+            if offset > before:
+                partition.lanes[lane] = offset, at
         if self._together:
             return
         for other, (_, its_key) in partition.open.get(file, {}).items():

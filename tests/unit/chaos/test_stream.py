@@ -164,6 +164,31 @@ def test_a_pause_counts_from_when_the_record_was_there(journal: Journal) -> None
         assert read.take().waits == {0: expected * MILLISECOND}
 
 
+def test_what_comes_while_it_reads_waits_for_the_next_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = journal.stream()
+    journal.call(2, 1, 20, 21)  # read before what another process is about to write
+    monkeypatch.setattr(stream, "now_ns", lambda: 15 * MILLISECOND)
+    read.read()
+    assert not read.entries
+    journal.call(1, 0, 10, 11)
+    monkeypatch.setattr(stream, "now_ns", lambda: 30 * MILLISECOND)
+    read.read()
+    assert (read.entries, read.take().disorder) == (4, [])
+
+
+def test_a_call_that_is_told_late_is_not_out_of_order(journal: Journal) -> None:
+    read = journal.stream()
+    journal.call(2, 1, 20, 21)
+    read.read()
+    journal.call(1, 0, 10, 11)
+    read.read()
+    assert not read.take().disorder
+    journal.call(3, 3, 30, 31)
+    journal.call(3, 2, 32, 33)
+    read.read()
+    assert len(read.take().disorder) == 1
+
+
 def test_files_of_unequal_length_are_gone_through_in_the_order_of_time(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
