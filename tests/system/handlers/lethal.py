@@ -14,14 +14,15 @@ POISON = b"poison"
 
 
 @cache
-def _audit() -> AuditLog:
+def audit_log() -> AuditLog:
+    """Of this process."""
     return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
 
 
 def handle(record: Record) -> None:
     """Handle one record, or die of it with the record in hand."""
     if record.value == POISON:
-        _audit().begin([record])
+        audit_log().begin([record])
         os._exit(9)
     audited.handle(record)
 
@@ -29,6 +30,6 @@ def handle(record: Record) -> None:
 async def handle_async(record: Record) -> None:
     """Likewise, beside others."""
     if record.value == POISON:
-        _audit().begin([record])
+        audit_log().begin([record])
         os._exit(9)
     await audited.handle_async(record)

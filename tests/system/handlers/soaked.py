@@ -7,8 +7,8 @@ from typing import Any
 
 from examples import offsets_in_sqlite
 from kunicorn import Batch, Record, Send, Worker
-from kunicorn.commands.demo import audit
 from kunicorn.commands.demo.audit import handle, handle_async, handle_batch
+from tests.system.handlers.lethal import audit_log
 
 __all__ = ["handle", "handle_async", "handle_batch"]
 
@@ -45,9 +45,9 @@ class KeptRecords(offsets_in_sqlite.Payments):
         self.db.execute("PRAGMA synchronous = OFF")
 
     def handle(self, record: Record) -> None:
-        audit._audit().begin([record])
+        audit_log().begin([record])
         super().handle(record)
-        audit._audit().end([record])
+        audit_log().end([record])
 
 
 class KeptBatches(KeptRecords):
@@ -58,7 +58,7 @@ class KeptBatches(KeptRecords):
 
     def keep(self, batch: Sequence[Record]) -> None:
         """The effects of the batch, and the offset behind it."""
-        audit._audit().begin(batch)
+        audit_log().begin(batch)
         self.db.execute("BEGIN IMMEDIATE")
         try:
             for record in batch:
@@ -68,4 +68,4 @@ class KeptBatches(KeptRecords):
         except BaseException:
             self.db.execute("ROLLBACK")
             raise
-        audit._audit().end(batch)
+        audit_log().end(batch)
