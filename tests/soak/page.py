@@ -28,6 +28,7 @@ GOALS = (
     ("members restarted, joined or left in order", "300"),
     ("handled again because of that", "0"),
     ("faults beyond their bound", "0"),
+    ("legs in which a promise did not hold", "0"),
     (f"faults that met a protocol {ENOUGH} times", "all"),
 )
 COMPARED = (
@@ -90,13 +91,14 @@ def _totals(legs: Sequence[Figures], code: str) -> Iterator[str]:
     in_order = sum(each.rebalances + each.restarts for each in legs)
     met = _met(legs)
     enough = sum(all(met[name, protocol] >= ENOUGH for protocol in PROTOCOLS) for name in FAULTS)
-    beyond = sum(bool(fault.broken) for each in legs for fault in each.faults)
+    faults = [fault for each in legs for fault in each.faults if fault.fault != QUIET]
     seen = (
         f"{sum(each.records for each in legs):,}",
         f"{sum(each.lost for each in legs):,}",
         f"{in_order:,}",
         f"{sum(each.twice_in_order for each in legs):,}",
-        f"{beyond:,} of {sum(len(each.faults) for each in legs):,}",
+        f"{sum(bool(fault.broken) for fault in faults):,} of {len(faults):,}",
+        f"{sum(bool(each.complaints) for each in legs):,} of {len(legs):,}",
         f"{enough} of {len(FAULTS)}",
     )
     rows = [(what, value, goal) for (what, goal), value in zip(GOALS, seen, strict=True)]
