@@ -27,6 +27,7 @@ class Repeats(Enum):
     IN_HAND = "the record in hand"
     SINCE_COMMIT = "since the last commit"
     ROUND = "the round underway"
+    UNCOMMITTED = "what no transaction had committed"
     POISON = "each poison once"
 
 

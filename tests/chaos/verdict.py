@@ -130,6 +130,7 @@ _COMPLAINTS: Mapping[Repeats, Callable[[Hurt, Sequence[Repeat], Bounds], Iterato
     Repeats.IN_HAND: _beyond_in_hand,
     Repeats.SINCE_COMMIT: _beyond_the_commit,
     Repeats.POISON: _beyond_the_poison,
+    Repeats.UNCOMMITTED: _long_committed,
 }
 
 

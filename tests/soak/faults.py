@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -129,6 +130,23 @@ ORDERLY: Mapping[str, str] = {
     "rolling-static": "restarts",
 }
 """What members do in order, and what it is counted as: nothing may be handled twice because of it."""
+
+AWAY = frozenset(
+    {"kill-broker", "kill-coordinator", "freeze-broker", "restart-brokers", "fill-disk", "cut-briefly", "take-right"}
+)
+"""Faults that keep a worker from its brokers for about as long as a transaction may be open."""
+
+
+def held(name: str, delivery: str) -> Fault:
+    """The fault as a group of that delivery is held to it.
+
+    With transactions it is the outputs that are there once. A transaction whose brokers were away for longer than it
+    may be open leaves a producer that is of no use; its worker ends, and its successor calls the handler again with
+    what no transaction had committed.
+    """
+    fault = FAULTS[name]
+    return replace(fault, repeats=Repeats.UNCOMMITTED) if delivery == "transactions" and name in AWAY else fault
+
 
 MISSING = (
     "a topic that is deleted and created again under load (`tests/system/group/test_recreated_topics.py` does it "

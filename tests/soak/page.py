@@ -62,7 +62,9 @@ def page(legs: Sequence[Figures]) -> str:
             f"So often each fault met each protocol; {ENOUGH} times is the goal. Then what may be handled again "
             "because of it, the most that was, and pauses: how long a partition's next record lay in the log while "
             "no worker had a record of that partition in hand. Each time gives the longest of each partition. The "
-            "first row is the time without a fault."
+            "first row is the time without a fault. With transactions it is the outputs that are there once: where "
+            "brokers are away for longer than a transaction may be open, the handler may be called again with what no "
+            "transaction had committed."
         ),
         _faults(counted),
         "## Groups",

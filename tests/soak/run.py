@@ -23,7 +23,7 @@ from tests.kafka import SMALL, ProxiedCluster
 from tests.kafka.access import EVERYTHING, allow
 from tests.kafka.properties import AS_KAFKA_SHIPS
 from tests.kafka.proxied import USER
-from tests.soak.faults import FAULTS, ORDERLY, QUIET
+from tests.soak.faults import ORDERLY, QUIET, held
 from tests.soak.figures import Faulted, Figures
 from tests.soak.outputs import Outputs, counted, of_database, of_topic
 from tests.soak.plan import QUIET_SECONDS, Leg
@@ -127,7 +127,7 @@ def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], No
     bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
     _quiet(group, tally)
     for name in leg.faults:
-        fault = FAULTS[name]
+        fault = held(name, leg.shape.delivery)
         before, members, began = group.generation(), len(group.alive), now()
         hurt = fault.inflict(group)
         group.wait_whole()

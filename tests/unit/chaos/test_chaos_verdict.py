@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kunicorn.ipc.clock import NANOSECONDS
-from tests.chaos.calls import Call
-from tests.chaos.faults import Hurt
-from tests.chaos.verdict import Outcome, Step, judge
+from tests.chaos.calls import Call, Repeat
+from tests.chaos.faults import FAULTS, Hurt, Repeats
+from tests.chaos.stream import KEPT, Found
+from tests.chaos.verdict import Bounds, Outcome, Step, judge
+from tests.chaos.verdict import judged as judge_one
 
 
 def at(seconds: float) -> int:
@@ -48,6 +52,20 @@ def test_a_killed_supervisor_excuses_what_was_handled_since_the_commit_before() 
     assert not judged("kill-supervisor", call(9, 0, 9.1), call(15, 0, 15.1, "b", 2)).broken
     assert judged("kill-supervisor", call(5, 0, 5.1), call(15, 0, 15.1, "b", 2)).broken, "long committed"
     assert judged("kill-supervisor", call(9, 0, 9.1, "c", 3), call(15, 0, 15.1, "b", 2)).broken, "not the victim's"
+
+
+def test_what_no_transaction_had_committed_is_excused_and_nothing_older() -> None:
+    fault = replace(FAULTS["kill-broker"], repeats=Repeats.UNCOMMITTED)
+    step = Step("kill-broker", Hurt(at(10)), at(20), 0)
+    for begin, holds in ((9, True), (5, False)):
+        again = Repeat(call(begin, 0, begin + 0.1), call(15, 0, 15.1, pid=2))
+        assert (not judge_one(step, fault, Found([again], 1), Bounds()).broken) is holds
+
+
+def test_more_repetitions_than_are_looked_at_are_too_many_for_any_fault() -> None:
+    step = Step("kill-supervisor", Hurt(at(10), victim="a"), at(20), 0)
+    assert not judge_one(step, FAULTS[step.fault], Found(repeated=KEPT), Bounds()).broken
+    assert judge_one(step, FAULTS[step.fault], Found(repeated=KEPT + 1), Bounds()).broken
 
 
 def test_a_frozen_member_may_hold_a_record_for_each_worker_beside_its_heir() -> None:

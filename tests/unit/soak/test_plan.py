@@ -9,8 +9,8 @@ import pytest
 
 from kunicorn.settings.load import load
 from tests.chaos.group import PROTOCOLS
-from tests.soak.faults import FAULTS, ORDERLY
-from tests.soak.plan import FAULT_SECONDS, QUIET_SECONDS, Shape, leg, legs, seconds, shapes
+from tests.soak.faults import AWAY, FAULTS, ORDERLY, held
+from tests.soak.plan import DELIVERIES, FAULT_SECONDS, QUIET_SECONDS, Shape, leg, legs, seconds, shapes
 from tests.soak.terms import terms
 from tests.system.members import group_settings, merged, toml
 
@@ -57,6 +57,12 @@ def test_a_choice_of_faults_leaves_the_groups_as_they_are() -> None:
 
 def test_what_is_done_in_order_may_cause_nothing_to_be_handled_twice() -> None:
     assert {FAULTS[name].repeats.value for name in ORDERLY} == {"0"}
+
+
+def test_brokers_that_are_away_excuse_what_no_transaction_had_committed_and_nothing_else() -> None:
+    excused = {(name, way) for name in FAULTS for way in DELIVERIES if held(name, way) != FAULTS[name]}
+    assert excused == {(name, "transactions") for name in AWAY}
+    assert not AWAY & ORDERLY.keys()
 
 
 @pytest.mark.parametrize("shape", shapes(), ids=str)
