@@ -227,10 +227,8 @@ class Group:
     def unhandled(self, partition: int, end: int) -> int:
         """How many records below `end` no call has ended with, as far as the audit was read. Neither poison nor what
         was deleted is among them."""
-        ended, begin = self.audit.ended(partition), self.deleted.get(partition, 0)
-        missing = sum(max(0, gap.stop - max(begin, gap.start)) for gap in ended.missing(end))
-        poison = (offset for number, offset in self.load.poison if number == partition)
-        return missing - sum(begin <= offset < end and offset not in ended for offset in poison)
+        poison = [offset for number, offset in self.load.poison if number == partition]
+        return self.audit.ended(partition).lacking(self.deleted.get(partition, 0), end, poison)
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

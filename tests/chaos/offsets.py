@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 
 class Offsets:
@@ -27,13 +27,6 @@ class Offsets:
             return False
         self._insert(at, offset)
         return True
-
-    def add_below(self, end: int) -> None:
-        """Everything below `end`."""
-        above = [(first, last) for first, last in zip(self._firsts, self._ends, strict=True) if last > end]
-        lowest = end if not above or above[0][0] > end else above.pop(0)[1]
-        ranges = ([(0, lowest)] if lowest else []) + above
-        self._firsts, self._ends = [first for first, _ in ranges], [last for _, last in ranges]
 
     def __contains__(self, offset: int) -> bool:
         at = bisect_right(self._firsts, offset)
@@ -59,6 +52,11 @@ class Offsets:
             at = last
         if at < end:
             yield range(at, end)
+
+    def lacking(self, begin: int, end: int, excused: Iterable[int] = ()) -> int:
+        """How many from `begin` to before `end` are not in it, without those that are excused."""
+        gaps = sum(max(0, gap.stop - max(begin, gap.start)) for gap in self.missing(end))
+        return gaps - sum(begin <= offset < end and offset not in self for offset in set(excused))
 
     def _insert(self, at: int, offset: int) -> None:
         joins_before = at > 0 and self._ends[at - 1] == offset
