@@ -57,12 +57,10 @@ class ExportRanges:
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
-            hand = take_up(whole, self.target / OWN)
-            with named_by_place(whole, hand.cells):
+            with take_up(whole, self.target / OWN) as hand, named_by_place(whole, hand.cells):
                 columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
                 fetched = self.file.records(timestamp_types=True).read(whole)
                 files = self._write(whole, _noted(fetched, hand.cells), columns)
-            hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield Summary(*whole, whole.stop, records, 0, 0, None, told, seconds)

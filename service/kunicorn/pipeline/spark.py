@@ -27,6 +27,7 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceErro
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.in_hand_notes import TRIES
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
@@ -49,8 +50,6 @@ _JAVA = 17
 _JAVA_REMEDY = (
     f"install Java {_JAVA} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 )
-_ATTEMPTS = 4
-"""Tries of a task, as on a cluster; `local[*]` alone has one, and a broker's restart would end the run."""
 _JAVA_SECONDS = 30.0
 
 _SETTINGS: Mapping[str, str] = {
@@ -140,10 +139,12 @@ def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[s
 
 
 def patient(master: str) -> str:
-    """The master, a local one with as many tries of a task as a cluster has. Pure."""
+    """The master, a local one with as many tries of a task as a cluster has: `local[*]` alone has one, and a broker's
+    restart would end the run. Pure.
+    """
     if master == "local":
-        return f"local[1,{_ATTEMPTS}]"
-    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_ATTEMPTS}]", master)
+        return f"local[1,{TRIES}]"
+    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{TRIES}]", master)
 
 
 def open_session(settings: Settings, master: str, name: str) -> SparkSession:
@@ -346,7 +347,8 @@ class Job:
 
     def _failure(self, each: _Collected) -> Exception | None:
         if isinstance(each.error, JobFailed) and self._hands is not None:
-            return JobFailed(f"{each.error}{in_hand_text(self._hands)}")
+            tries = int(self._spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
+            return JobFailed(f"{each.error}{in_hand_text(self._hands, tries)}")
         if each.error is None and not self._underway.isdisjoint(each.ranges):
             return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
         return each.error
@@ -370,9 +372,15 @@ class Job:
             return 2
 
 
-def in_hand_text(outcomes: Directory) -> str:
-    """Records that processes died with, for the end of a message; empty if none did. Reads files."""
-    if not (found := died_in_hand(outcomes)):
+def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
+    """Records that processes died with, for the end of a message; empty if none did. `tries`: how many a task has.
+    Reads files.
+    """
+    try:
+        found = died_in_hand(outcomes, tries)
+    except ConfigError as error:
+        return f". What was in hand is not known: {error}"
+    if not found:
         return ""
     return (
         f". In hand at the end: {', '.join(found)}. After workers.max_crashes deaths a record is kept from the "

@@ -367,38 +367,39 @@ class HandleRanges:
 
     def _alone(self, handlings: HandlerRegistry[InTask], calls: Calls, whole: OffsetRange) -> Summary:
         handling = handlings.of(whole.topic)
-        hand = take_up(whole, self.outcomes)
         rules = Rules(
             handling.policies, handling.batch_max_records, handling.batching.batch_max_bytes, self._timeout_ms(whole)
         )
-        with named_by_place(whole, hand.cells), self._outcomes(whole) as outcomes:
+        with (
+            self._take_up(whole) as hand,
+            named_by_place(whole, hand.cells),
+            self._outcomes(whole) as outcomes,
+        ):
             handler = RangeHandler(calls, rules, cells=hand.cells, suspects=self._suspects(hand))
-            for row in handler.handle(whole, self._records([whole])):
+            for row in handler.handle(whole, hand.noted(self._records([whole]))):
                 outcomes.add(row)
             handling.flush()
-            summary = outcomes.end()
-        hand.over()
-        return summary
+            return outcomes.end()
+
+    def _take_up(self, whole: OffsetRange) -> InHand:
+        return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again)
 
     def _side_by_side(self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> list[Summary]:
         """Handle ranges of one handler, which has several records in hand."""
         handling = handlings.of(ranges[0].topic)
         assert isinstance(handling.calls, SeveralCalls)
-        hands = [take_up(whole, self.outcomes) for whole in ranges]
         with ExitStack() as stack:
+            hands = [stack.enter_context(self._take_up(whole)) for whole in ranges]
             stack.enter_context(named_by_place(ranges[0], hands[0].cells))
             outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
             parts = [
-                Part(whole, each.add, hand.cells, self._suspects(hand))
+                Part(whole, each.add, hand.cells, self._suspects(hand), hand.notes)
                 for whole, each, hand in zip(ranges, outcomes, hands, strict=True)
             ]
             handler = ConcurrentRanges(handling.calls, handling.policies, self._timeout_ms(ranges[0]))
             handler.handle(parts, self._records(ranges))
             handling.flush()
-            found = [each.end() for each in outcomes]
-        for hand in hands:
-            hand.over()
-        return found
+            return [each.end() for each in outcomes]
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
         """Records of ranges of one handler, those of one that takes columns as columns."""
@@ -417,15 +418,15 @@ class HandleRanges:
         return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
-        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _is_repeated())
+        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _attempt() > 0)
 
 
-def _is_repeated() -> bool:
-    """Whether Spark has tried this task before."""
+def _attempt() -> int:
+    """How often Spark has tried this task before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
+    return 0 if context is None else context.attemptNumber()
 
 
 def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:
