@@ -36,6 +36,7 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -51,6 +52,7 @@ class ExportRanges:
     form: Form
     topics: Mapping[str, str]
     """Ids of the topics, as far as they are known."""
+    limits: TaskLimits = NO_LIMITS
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range, with its files. An exception makes Spark try the task again."""
@@ -59,7 +61,8 @@ class ExportRanges:
             began = time.monotonic()
             with take_up(whole, self.target / OWN) as hand, named_by_place(whole, hand.cells):
                 columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-                fetched = self.file.records(timestamp_types=True).read(whole)
+                reader = self.file.records(self.limits, timestamp_types=True)
+                fetched = filter(len, self.limits.paced(reader.read(whole)))
                 files = self._write(whole, _noted(fetched, hand.cells), columns)
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
@@ -118,14 +121,14 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             lake.commit(now.rounds, files, now.positions)
         known.save(now)
 
-    task, pipeline = ExportRanges(file, target, form, state.topics), settings.pipeline
+    pipeline, topics = settings.pipeline, state.topics
     job = RangeJob(
         name=JOB,
         settings=settings,
         file=file,
         directory=target / OWN,
         handler=False,
-        task=lambda again: task,
+        task=lambda again, limits: ExportRanges(file, target, form, topics, limits),
         next=WholeRounds(pipeline.max_offsets_per_trigger, _FILE_RECORDS, pipeline.min_partitions),
         begun=known.save,
         ended=ended,

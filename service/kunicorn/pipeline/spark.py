@@ -285,7 +285,7 @@ class Job:
         """
         # Of another driver's it must not be: each removes its own.
         directory.write(probe := f"_probe-{uuid.uuid4().hex}", b"")
-        tasks = min(_MOST_CHECKS, self._parallelism())
+        tasks = min(_MOST_CHECKS, self.cores())
         check = CheckExecutor(self._file, directory, probe, handler)
         try:
             found = self._collect(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
@@ -296,7 +296,7 @@ class Job:
 
     def room(self, at_once: int = 1) -> int:
         """How many ranges may be underway, with so many in each task: enough for every core that Spark has now."""
-        return max(_FEW, _BUSY * self._parallelism()) * at_once
+        return max(_FEW, _BUSY * self.cores()) * at_once
 
     def submit(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory, *, at_once: int = 1) -> None:
         """Begin to run the task over the ranges, the largest first. `hands`: where it notes its records in hand.
@@ -307,7 +307,7 @@ class Job:
         self._underway.update(ranges)
         self._hands = hands
         told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
-        tasks = shared_out(ranges, self._parallelism(), at_once)
+        tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
         frame = self._spark.createDataFrame(Rows({"ranges": [ranges_text(each) for each in tasks]}), RANGES)
         work = frame.mapInArrow(FromRows(task, told), NOTHING)
@@ -363,7 +363,8 @@ class Job:
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))
 
-    def _parallelism(self) -> int:
+    def cores(self) -> int:
+        """How many Spark has now, of all executors that have come."""
         from pyspark.errors import PySparkException
 
         try:

@@ -46,6 +46,7 @@ from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP
 from kunicorn.pipeline.outcomes import Row, Tiling
 from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class RangeHandler:
     def handle(self, whole: OffsetRange, fetched: Iterable[Run]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
-        for messages in fetched:
+        for messages in filter(len, fetched):
             if (yield from self._through(messages, begin, tiling)):
                 return
             begin = following_offsets(messages[-1:])[0]
@@ -351,6 +352,7 @@ class HandleRanges:
     """Offsets that were handled before."""
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
+    limits: TaskLimits = NO_LIMITS
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
@@ -404,8 +406,8 @@ class HandleRanges:
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
         """Records of ranges of one handler, those of one that takes columns as columns."""
         columns = self.file.settings().handler_of(ranges[0].topic).mode == "arrow"
-        reader = self.file.records() if columns else self.file.reader()
-        fetched: Iterator[Run] = reader.read(*ranges)
+        reader = self.file.records(self.limits) if columns else self.file.reader(self.limits)
+        fetched = self.limits.paced(reader.read(*ranges))
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}

@@ -66,6 +66,12 @@ class Desk:
         assert result.exit_code == code, result.output
         return result.stdout
 
+    def told_by(self, *arguments: str) -> tuple[Any, str]:
+        """The object that the command printed, and what it said beside."""
+        result = CliRunner().invoke(app, ["pipeline", *arguments, "--config", str(self.config)])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout), result.stderr
+
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """The command as a process of its own, in a session of its own, for whoever kills it."""
         path = os.pathsep.join([str(_ROOT / "service"), str(_ROOT)])
