@@ -29,7 +29,7 @@ from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.decode.typed import TypedValues, typed_values
-from kunicorn.handler.messages import Run, columns
+from kunicorn.handler.messages import Run
 from kunicorn.pipeline.lake_files import DAY, partitioning
 from kunicorn.settings import Settings
 
@@ -161,7 +161,7 @@ class LakeColumns:
 
     def _texts(self, run: Run, plain: pa.RecordBatch, names: Mapping[Part, str]) -> dict[Part, pa.Array]:
         """Columns of texts, by the decoders of these names."""
-        if columns(run) is not None and set(names.values()) == {"text"}:
+        if set(names.values()) == {"text"}:
             try:
                 return {part: plain.column(part.value).cast(pa.string()) for part in names}
             except pa.ArrowInvalid:

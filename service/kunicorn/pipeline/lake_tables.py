@@ -41,7 +41,7 @@ class DeltaLake:
         self._deltalake = _deltalake()
         self._uri = target.url
         self._by = list(partitioning.columns)
-        self._schema = pa.schema([*schema, *(pa.field(each, pa.string()) for each in self._by)])
+        self._schema = pa.schema([*schema, *(pa.field(*each) for each in partitioning.columns.items())])
         self._table: Any = None
 
     def open(self) -> None:
@@ -54,9 +54,12 @@ class DeltaLake:
                 self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
         except (errors.DeltaError, OSError) as error:
             raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
-        found = set(pa.schema(self._table.schema().to_arrow()).names)
-        if missing := [name for name in self._schema.names if name not in found]:
+        found = pa.schema(self._table.schema().to_arrow())
+        if missing := [name for name in self._schema.names if name not in found.names]:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        for name in self._by:
+            # A table that was made before days were dates goes on with its own type.
+            self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
