@@ -20,6 +20,7 @@ import logging
 import random
 import signal
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -353,6 +354,8 @@ class HandleRanges:
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
     limits: TaskLimits = NO_LIMITS
+    driver: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """For whom the ranges are handled: one that was replaced has another."""
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
@@ -420,7 +423,7 @@ class HandleRanges:
         return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
-        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _attempt() > 0)
+        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=self.again or _attempt() > 0)
 
 
 def _attempt() -> int:
