@@ -266,6 +266,28 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
     return Partitioning({path[-1]: pa.string()}, partial(_by_field, path))
 
 
+CHANGES = f"{OWN}/changes"
+"""Where the files of a round lie that is to be merged; none of them is the table's."""
+
+
+def changes() -> Partitioning:
+    """For a table whose rows are merged by key: a round's files lie apart, and the table has no directories."""
+    return Partitioning({}, _as_changes)
+
+
+def _as_changes(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Raises `ConfigError` for a record without a key."""
+    keys = batch.column("key")
+    if keys.null_count:
+        at = pc.index(keys.is_null(), True).as_py()
+        topic, partition, offset = (batch.column(name)[at] for name in ("topic", "partition", "offset"))
+        raise ConfigError(
+            f"{topic}-{partition}@{offset} has no key, and a table that is merged by key has no row for it: export "
+            f"this topic without --merge-by"
+        )
+    yield CHANGES, batch
+
+
 def values_in(path: str) -> dict[str, str | None]:
     """Values of the partitioning's columns in a file's path; null where the directory says so."""
     pairs = (each.split("=", 1) for each in path.split("/")[:-1])

@@ -43,8 +43,12 @@ SUBMITTED = "submitted"
 """`--master` of a driver that spark-submit or an operator has started: the master is settled."""
 _OLDEST = (3, 5)
 """Version of Spark that jobs and `transform` run on, and every later one."""
-_WITH_SOURCE = (4, 2)
-"""The first whose Python data sources have filters and limits: what the source, and with it a stream, is made of."""
+_WITH_SOURCE = (4, 0)
+"""The first with data sources in Python."""
+_WITH_FILTERS = (4, 1)
+_WITH_STREAMS = (4, 2)
+"""The first that tells a stream's reader where the next micro-batch begins: an older one could not find out what was
+lost since the checkpoint, nor keep to a limit."""
 _JAVA = 17
 """Oldest version of Java that Spark 4 runs on."""
 _JAVA_REMEDY = (
@@ -116,13 +120,27 @@ def has_source() -> bool:
 
 
 def check_source(who: str) -> None:
-    """Raise `ConfigError` where this PySpark is too old for the source, and so for `who`."""
+    """Raise `ConfigError` where this PySpark has no data sources, for `who`."""
+    _check(_WITH_SOURCE, who)
+
+
+def check_filters(who: str) -> None:
+    """Raise `ConfigError` where this PySpark hands no filters to data sources, for `who`."""
+    _check(_WITH_FILTERS, who)
+
+
+def check_streams(who: str) -> None:
+    """Raise `ConfigError` where this PySpark is too old for streams of the source, for `who`."""
+    _check(_WITH_STREAMS, who)
+
+
+def _check(oldest: tuple[int, ...], who: str) -> None:
     import pyspark
 
-    if not has_source():
+    if _version(pyspark.__version__) < oldest:
         raise ConfigError(
-            f"{who} needs Spark 4.2 or later, and PySpark is {pyspark.__version__}: backfill, catch-up, export and "
-            f"transform run on this one"
+            f"{who} needs Spark {'.'.join(map(str, oldest))} or later, and PySpark is {pyspark.__version__}: backfill, "
+            f"catch-up, export, reconcile and transform run on this one"
         )
 
 
@@ -235,7 +253,14 @@ class Told(AccumulatorParam):  # type: ignore[type-arg]
         return value1
 
 
-RANGES, NOTHING = "ranges string", "nothing boolean"
+NOTHING = "nothing boolean"
+
+
+def rows_frame(spark: SparkSession, texts: Sequence[str], column: str) -> DataFrame:
+    """Frame with a row for each text, and a task for each row."""
+    from pandas import DataFrame as Rows  # type: ignore[import-untyped]
+
+    return spark.createDataFrame(Rows({column: list(texts)}), f"{column} string")
 
 
 def shared_out(ranges: Sequence[OffsetRange], cores: int, at_once: int) -> list[list[OffsetRange]]:
@@ -302,14 +327,12 @@ class Job:
         """Begin to run the task over the ranges, the largest first. `hands`: where it notes its records in hand.
         `at_once`: so many ranges a task, where there are more than cores. Does not block.
         """
-        from pandas import DataFrame as Rows  # type: ignore[import-untyped]
-
         self._underway.update(ranges)
         self._hands = hands
         told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
-        frame = self._spark.createDataFrame(Rows({"ranges": [ranges_text(each) for each in tasks]}), RANGES)
+        frame = rows_frame(self._spark, [ranges_text(each) for each in tasks], "ranges")
         work = frame.mapInArrow(FromRows(task, told), NOTHING)
         threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -154,11 +154,11 @@ class Directory:
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
             return pq.ParquetFile(file).read(columns)
 
-    def batches(self, name: str, rows: int = 100) -> Iterator[pa.RecordBatch]:
+    def batches(self, name: str, rows: int = 100, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of a Parquet file, so many at a time."""
         system, path = self._opened()
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
-            yield from pq.ParquetFile(file).iter_batches(rows)
+            yield from pq.ParquetFile(file).iter_batches(rows, columns=columns and list(columns))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:

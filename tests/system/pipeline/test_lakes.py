@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,11 +17,16 @@ from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.pipeline import export
+from kunicorn.pipeline.lake_tables import MergedDelta
 from kunicorn.pipeline.spark import JobFailed
 from tests.system.group.outside_the_log import delete_records
 from tests.system.pipeline.desk import MASTER, Desk, send
 
 pytestmark = pytest.mark.long
+
+
+class Killed(Exception):
+    """The driver's end, where a test wants it."""
 
 
 def offsets_in(lake: Path) -> list[int]:
@@ -117,3 +123,52 @@ def test_a_delta_table_is_compacted_by_the_command_and_the_next_export_goes_on(d
     after = DeltaTable(str(table)).to_pyarrow_table()
     assert sorted(after["offset"].to_pylist()) == [*range(65)]
     assert DeltaTable(str(table), version=before.version()).to_pyarrow_table().num_rows == 60, "history is kept"
+
+
+def test_changes_are_merged_by_key_and_an_export_that_is_killed_between_is_gone_on_with(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(2, {"pipeline": {"max_offsets_per_trigger": 40}})
+    table = desk.directory / "customers"
+    command = ("export", str(table), "--to", "delta", "--merge-by", "key", "--value", "text", "--master", MASTER)
+    wanted: dict[bytes, str] = {}
+
+    def change(numbers: range) -> None:
+        """Keys come again and again; every fifth record is a tombstone."""
+        sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
+        for number in numbers:
+            key, value = b"%d" % (number % 7), None if number % 5 == 0 else f"value {number}"
+            sender.produce(desk.topic, value, key, partition=number % 7 % 2)
+            wanted.pop(key, None)
+            if value is not None:
+                wanted[key] = value
+        assert sender.flush(20) == 0
+
+    def merged() -> dict[bytes, str]:
+        rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+        assert len({row["key"] for row in rows}) == len(rows)
+        return {row["key"]: row["value"] for row in rows}
+
+    change(range(100))
+    desk.said(*command)
+    assert merged() == wanted, "after several rounds"
+    change(range(100, 130))
+    real = MergedDelta.commit
+
+    def killed(self: MergedDelta, *arguments: Any) -> None:
+        """Once the round is merged, and before the manifest says so."""
+        real(self, *arguments)
+        raise Killed
+
+    with monkeypatch.context() as moment:
+        moment.setattr(MergedDelta, "commit", killed)
+        with pytest.raises(Killed):
+            desk.said(*command)
+    assert merged() == wanted
+    version = DeltaTable(str(table)).version()
+    assert "has everything already" in desk.said(*command)
+    assert (merged(), DeltaTable(str(table)).version()) == (wanted, version), "it is not merged again"
+    change(range(130, 140))
+    desk.said(*command)
+    assert merged() == wanted
+    assert list((table / "_kunicorn" / "changes").iterdir()) == []
