@@ -22,7 +22,7 @@ from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
-from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_source, in_hand_text, open_session
+from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, summaries
@@ -135,7 +135,7 @@ def stream(
     `ServiceError` where it ends early.
     """
     check_installed()
-    check_source("a stream")
+    check_streams("a stream")
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
     told_of_columns(settings, say)

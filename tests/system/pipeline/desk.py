@@ -20,7 +20,8 @@ from kunicorn.commands.cli import app
 from kunicorn.commands.demo.audit import SUFFIX, WORDS
 from kunicorn.commands.demo.judge import Audit, Report
 from kunicorn.pipeline.plan import bounds_of
-from kunicorn.pipeline.source import KunicornStreamReader, SourceOptions
+from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.stream_source import KunicornStreamReader
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
