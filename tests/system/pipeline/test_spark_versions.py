@@ -16,12 +16,12 @@ import pytest
 from kunicorn.errors import ExitCode
 from kunicorn.positions import TopicPartition
 from tests.system.pipeline.desk import MASTER, Desk, send, tiles
+from tests.system.pipeline.versions import VERSIONS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 _ROOT = Path(__file__).parents[3]
 UNPACKED = _ROOT / "build" / "spark"
-VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 WITHOUT_SOURCE = ("3.5.9",)
 WITHOUT_FILTERS = ("3.5.9", "4.0.5")
 WITHOUT_STREAMS = ("3.5.9", "4.0.5", "4.1.4")

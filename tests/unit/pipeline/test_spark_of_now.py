@@ -11,7 +11,7 @@ import pytest
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline import spark
 from kunicorn.pipeline.spark import check_filters, check_installed, check_source, check_streams, has_source
-from tests.system.pipeline.test_spark_versions import VERSIONS
+from tests.system.pipeline.versions import VERSIONS
 
 
 def test_a_spark_that_is_too_old_for_any_job_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
