@@ -30,7 +30,7 @@ JOBS ?= 4
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
-.PHONY: bench-fetchers bench-pairs bench-pipeline bench-decoding bench-columns bench-differential bench-features bench-sharing
+.PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -209,6 +209,9 @@ bench-scrape: venv  ## what a scrape of /metrics costs, in half a minute
 
 bench-pipeline: venv  ## a backfill on Spark against bare clients and Spark's own connector, in about five minutes
 	$(BIN)/python -m bench.pipeline --write
+
+bench-job-size: venv  ## what a job over 10,000 partitions costs its driver, in about two minutes
+	$(BIN)/python -m bench.job_size --write
 
 bench-decoding: venv  ## what decoding adds to a record, in half a minute
 	$(BIN)/python -m bench.decoding --write

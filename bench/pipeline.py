@@ -42,6 +42,7 @@ from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import HandleRanges, Task
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings, load
 from tests.deploy.tools import tools
@@ -119,7 +120,7 @@ def connector_jars() -> list[Path]:
 class ByMessages(SettingsFile):
     """Settings of a process in which jobs read as they do without kunicorn_columns."""
 
-    def records(self, *, timestamp_types: bool = False) -> RangeReader:
+    def records(self, limits: TaskLimits = NO_LIMITS, *, timestamp_types: bool = False) -> RangeReader:
         """Messages, which become columns one by one."""
         return self.reader()
 

@@ -36,9 +36,9 @@ from kunicorn.pipeline.export import _Known
 from kunicorn.pipeline.in_hand_file import died_in_hand, take_up
 from kunicorn.pipeline.lake_columns import Form
 from kunicorn.pipeline.plan import as_json
-from kunicorn.pipeline.source import _Place
 from kunicorn.pipeline.state import Counts, Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.stream_source import _Place
 from kunicorn.positions import OffsetRange, Position, TopicPartition
 from kunicorn.worker.produce.sender import NotDelivered
 from tests.golden import inputs, written

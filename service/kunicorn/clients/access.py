@@ -31,6 +31,8 @@ T = TypeVar("T")
 _CLIENT = "pipeline"
 _FETCH_WAIT_MS = 20
 _STATISTICS_MS = 10_000
+_FRUGAL = {"connections.max.idle.ms": 60_000}
+"""A process of a job comes to every partition in time: thousands of processes would keep connections to all brokers."""
 _FETCH_BYTES = 4 * 1024 * 1024
 """One partition is fetched at a time: at the default of 1 MB for each, brokers took half as much again for a record."""
 
@@ -50,7 +52,7 @@ class Access:
         `fetched` its statistics.
         """
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
-        own = {**fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
+        own = {**_FRUGAL, **fetch_tuning(properties), **properties, "enable.partition.eof": True, **self._callbacks()}
         if fetched is not None:
             own = {"statistics.interval.ms": _STATISTICS_MS, **own, "stats_cb": fetched}
         return made(lambda: Consumer(own, logger=librdkafka))

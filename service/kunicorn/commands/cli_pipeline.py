@@ -144,6 +144,9 @@ def export(  # noqa: PLR0913 - each is an option
     partition_by: Annotated[
         str, typer.Option(metavar="WHAT", help="Directories: day, hour, or a field of --columns: value.region.")
     ] = "day",
+    merge_by: Annotated[
+        str | None, typer.Option(metavar="key", help="A row for each key: its newest record's. With --to delta.")
+    ] = None,
     dry_run: Dry = False,
     as_json: Json = False,
 ) -> None:
@@ -158,7 +161,7 @@ def export(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline.state import place
 
     settings, file = _read(config)
-    form = form_asked(settings, Asked(to, value, key, columns, partition_by))
+    form = form_asked(settings, Asked(to, value, key, columns, partition_by, merge_by))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
@@ -190,6 +193,7 @@ def compact(
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = DEFAULT_CONFIG,
+    master: Master = "local[*]",
     as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
@@ -201,7 +205,7 @@ def reconcile(
     from kunicorn.pipeline.state import place
 
     settings, _ = _read(config)
-    raise typer.Exit(_told(job.reconcile(settings, place(table)), as_json))
+    raise typer.Exit(_told(job.reconcile(settings, place(table), master), as_json))
 
 
 def _check_extra() -> None:

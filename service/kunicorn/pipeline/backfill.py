@@ -13,7 +13,7 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns, told_of_rates
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -203,12 +203,13 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         runs.save(advanced(run, state))
 
     told_of_columns(settings, say)
+    told_of_rates(settings, say)
     job = RangeJob(
         name=JOB,
         settings=settings,
         file=file,
         directory=outcomes,
-        task=lambda again: HandleRanges(file, outcomes, window, again=again),
+        task=lambda again, limits: HandleRanges(file, outcomes, window, again=again, limits=limits),
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
         begun=lambda state: runs.save(advanced(run, state)),

@@ -34,6 +34,7 @@ from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
+from kunicorn.pipeline.in_hand_notes import InHandNotes
 from kunicorn.pipeline.outcomes import Row, Tiling
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
@@ -100,6 +101,8 @@ class Part:
     cells: memoryview
     """As `kunicorn.pipeline.in_hand_file` has them."""
     suspects: Suspects
+    notes: InHandNotes | None = None
+    """Of what is in hand, beyond this machine."""
     tiling: Tiling = field(init=False)
     tracker: OffsetTracker = field(init=False)
     failures: dict[int, tuple[Message, End, Cause]] = field(default_factory=dict)
@@ -115,8 +118,12 @@ class Part:
     def note_in_hand(self) -> None:
         """Note in the file what is in hand: a process that dies with it leaves that behind."""
         running = self.tracker.running
-        self.cells[NEXT] = min((flight.offset for flight in running), default=self.tracker.consumed)
-        self.cells[STOP] = ONE if len(running) == 1 else max((flight.end for flight in running), default=0)
+        first = min((flight.offset for flight in running), default=self.tracker.consumed)
+        last = max((flight.end for flight in running), default=0)
+        if self.notes is not None and running:
+            self.notes.before(first, max(last, first + 1))
+        self.cells[NEXT] = first
+        self.cells[STOP] = ONE if len(running) == 1 else last
         self.cells[STATE] = IN_HAND if running else IDLE
 
 

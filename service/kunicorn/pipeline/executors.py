@@ -39,6 +39,7 @@ from kunicorn.handler.registry import HandlerRegistry, check_options
 from kunicorn.pipeline.concurrent import SeveralCalls, calls_in_task, slots_of
 from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
@@ -89,15 +90,16 @@ class SettingsFile:
             )
         return settings
 
-    def reader(self) -> RangeReader:
+    def reader(self, limits: TaskLimits = NO_LIMITS) -> RangeReader:
         """This process's range reader, with the current password; its client connects once, as tasks follow one
-        another.
+        another. `limits` say when.
 
         Raises `ConfigError`.
         """
         settings = self.settings()
         access = Access(settings)
         if (known := _readers.get(self)) is None:
+            limits.spread()
             load.tune_gc()
             strict = settings.pipeline.fail_on_data_loss
             fetched = FetchPositions()
@@ -106,15 +108,16 @@ class SettingsFile:
         access.log_in(known.consumer)
         return known
 
-    def records(self, *, timestamp_types: bool = False) -> RangeReader | ColumnReader:
+    def records(self, limits: TaskLimits = NO_LIMITS, *, timestamp_types: bool = False) -> RangeReader | ColumnReader:
         """This process's reader of records for whoever takes columns: our own fetcher's, or where the compiled decoder
         is missing `reader`, whose messages become columns one by one. `timestamp_types` as the decoder has it.
 
         Raises `ConfigError`.
         """
         if without_columns() is not None:
-            return self.reader()
+            return self.reader(limits)
         if (known := _columns.get((self, timestamp_types))) is None:
+            limits.spread()
             settings = self.settings()
             strict = settings.pipeline.fail_on_data_loss
             known = Access(settings).columns(timestamp_types=timestamp_types, passes_over_deleted=not strict)
@@ -135,6 +138,16 @@ def told_of_columns(settings: Settings, say: Callable[[str], None]) -> None:
     """Say where handlers of columns get records that were fetched one by one. Caller: a driver, once."""
     if any(handler.mode == "arrow" for handler in settings.every_handler) and (why := without_columns()) is not None:
         say(why)
+
+
+def told_of_rates(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say where the live service's rate limit does not hold, and nothing stands in for it. Caller: a driver, once."""
+    limited = [handler for handler in settings.every_handler if handler.rate_limit is not None]
+    if limited and settings.pipeline.max_records_per_second is None:
+        say(
+            "warning: handler.rate_limit is the live service's, and this job calls the handler as fast as it can: "
+            "pipeline.max_records_per_second limits a job"
+        )
 
 
 _read: dict[SettingsFile, Settings] = {}

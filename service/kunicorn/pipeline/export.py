@@ -16,6 +16,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError
@@ -27,8 +29,8 @@ from kunicorn.pipeline.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.lake_columns import Form, LakeColumns
-from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name, partitioning
-from kunicorn.pipeline.lake_tables import DeltaLake
+from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name
+from kunicorn.pipeline.lake_tables import DeltaLake, MergedDelta
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.range_outcomes import Summary
@@ -36,6 +38,7 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 
@@ -51,18 +54,18 @@ class ExportRanges:
     form: Form
     topics: Mapping[str, str]
     """Ids of the topics, as far as they are known."""
+    limits: TaskLimits = NO_LIMITS
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range, with its files. An exception makes Spark try the task again."""
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
-            hand = take_up(whole, self.target / OWN)
-            with named_by_place(whole, hand.cells):
+            with take_up(whole, self.target / OWN) as hand, named_by_place(whole, hand.cells):
                 columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
-                fetched = self.file.records(timestamp_types=True).read(whole)
+                reader = self.file.records(self.limits, timestamp_types=True)
+                fetched = filter(len, self.limits.paced(reader.read(whole)))
                 files = self._write(whole, _noted(fetched, hand.cells), columns)
-            hand.over()
             records = sum(each.records for each in files)
             told, seconds = json.dumps(files), time.monotonic() - began
             yield Summary(*whole, whole.stop, records, 0, 0, None, told, seconds)
@@ -70,7 +73,7 @@ class ExportRanges:
     def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
         name = file_name(whole, self.topics.get(whole.topic), attempt)
-        split = partitioning(self.form.partition_by, typed=columns.typed is not None).split
+        split = self.form.partitioning.split
         with PartitionedFiles(self.target, lambda part: f"{part}/{name}", columns, split) as files:
             for run in fetched:
                 files.add(run)
@@ -95,16 +98,13 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     # That decoders can be had is found out here, not by tasks. The schema is the form's, whoever's decoders these are.
     schema, *_ = (form.columns(decoding_of(settings, handler)).schema for handler in settings.every_handler)
     known = _Known(target, form)
-    lake = DeltaLake(target, schema, partitioning(form.partition_by)) if form.delta else None
+    lake = _lake(target, schema, form)
     before = known.read()
     settled = before if lake is None else _settled(lake, before)
     state, lost, dropped = _continued(settings, settled)
     for each in lost:
         say(f"warning: {each}")
-    if dropped:
-        _remove(target, dropped)
-    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
-        remove_covered(target, pieces, sources_in(target, pieces))
+    _clear(target, lake, dropped)
     if lost or settled is not before:
         # What is accepted once is not asked for again.
         known.save(state)
@@ -119,22 +119,34 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
             lake.commit(now.rounds, files, now.positions)
         known.save(now)
+        if isinstance(lake, MergedDelta):
+            lake.clear()
 
-    task, pipeline = ExportRanges(file, target, form, state.topics), settings.pipeline
+    pipeline, topics = settings.pipeline, state.topics
     job = RangeJob(
         name=JOB,
         settings=settings,
         file=file,
         directory=target / OWN,
         handler=False,
-        task=lambda again: task,
-        next=WholeRounds(pipeline.max_offsets_per_trigger, _FILE_RECORDS, pipeline.min_partitions),
+        task=lambda again, limits: ExportRanges(file, target, form, topics, limits),
+        next=WholeRounds(
+            pipeline.max_offsets_per_trigger or (None if form.merge_by is None else _MERGED_RECORDS),
+            _FILE_RECORDS,
+            pipeline.min_partitions,
+        ),
         begun=known.save,
         ended=ended,
         together=True,
     )
     state = job(state, master, JOB, say)
     return FinishedRun(JOB, None, state, "the same command")
+
+
+def _lake(target: Directory, schema: pa.Schema, form: Form) -> DeltaLake | None:
+    if not form.delta:
+        return None
+    return DeltaLake(target, schema, form.partitioning) if form.merge_by is None else MergedDelta(target, schema)
 
 
 def _settled(lake: DeltaLake, state: RunState) -> RunState:
@@ -150,6 +162,18 @@ def _settled(lake: DeltaLake, state: RunState) -> RunState:
 
 _FILE_RECORDS = 1_000_000
 """Offsets of a range, unless a setting says otherwise: a file of a day is about as large as readers like it."""
+_MERGED_RECORDS = 200_000
+"""Offsets of a round that the driver merges, unless a setting says otherwise: it holds their newest records."""
+
+
+def _clear(target: Directory, lake: DeltaLake | None, dropped: Collection[str]) -> None:
+    """Delete what earlier exports, or a compaction, have left that does not count."""
+    if dropped:
+        _remove(target, dropped)
+    if isinstance(lake, MergedDelta):
+        lake.clear()
+    elif lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
+        remove_covered(target, pieces, sources_in(target, pieces))
 
 
 def _remove(target: Directory, names: Collection[str]) -> None:
@@ -223,8 +247,8 @@ class _Known:
         if (before := Form.of(told)) != form:
             raise ConfigError(
                 f"{self._target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same "
-                f"--to, --value, --key, --columns and --partition-by (handler.value and handler.key where --value and "
-                f"--key are left out), or name another directory"
+                f"--to, --value, --key, --columns, --partition-by and --merge-by (handler.value and handler.key "
+                f"where --value and --key are left out), or name another directory"
             )
         try:
             return RunState.from_json(told)
@@ -235,4 +259,5 @@ class _Known:
 def _shown(form: Form) -> str:
     columns = "" if form.columns_of is None else f", columns by {form.columns_of}"
     lake = "delta" if form.delta else "parquet"
-    return f"{lake} of {form.value} values and {form.key} keys{columns}, by {form.partition_by}"
+    by = f"by {form.partition_by}" if form.merge_by is None else f"merged by {form.merge_by}"
+    return f"{lake} of {form.value} values and {form.key} keys{columns}, {by}"

@@ -5,6 +5,7 @@
    another machine. Where the daemon went along, the driver or the executor was killed, and no record is to blame.
 2. The file is mapped memory: noting a record costs what it costs a worker, and what is noted survives SIGKILL. So it is
    on a file system: below the outcomes, or where these are in an object store in this machine's temporary directory.
+   There a range that is tried again is also noted in the store (`in_hand_notes`), for tries on other machines.
 3. A record that was in hand alone, and in hand at `max_crashes` deaths in all, is kept from the handler, as in the live
    service.
 4. Of a batch nobody knows which record it was: once it has died `max_crashes` times its records are handled one at a
@@ -29,23 +30,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 from confluent_kafka import Message
 
+from kunicorn.handler.messages import Run
+from kunicorn.pipeline.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
-
-
-class Hand(NamedTuple):
-    """Records that a process died with: the first at or behind `start`, and others up to `stop`, not included.
-
-    Offsets have gaps, and a handler of single records notes where the last one ended: so the first record counts even
-    if it is behind `stop`.
-    """
-
-    start: int
-    stop: int
 
 
 class Piece(NamedTuple):
@@ -116,27 +109,52 @@ _PREFIX, _SUFFIX = "_hand-", ".cells"
 
 @dataclass(slots=True)
 class InHand:
-    """File of one try of a range. Caller: the task's main thread."""
+    """File of one try of a range. As a context it removes the files of all tries if it ends well. Caller: the task's
+    main thread.
+    """
 
     cells: memoryview
-    died_with: list[Hand]
+    died_with: Sequence[Hand]
     """Records in hand when earlier tries died."""
+    notes: InHandNotes | None
+    """Beyond this machine; None: the file is where all machines see it, or the range is begun for the first time."""
     _files: Path
     """Directory with the files of all tries of this range."""
     _range: OffsetRange
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.over()
+        elif self.notes is not None:
+            self.notes.withdraw()
 
     def over(self) -> None:
         """Remove the files of all tries: the range is done."""
         self.cells.release()
         for path in _tries(self._files, self._range):
             path.unlink(missing_ok=True)
+        if self.notes is not None:
+            self.notes.over()
+
+    def noted(self, fetched: Iterator[Run]) -> Iterator[Run]:
+        """The records, each noted before whoever takes them one after the other has it."""
+        if self.notes is None:
+            return fetched
+        return (piece for run in fetched for piece in self.notes.cut(run))
 
 
-def take_up(whole: OffsetRange, outcomes: Directory) -> InHand:
-    """Begin a try. Raises `OSError` where its file cannot be made."""
+def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again: bool = False) -> InHand:
+    """Begin a try. `attempt`: how often Spark has tried the task before. `again`: whether the range may have been begun
+    by another run. Raises `OSError` where its file cannot be made, `ConfigError` where the store does not answer.
+    """
     files = _place(outcomes) / whole.topic / str(whole.partition)
     files.mkdir(parents=True, exist_ok=True)
-    died_with = [hand for path in _tries(files, whole) if (hand := _judged(path)) is not None]
+    verdicts = {_name_of(path): _judged(path) for path in _tries(files, whole)}
     path = files / f"{_stem(whole)}{uuid.uuid4().hex}{_SUFFIX}"
     path.write_bytes(bytes(8 * _CELLS))
     cells = _mapped(path)
@@ -144,17 +162,33 @@ def take_up(whole: OffsetRange, outcomes: Directory) -> InHand:
     cells[_PID], cells[_PID_BORN] = os.getpid(), _born(os.getpid())
     cells[_DAEMON], cells[_DAEMON_BORN] = os.getppid(), _born(os.getppid())
     cells[_HOST] = _host()
-    return InHand(cells, died_with, files, whole)
+    if outcomes.is_local or not (again or attempt):
+        return InHand(cells, [hand for hand in verdicts.values() if hand is not None], None, files, whole)
+    notes = begin_notes(outcomes, whole, _name_of(path), attempt, verdicts)
+    return InHand(cells, notes.died_with, notes, files, whole)
 
 
-def died_in_hand(outcomes: Directory) -> list[str]:
-    """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after Spark gave up."""
-    found = set()
+def _name_of(path: Path) -> str:
+    """Name of the note of the try that has this file."""
+    return f"{path.name.removesuffix(_SUFFIX).rpartition('-')[2]}.json"
+
+
+def died_in_hand(outcomes: Directory, tries: int = TRIES) -> list[str]:
+    """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after Spark gave up.
+    `tries`: how many a task has. Reads files. Raises `ConfigError`.
+    """
+    found = set[tuple[str, int, Hand]]()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
         with _opened(path) as cells:
             if cells[STATE] == DIED or (cells[STATE] == IN_HAND and not _lives(cells, _PID)):
-                found.add((path.parent.parent.name, int(path.parent.name), cells[NEXT]))
-    return [f"{topic}-{partition}@{offset}" for topic, partition, offset in sorted(found)]
+                found.add((path.parent.parent.name, int(path.parent.name), Hand(cells[NEXT], cells[NEXT] + 1)))
+    if not outcomes.is_local:
+        found.update(noted_deaths(outcomes, tries))
+    return [f"{topic}-{partition}@{_shown(hand)}" for topic, partition, hand in sorted(found)]
+
+
+def _shown(hand: Hand) -> str:
+    return str(hand.start) if hand.stop - hand.start == 1 else f"{hand.start}…{hand.stop - 1}"
 
 
 def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:

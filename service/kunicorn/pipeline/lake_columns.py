@@ -29,8 +29,8 @@ from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.decode.typed import TypedValues, typed_values
-from kunicorn.handler.messages import Run, columns
-from kunicorn.pipeline.lake_files import DAY, partitioning
+from kunicorn.handler.messages import Run
+from kunicorn.pipeline.lake_files import DAY, Partitioning, changes, partitioning
 from kunicorn.settings import Settings
 
 T = TypeVar("T")
@@ -58,6 +58,15 @@ class Form:
     """Where the schema is, package.module:NAME, by which values become a column of structs; None: they do not."""
     partition_by: str = DAY
     """As `lake_files.partitioning` has it."""
+    merge_by: str | None = None
+    """"key": the table has the newest row of each key; None: a row for each record."""
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """How files are laid out. Raises `ConfigError`."""
+        if self.merge_by is not None:
+            return changes()
+        return partitioning(self.partition_by, typed=self.columns_of is not None)
 
     def as_json(self) -> dict[str, Any]:
         """The form for a lake's manifest: what is not asked for is not written."""
@@ -104,15 +113,28 @@ class Asked:
     key: str | None = None
     columns: str | None = None
     partition_by: str = DAY
+    merge_by: str | None = None
 
 
 def form_asked(settings: Settings, asked: Asked) -> Form:
     """Form that the command line asks for, completed from the settings. Raises `ConfigError`."""
     if asked.to not in LAKES:
         raise ConfigError(f"--to {asked.to!r} is neither parquet nor delta; choose one")
+    _check_merging(asked)
     partitioning(asked.partition_by, typed=asked.columns is not None)
     value, key = _decoder(settings, Part.VALUE, asked.value), _decoder(settings, Part.KEY, asked.key)
-    return Form(asked.to == "delta", value, key, asked.columns, asked.partition_by)
+    return Form(asked.to == "delta", value, key, asked.columns, asked.partition_by, asked.merge_by)
+
+
+def _check_merging(asked: Asked) -> None:
+    if asked.merge_by is None:
+        return
+    if asked.merge_by != "key":
+        raise ConfigError(f"--merge-by {asked.merge_by!r}: rows are merged by key, as topics are compacted")
+    if asked.to != "delta":
+        raise ConfigError("--merge-by key: Parquet has no transactions that replace rows; say --to delta, too")
+    if asked.partition_by != DAY:
+        raise ConfigError("--merge-by key: a row moves with its key's newest record; leave out --partition-by")
 
 
 def _decoder(settings: Settings, part: Part, asked: str | None) -> str:
@@ -161,7 +183,7 @@ class LakeColumns:
 
     def _texts(self, run: Run, plain: pa.RecordBatch, names: Mapping[Part, str]) -> dict[Part, pa.Array]:
         """Columns of texts, by the decoders of these names."""
-        if columns(run) is not None and set(names.values()) == {"text"}:
+        if set(names.values()) == {"text"}:
             try:
                 return {part: plain.column(part.value).cast(pa.string()) for part in names}
             except pa.ArrowInvalid:

@@ -245,17 +245,17 @@ DAY, HOUR, _FIELD = "day", "hour", "value."
 class Partitioning(NamedTuple):
     """How a lake's directories are cut."""
 
-    columns: Sequence[str]
-    """Which the directories add to the files' own."""
+    columns: Mapping[str, pa.DataType]
+    """Which the directories add to the files' own, with their types in a table that has types for them."""
     split: Split
 
 
 def partitioning(by: str, *, typed: bool = True) -> Partitioning:
     """Partitioning by "day", "hour", or a field of values that are `typed`, as "value.region". Raises `ConfigError`."""
     if by == DAY:
-        return Partitioning(("date",), by_day)
+        return Partitioning({"date": pa.date32()}, by_day)
     if by == HOUR:
-        return Partitioning(("date", "hour"), _by_hour)
+        return Partitioning({"date": pa.date32(), "hour": pa.int32()}, _by_hour)
     path = by.removeprefix(_FIELD).split(".")
     if not by.startswith(_FIELD) or not all(path):
         raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
@@ -263,7 +263,29 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
         raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
     if path[-1] in SCHEMA.names:
         raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
-    return Partitioning((path[-1],), partial(_by_field, path))
+    return Partitioning({path[-1]: pa.string()}, partial(_by_field, path))
+
+
+CHANGES = f"{OWN}/changes"
+"""Where the files of a round lie that is to be merged; none of them is the table's."""
+
+
+def changes() -> Partitioning:
+    """For a table whose rows are merged by key: a round's files lie apart, and the table has no directories."""
+    return Partitioning({}, _as_changes)
+
+
+def _as_changes(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Raises `ConfigError` for a record without a key."""
+    keys = batch.column("key")
+    if keys.null_count:
+        at = pc.index(keys.is_null(), True).as_py()
+        topic, partition, offset = (batch.column(name)[at] for name in ("topic", "partition", "offset"))
+        raise ConfigError(
+            f"{topic}-{partition}@{offset} has no key, and a table that is merged by key has no row for it: export "
+            f"this topic without --merge-by"
+        )
+    yield CHANGES, batch
 
 
 def values_in(path: str) -> dict[str, str | None]:

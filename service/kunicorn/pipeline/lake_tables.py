@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.lake_files import LakeFile, Partitioning, values_in
+from kunicorn.pipeline.lake_files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import Offsets
@@ -41,7 +41,7 @@ class DeltaLake:
         self._deltalake = _deltalake()
         self._uri = target.url
         self._by = list(partitioning.columns)
-        self._schema = pa.schema([*schema, *(pa.field(each, pa.string()) for each in self._by)])
+        self._schema = pa.schema([*schema, *(pa.field(*each) for each in partitioning.columns.items())])
         self._table: Any = None
 
     def open(self) -> None:
@@ -54,9 +54,12 @@ class DeltaLake:
                 self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
         except (errors.DeltaError, OSError) as error:
             raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
-        found = set(pa.schema(self._table.schema().to_arrow()).names)
-        if missing := [name for name in self._schema.names if name not in found]:
+        found = pa.schema(self._table.schema().to_arrow())
+        if missing := [name for name in self._schema.names if name not in found.names]:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        for name in self._by:
+            # A table that was made before days were dates goes on with its own type.
+            self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
@@ -68,22 +71,27 @@ class DeltaLake:
         if self.rounds() >= number:
             return
         transaction, errors = self._deltalake.transaction, self._deltalake.exceptions
+        properties = self._deltalake.CommitProperties(
+            custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
+            app_transactions=[transaction.Transaction(APP_ID, number)],
+        )
         try:
-            self._table.create_write_transaction(
-                [self._added(each) for each in files],
-                mode="append",
-                schema=self._schema,
-                partition_by=self._by,
-                commit_properties=self._deltalake.CommitProperties(
-                    custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
-                    app_transactions=[transaction.Transaction(APP_ID, number)],
-                ),
-            )
+            self._apply(files, properties)
         except (errors.DeltaError, OSError) as error:
             raise NotCommitted(
                 f"the Delta table {self._uri} does not take round {number}: {error}. Nothing of it is in the table; "
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
+
+    def _apply(self, files: Sequence[LakeFile], properties: Any) -> None:
+        """The transaction itself. `properties`: deltalake's, of its commit."""
+        self._table.create_write_transaction(
+            [self._added(each) for each in files],
+            mode="append",
+            schema=self._schema,
+            partition_by=self._by,
+            commit_properties=properties,
+        )
 
     def _added(self, file: LakeFile) -> Any:
         return self._deltalake.transaction.AddAction(
@@ -94,6 +102,48 @@ class DeltaLake:
             data_change=True,
             stats=json.dumps(_delta_stats(file)),
         )
+
+
+class MergedDelta(DeltaLake):
+    """Delta table with a row for each key: that of its newest record, and none once that is a tombstone.
+
+    Rounds are merged in their order, each once: so what comes later is newer, and a topic that was created anew needs
+    no rule of its own. The driver merges: it holds the newest records of a round.
+    """
+
+    def __init__(self, target: Directory, schema: pa.Schema) -> None:
+        super().__init__(target, schema, changes())
+        self._target = target
+
+    def _apply(self, files: Sequence[LakeFile], properties: Any) -> None:
+        found = [self._target.table(each.path) for each in files]
+        if not found:
+            return
+        merge = self._table.merge(
+            newest_of_keys(pa.concat_tables(found)),
+            "target.topic = source.topic AND target.key = source.key",
+            source_alias="source",
+            target_alias="target",
+            commit_properties=properties,
+        )
+        deleted = merge.when_matched_delete("source.value IS NULL").when_matched_update_all()
+        deleted.when_not_matched_insert_all("source.value IS NOT NULL").execute()
+
+    def clear(self) -> None:
+        """Delete the files of rounds, which are merged or will be written anew. Caller: when none is underway."""
+        for name in (self._target / CHANGES).names(".parquet"):
+            (self._target / CHANGES).delete(name)
+
+
+def newest_of_keys(rows: pa.Table) -> pa.Table:
+    """The newest record of each topic and key: of one partition the last, of several the one with the latest time.
+    Pure.
+    """
+    for by, order in ((("topic", "partition", "key"), ("offset",)), (("topic", "key"), ("timestamp", "partition"))):
+        rows = rows.sort_by([(name, "ascending") for name in order])
+        numbered = rows.select(list(by)).append_column("row", pa.array(range(len(rows)), pa.int64()))
+        rows = rows.take(numbered.group_by(list(by)).aggregate([("row", "max")])["row_max"])
+    return rows
 
 
 def _deltalake() -> Any:

@@ -13,28 +13,25 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
 
 from kunicorn.positions import OffsetRange, Offsets, TopicPartition
 
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
 _NEVER_NULL = ("topic", "partition", "offset")
 _TYPES: Mapping[str, type] = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
-_WORDS: Mapping[type[Filter], str] = {
-    EqualTo: "=", GreaterThan: ">", GreaterThanOrEqual: ">=", LessThan: "<", LessThanOrEqual: "<=", In: "in",
+_FILTERS: Mapping[str, str] = {
+    "EqualTo": "=", "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+    "In": "in",
 }  # fmt: skip
+_WORDS = {getattr(datasource, name): word for name, word in _FILTERS.items() if hasattr(datasource, name)}
+"""By Spark's class; Spark 4.0 hands over no filters, and has none of them."""
 _HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "in": lambda found, among: found in among,
@@ -73,7 +70,7 @@ class Pushed:
     def keep(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Keep what can be kept; gives back the others, which Spark evaluates."""
         for each in filters:
-            if isinstance(each, IsNotNull) and len(each.attribute) == 1 and each.attribute[0] in _NEVER_NULL:
+            if isinstance(each, datasource.IsNotNull) and len(each.attribute) == 1 and each.attribute[0] in _NEVER_NULL:
                 continue
             if (condition := _condition(each)) is None:
                 yield each

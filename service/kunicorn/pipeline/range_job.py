@@ -28,6 +28,7 @@ from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import Task
+from kunicorn.pipeline.task_limits import TaskLimits, limits_of
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings
 
@@ -95,8 +96,8 @@ class RangeJob:
     """Where its tasks write: every executor has to reach it."""
     handler: bool = True
     """Whether executors need the handler."""
-    task: Callable[[bool], Task]
-    """The task that handles ranges; for those that may have been begun before, with True."""
+    task: Callable[[bool, TaskLimits], Task]
+    """The task that handles ranges, within these limits; for those that may have been begun before, with True."""
     next: Next
     ready: Callable[[], None] = lambda: None
     """Called once before anything is begun, when the executors are found to be able to work."""
@@ -155,7 +156,8 @@ class _Loop:
     def _start(self, state: RunState, ranges: Sequence[OffsetRange], *, again: bool) -> None:
         """Save the state, then begin the ranges."""
         self._job.begun(state)
-        self._spark.submit(ranges, self._job.task(again), self._job.directory, at_once=self._job.at_once)
+        limits = limits_of(self._job.settings.pipeline, len(state.left), self._spark.cores())
+        self._spark.submit(ranges, self._job.task(again, limits), self._job.directory, at_once=self._job.at_once)
 
     def _begin_more(self, state: RunState) -> RunState:
         if self._stop.asked:

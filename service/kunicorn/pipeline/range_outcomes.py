@@ -1,15 +1,21 @@
 """What becomes of the rows of one range, in its task: they are counted, dead letters are sent, and if any record failed
 all rows are written to the range's file.
+
+Of several tries of one range the first whose file is there counts, and the others go by it: an executor that Spark has
+lost, but that lives on, may end its try at any time, and what the driver has counted must stay. A try for another
+driver replaces the file: what the one before it left was not counted.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import pyarrow.parquet as pq
 
@@ -20,6 +26,10 @@ from kunicorn.pipeline.outcomes import SCHEMA, Row, table
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
 
+log = logging.getLogger("kunicorn.pipeline")
+
+_DRIVER = "kunicorn.driver"
+"""Key in the footer of a range's file."""
 _ROWS = 1000
 _ROWS_BYTES = 8 * 1024 * 1024
 """Rows held back at most, and what their records take: a handler that fails on everything must not fill the memory,
@@ -63,10 +73,13 @@ def rows_file(whole: OffsetRange) -> str:
 class RangeOutcomes:
     """Rows of one range, in their order. As a context it leaves no unfinished file. Caller: a task's main thread."""
 
-    def __init__(self, file: SettingsFile, outcomes: Directory, whole: OffsetRange, *, again: bool) -> None:
-        """`again`: the range may have been tried before. What that try has written is replaced, also by a file without
-        a failure."""
-        self._file, self._outcomes, self._whole, self._again = file, outcomes, whole, again
+    def __init__(
+        self, file: SettingsFile, outcomes: Directory, whole: OffsetRange, driver: str, *, again: bool
+    ) -> None:
+        """`driver`: for whom the range is handled. `again`: it may have been tried before, so that there is a file also
+        without a failure."""
+        self._file, self._outcomes, self._whole, self._driver = file, outcomes, whole, driver
+        self._again = again
         self._began = time.monotonic()
         self._filtered_before = FILTERED.of(whole.tp)
         self._counts = Counter[str]()
@@ -75,6 +88,7 @@ class RangeOutcomes:
         self._last: Row | None = None
         self._letters: Letters | None = None
         self._has_letters = False
+        self._written: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
         self._open = ExitStack()
 
@@ -109,6 +123,7 @@ class RangeOutcomes:
         plain = len(self._rows) < 2 and all(row["status"] == End.DONE for row in self._rows)
         if self._again or self._writer is not None or not plain:
             self._write()
+            self._publish()
         self._open.close()
         last, counts = self._last, self._counts
         return Summary(
@@ -125,11 +140,29 @@ class RangeOutcomes:
 
     def _write(self) -> None:
         if self._writer is None:
-            stream = self._open.enter_context(self._outcomes.writing(rows_file(self._whole)))
-            self._writer = self._open.enter_context(pq.ParquetWriter(stream, SCHEMA))
+            self._written = self._open.enter_context(SpooledTemporaryFile(_ROWS_BYTES))  # noqa: SIM115
+            self._writer = self._open.enter_context(pq.ParquetWriter(self._written, SCHEMA))
+            self._writer.add_key_value_metadata({_DRIVER: self._driver})
         if self._rows:
             self._writer.write_batch(table(self._rows))
         self._rows, self._bytes = [], 0
+
+    def _publish(self) -> None:
+        """Put the file where readers see it, or go by the one that is there."""
+        assert self._writer is not None
+        assert self._written is not None
+        self._writer.close()
+        name = rows_file(self._whole)
+        if self._outcomes.create_of(name, self._written):
+            return
+        if (self._outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"").decode() != self._driver:
+            self._outcomes.write_of(name, self._written)
+            return
+        log.warning(f"{self._whole}: another try of this range has ended before this one, and counts")
+        self._counts.clear()
+        for batch in self._outcomes.batches(name):
+            for self._last in batch.to_pylist():
+                self._counts[self._last["status"]] += self._last["records"]
 
 
 def _why(row: Row) -> str:

@@ -27,6 +27,7 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceErro
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.in_hand_notes import TRIES
 from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
@@ -42,15 +43,17 @@ SUBMITTED = "submitted"
 """`--master` of a driver that spark-submit or an operator has started: the master is settled."""
 _OLDEST = (3, 5)
 """Version of Spark that jobs and `transform` run on, and every later one."""
-_WITH_SOURCE = (4, 2)
-"""The first whose Python data sources have filters and limits: what the source, and with it a stream, is made of."""
+_WITH_SOURCE = (4, 0)
+"""The first with data sources in Python."""
+_WITH_FILTERS = (4, 1)
+_WITH_STREAMS = (4, 2)
+"""The first that tells a stream's reader where the next micro-batch begins: an older one could not find out what was
+lost since the checkpoint, nor keep to a limit."""
 _JAVA = 17
 """Oldest version of Java that Spark 4 runs on."""
 _JAVA_REMEDY = (
     f"install Java {_JAVA} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 )
-_ATTEMPTS = 4
-"""Tries of a task, as on a cluster; `local[*]` alone has one, and a broker's restart would end the run."""
 _JAVA_SECONDS = 30.0
 
 _SETTINGS: Mapping[str, str] = {
@@ -117,13 +120,27 @@ def has_source() -> bool:
 
 
 def check_source(who: str) -> None:
-    """Raise `ConfigError` where this PySpark is too old for the source, and so for `who`."""
+    """Raise `ConfigError` where this PySpark has no data sources, for `who`."""
+    _check(_WITH_SOURCE, who)
+
+
+def check_filters(who: str) -> None:
+    """Raise `ConfigError` where this PySpark hands no filters to data sources, for `who`."""
+    _check(_WITH_FILTERS, who)
+
+
+def check_streams(who: str) -> None:
+    """Raise `ConfigError` where this PySpark is too old for streams of the source, for `who`."""
+    _check(_WITH_STREAMS, who)
+
+
+def _check(oldest: tuple[int, ...], who: str) -> None:
     import pyspark
 
-    if not has_source():
+    if _version(pyspark.__version__) < oldest:
         raise ConfigError(
-            f"{who} needs Spark 4.2 or later, and PySpark is {pyspark.__version__}: backfill, catch-up, export and "
-            f"transform run on this one"
+            f"{who} needs Spark {'.'.join(map(str, oldest))} or later, and PySpark is {pyspark.__version__}: backfill, "
+            f"catch-up, export, reconcile and transform run on this one"
         )
 
 
@@ -140,10 +157,12 @@ def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[s
 
 
 def patient(master: str) -> str:
-    """The master, a local one with as many tries of a task as a cluster has. Pure."""
+    """The master, a local one with as many tries of a task as a cluster has: `local[*]` alone has one, and a broker's
+    restart would end the run. Pure.
+    """
     if master == "local":
-        return f"local[1,{_ATTEMPTS}]"
-    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{_ATTEMPTS}]", master)
+        return f"local[1,{TRIES}]"
+    return re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{TRIES}]", master)
 
 
 def open_session(settings: Settings, master: str, name: str) -> SparkSession:
@@ -234,7 +253,14 @@ class Told(AccumulatorParam):  # type: ignore[type-arg]
         return value1
 
 
-RANGES, NOTHING = "ranges string", "nothing boolean"
+NOTHING = "nothing boolean"
+
+
+def rows_frame(spark: SparkSession, texts: Sequence[str], column: str) -> DataFrame:
+    """Frame with a row for each text, and a task for each row."""
+    from pandas import DataFrame as Rows  # type: ignore[import-untyped]
+
+    return spark.createDataFrame(Rows({column: list(texts)}), f"{column} string")
 
 
 def shared_out(ranges: Sequence[OffsetRange], cores: int, at_once: int) -> list[list[OffsetRange]]:
@@ -284,7 +310,7 @@ class Job:
         """
         # Of another driver's it must not be: each removes its own.
         directory.write(probe := f"_probe-{uuid.uuid4().hex}", b"")
-        tasks = min(_MOST_CHECKS, self._parallelism())
+        tasks = min(_MOST_CHECKS, self.cores())
         check = CheckExecutor(self._file, directory, probe, handler)
         try:
             found = self._collect(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
@@ -295,20 +321,18 @@ class Job:
 
     def room(self, at_once: int = 1) -> int:
         """How many ranges may be underway, with so many in each task: enough for every core that Spark has now."""
-        return max(_FEW, _BUSY * self._parallelism()) * at_once
+        return max(_FEW, _BUSY * self.cores()) * at_once
 
     def submit(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory, *, at_once: int = 1) -> None:
         """Begin to run the task over the ranges, the largest first. `hands`: where it notes its records in hand.
         `at_once`: so many ranges a task, where there are more than cores. Does not block.
         """
-        from pandas import DataFrame as Rows  # type: ignore[import-untyped]
-
         self._underway.update(ranges)
         self._hands = hands
         told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
-        tasks = shared_out(ranges, self._parallelism(), at_once)
+        tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
-        frame = self._spark.createDataFrame(Rows({"ranges": [ranges_text(each) for each in tasks]}), RANGES)
+        frame = rows_frame(self._spark, [ranges_text(each) for each in tasks], "ranges")
         work = frame.mapInArrow(FromRows(task, told), NOTHING)
         threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
 
@@ -346,7 +370,8 @@ class Job:
 
     def _failure(self, each: _Collected) -> Exception | None:
         if isinstance(each.error, JobFailed) and self._hands is not None:
-            return JobFailed(f"{each.error}{in_hand_text(self._hands)}")
+            tries = int(self._spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
+            return JobFailed(f"{each.error}{in_hand_text(self._hands, tries)}")
         if each.error is None and not self._underway.isdisjoint(each.ranges):
             return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
         return each.error
@@ -361,7 +386,8 @@ class Job:
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))
 
-    def _parallelism(self) -> int:
+    def cores(self) -> int:
+        """How many Spark has now, of all executors that have come."""
         from pyspark.errors import PySparkException
 
         try:
@@ -370,9 +396,15 @@ class Job:
             return 2
 
 
-def in_hand_text(outcomes: Directory) -> str:
-    """Records that processes died with, for the end of a message; empty if none did. Reads files."""
-    if not (found := died_in_hand(outcomes)):
+def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
+    """Records that processes died with, for the end of a message; empty if none did. `tries`: how many a task has.
+    Reads files.
+    """
+    try:
+        found = died_in_hand(outcomes, tries)
+    except ConfigError as error:
+        return f". What was in hand is not known: {error}"
+    if not found:
         return ""
     return (
         f". In hand at the end: {', '.join(found)}. After workers.max_crashes deaths a record is kept from the "

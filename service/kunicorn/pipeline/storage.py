@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -31,6 +33,8 @@ _STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss"})
 `If-None-Match`)."""
 _PART_BYTES = 8 * 1024 * 1024
 """Of a file that is put into an object store: what is smaller is one request, what is larger is put in parts."""
+_ONE_REQUEST_BYTES = 64 * 1024 * 1024
+"""Of a file that is put only where there is none: it is held in memory."""
 _PARTS_UNDERWAY = 2
 """With the one that fills, what a file that is being written takes of a task's memory."""
 _UNFINISHED = "_unfinished-"
@@ -68,16 +72,26 @@ class Directory:
         """Content of the file; None where there is none. Raises `ConfigError`."""
         system, path = self._opened()
         with _told(self.url):
-            if system.get_file_info(f"{path}/{name}").type == fs.FileType.NotFound:
+            if not self._exists(name):
                 return None
             with system.open_input_stream(f"{path}/{name}") as file:
                 content: bytes = file.read()
         return content
 
+    def _exists(self, name: str) -> bool:
+        system, path = self._opened()
+        with _told(self.url):
+            return bool(system.get_file_info(f"{path}/{name}").type != fs.FileType.NotFound)
+
     def write(self, name: str, content: bytes) -> None:
         """Write the file, whole. Raises `ConfigError`."""
+        self.write_of(name, io.BytesIO(content))
+
+    def write_of(self, name: str, content: IO[bytes]) -> None:
+        """As `write`, a part at a time."""
+        content.seek(0)
         with self.writing(name) as file:
-            file.write(content)
+            shutil.copyfileobj(content, file, _PART_BYTES)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write the file, whole, unless there is one; whether it was written. Raises `ConfigError`.
@@ -85,14 +99,20 @@ class Directory:
         Of two at the same time one writes it, in a directory and in an object store. HDFS has no such step here, nor
         have mounts without hard links: there the file is looked for first.
         """
+        return self.create_of(name, io.BytesIO(content))
+
+    def create_of(self, name: str, content: IO[bytes]) -> bool:
+        """As `create`. In an object store what is too large for one request is looked for first, too."""
+        size = content.seek(0, os.SEEK_END)
+        content.seek(0)
         if self.is_local:
             with _told(self.url), contextlib.suppress(_NoLinks):
                 return _linked(Path(self.url).absolute() / name, content)
-        if self.is_store:
-            return _put_if_absent(self.url, name, content)
-        if self.read(name) is not None:
+        if self.is_store and size <= _ONE_REQUEST_BYTES:
+            return _put_if_absent(self.url, name, content.read())
+        if self._exists(name):
             return False
-        self.write(name, content)
+        self.write_of(name, content)
         return True
 
     def delete(self, name: str) -> None:
@@ -134,11 +154,11 @@ class Directory:
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
             return pq.ParquetFile(file).read(columns)
 
-    def batches(self, name: str, rows: int = 100) -> Iterator[pa.RecordBatch]:
+    def batches(self, name: str, rows: int = 100, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of a Parquet file, so many at a time."""
         system, path = self._opened()
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
-            yield from pq.ParquetFile(file).iter_batches(rows)
+            yield from pq.ParquetFile(file).iter_batches(rows, columns=columns and list(columns))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
@@ -286,12 +306,13 @@ class _NoLinks(Exception):
     """The file system has no hard links."""
 
 
-def _linked(path: Path, content: bytes) -> bool:
+def _linked(path: Path, content: IO[bytes]) -> bool:
     """Write a file unless there is one, in one step; whether it was written. Raises `_NoLinks`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}-{path.name}")
-    part.write_bytes(content)
     try:
+        with part.open("wb") as file:
+            shutil.copyfileobj(content, file, _PART_BYTES)
         os.link(part, path)
     except FileExistsError:
         return False
@@ -300,7 +321,7 @@ def _linked(path: Path, content: bytes) -> bool:
             raise _NoLinks from error
         raise
     finally:
-        part.unlink()
+        part.unlink(missing_ok=True)
     return True
 
 

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns
+from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns, told_of_rates
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
-from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_source, in_hand_text, open_session
+from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, summaries
+from kunicorn.pipeline.task_limits import limits_of
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 
@@ -134,13 +135,15 @@ def stream(
     `ServiceError` where it ends early.
     """
     check_installed()
-    check_source("a stream")
+    check_streams("a stream")
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
     told_of_columns(settings, say)
+    told_of_rates(settings, say)
     spark = open_session(settings, master, run)
     try:
-        Job(spark, file).check_executors(place / "outcomes")
+        job = Job(spark, file)
+        job.check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
             batches = Batches(settings, place / "outcomes", stop, exposed, say)
             source = (
@@ -150,7 +153,8 @@ def stream(
                 .option("startingOffsets", start or _policy(settings))
                 .load()
             )
-            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
+            limits = limits_of(settings.pipeline, _partitions(settings), job.cores())
+            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes, limits=limits)), SUMMARY)
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
@@ -158,6 +162,12 @@ def stream(
     finally:
         spark.stop()
     return FinishedStream(run, batches.counts, batches.through)
+
+
+def _partitions(settings: Settings) -> int:
+    """How many there are now: so many tasks has a micro-batch."""
+    with cluster_session(settings, patience=JOB_PATIENCE) as session:
+        return len(session.partitions(settings.group.topics or settings.assign.wanted.topics))
 
 
 def _policy(settings: Settings) -> str:

@@ -20,6 +20,7 @@ import logging
 import random
 import signal
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -46,6 +47,7 @@ from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP
 from kunicorn.pipeline.outcomes import Row, Tiling
 from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class RangeHandler:
     def handle(self, whole: OffsetRange, fetched: Iterable[Run]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
-        for messages in fetched:
+        for messages in filter(len, fetched):
             if (yield from self._through(messages, begin, tiling)):
                 return
             begin = following_offsets(messages[-1:])[0]
@@ -351,6 +353,9 @@ class HandleRanges:
     """Offsets that were handled before."""
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
+    limits: TaskLimits = NO_LIMITS
+    driver: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """For whom the ranges are handled: one that was replaced has another."""
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
@@ -367,44 +372,45 @@ class HandleRanges:
 
     def _alone(self, handlings: HandlerRegistry[InTask], calls: Calls, whole: OffsetRange) -> Summary:
         handling = handlings.of(whole.topic)
-        hand = take_up(whole, self.outcomes)
         rules = Rules(
             handling.policies, handling.batch_max_records, handling.batching.batch_max_bytes, self._timeout_ms(whole)
         )
-        with named_by_place(whole, hand.cells), self._outcomes(whole) as outcomes:
+        with (
+            self._take_up(whole) as hand,
+            named_by_place(whole, hand.cells),
+            self._outcomes(whole) as outcomes,
+        ):
             handler = RangeHandler(calls, rules, cells=hand.cells, suspects=self._suspects(hand))
-            for row in handler.handle(whole, self._records([whole])):
+            for row in handler.handle(whole, hand.noted(self._records([whole]))):
                 outcomes.add(row)
             handling.flush()
-            summary = outcomes.end()
-        hand.over()
-        return summary
+            return outcomes.end()
+
+    def _take_up(self, whole: OffsetRange) -> InHand:
+        return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again)
 
     def _side_by_side(self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> list[Summary]:
         """Handle ranges of one handler, which has several records in hand."""
         handling = handlings.of(ranges[0].topic)
         assert isinstance(handling.calls, SeveralCalls)
-        hands = [take_up(whole, self.outcomes) for whole in ranges]
         with ExitStack() as stack:
+            hands = [stack.enter_context(self._take_up(whole)) for whole in ranges]
             stack.enter_context(named_by_place(ranges[0], hands[0].cells))
             outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
             parts = [
-                Part(whole, each.add, hand.cells, self._suspects(hand))
+                Part(whole, each.add, hand.cells, self._suspects(hand), hand.notes)
                 for whole, each, hand in zip(ranges, outcomes, hands, strict=True)
             ]
             handler = ConcurrentRanges(handling.calls, handling.policies, self._timeout_ms(ranges[0]))
             handler.handle(parts, self._records(ranges))
             handling.flush()
-            found = [each.end() for each in outcomes]
-        for hand in hands:
-            hand.over()
-        return found
+            return [each.end() for each in outcomes]
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
         """Records of ranges of one handler, those of one that takes columns as columns."""
         columns = self.file.settings().handler_of(ranges[0].topic).mode == "arrow"
-        reader = self.file.records() if columns else self.file.reader()
-        fetched: Iterator[Run] = reader.read(*ranges)
+        reader = self.file.records(self.limits) if columns else self.file.reader(self.limits)
+        fetched = self.limits.paced(reader.read(*ranges))
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
@@ -417,15 +423,15 @@ class HandleRanges:
         return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
-        return RangeOutcomes(self.file, self.outcomes, whole, again=self.again or _is_repeated())
+        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=self.again or _attempt() > 0)
 
 
-def _is_repeated() -> bool:
-    """Whether Spark has tried this task before."""
+def _attempt() -> int:
+    """How often Spark has tried this task before."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
+    return 0 if context is None else context.attemptNumber()
 
 
 def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:

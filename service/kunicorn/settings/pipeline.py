@@ -73,6 +73,20 @@ class PipelineSettings(Section):
         description="Most offsets underway (of an export's round, of a stream's micro-batch), shared out over the "
         "partitions in proportion to what each has left. A killed run repeats so many at most.",
     )
+    max_records_per_second: int | None = Field(
+        None,
+        ge=1,
+        examples=[5_000],
+        description="Most records that a job reads in a second, all its tasks together; left out, there is no limit. "
+        "handler.rate_limit is the live service's alone.",
+    )
+    max_bytes_per_second: int | None = Field(
+        None,
+        ge=1,
+        examples=[50_000_000],
+        description="Most bytes of keys and values that a job reads in a second, all its tasks together; left out, "
+        "there is no limit.",
+    )
     range_seconds: int = Field(
         30,
         ge=1,

@@ -32,9 +32,9 @@ def framed(number: int, payload: bytes) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + payload
 
 
-def avro(order: dict[str, Any]) -> bytes:
+def avro(order: dict[str, Any], schema: Any = AVRO) -> bytes:
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(AVRO), order)
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), order)
     return out.getvalue()
 
 

@@ -20,7 +20,8 @@ from kunicorn.commands.cli import app
 from kunicorn.commands.demo.audit import SUFFIX, WORDS
 from kunicorn.commands.demo.judge import Audit, Report
 from kunicorn.pipeline.plan import bounds_of
-from kunicorn.pipeline.source import KunicornStreamReader, SourceOptions
+from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.stream_source import KunicornStreamReader
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
@@ -65,6 +66,12 @@ class Desk:
             raise result.exception
         assert result.exit_code == code, result.output
         return result.stdout
+
+    def told_by(self, *arguments: str) -> tuple[Any, str]:
+        """The object that the command printed, and what it said beside."""
+        result = CliRunner().invoke(app, ["pipeline", *arguments, "--config", str(self.config)])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout), result.stderr
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """The command as a process of its own, in a session of its own, for whoever kills it."""

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kunicorn.pipeline.spark import JobFailed
-from tests.contract.decoding.shop_schemas import SCHEMAS, avro, framed
+from tests.contract.decoding.shop_schemas import AVRO, SCHEMAS, avro, framed
 from tests.fakes.schema_registry import registry
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.producing import producer
@@ -53,3 +53,26 @@ def test_tasks_log_in_to_the_registry_and_a_record_of_an_unknown_schema_ends_the
         with pytest.raises(JobFailed, match=unknown):
             desk.said("export", str(lake), "--master", MASTER)
         assert exported(lake) == ORDERS
+
+
+def test_values_of_several_schemas_become_the_columns_of_one_reader_schema(
+    desk_of: Callable[..., Desk], tmp_path: Path
+) -> None:
+    schemas = tmp_path / "schemas.json"
+    wider = {**AVRO, "fields": [*AVRO["fields"], {"name": "region", "type": "string"}]}
+    schemas.write_text(json.dumps({**SCHEMAS, "4": {"schema": json.dumps(wider)}}))
+    with registry(schemas) as url:
+        desk = desk_of(1, {"handler": {"value": "avro"}, "schema_registry": {"url": url}})
+        send(
+            desk, framed(1, avro({"id": 1, "by": "Ann"})), framed(4, avro({"id": 2, "by": "Bo", "region": "eu"}, wider))
+        )
+        lake = desk.directory / "lake"
+        columns = ("--columns", "tests.system.pipeline.typed:AVRO_ORDER", "--partition-by", "value.region")
+        desk.said("export", str(lake), "--master", MASTER, *columns)
+    found = {
+        each.parent.name: pq.ParquetFile(each).read(["value"]).to_pylist() for each in lake.glob("region=*/*.parquet")
+    }
+    assert found == {
+        "region=nowhere": [{"value": {"id": 1, "customer": "Ann", "region": "nowhere"}}],
+        "region=eu": [{"value": {"id": 2, "customer": "Bo", "region": "eu"}}],
+    }

@@ -114,6 +114,20 @@ def test_one_command_begins_a_run_goes_on_with_it_and_leaves_a_finished_one_alon
     assert not report.repeated
 
 
+def test_a_backfill_reads_no_faster_than_it_may_and_says_whose_limit_does_not_hold(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(2, {"handler": {"rate_limit": {"per_second": 1}}})
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 60, 1: ["x"] * 60})
+    command = ("backfill", "--master", MASTER, "--json")
+    assert "pipeline.max_records_per_second limits a job" in desk.told_by(*command)[1]
+    desk.configure({"pipeline": {"max_records_per_second": 40}})
+    told, warned = desk.told_by(*command)
+    assert "max_records_per_second" not in warned
+    # Less a record of each of the two tasks: the last one needs not be waited for.
+    assert (told["records"], told["seconds"] >= 118 / 40) == (120, True)
+
+
 @pytest.mark.long
 def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_the_others_go_on(
     desk_of: Callable[..., Desk],

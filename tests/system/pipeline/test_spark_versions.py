@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,13 +16,15 @@ import pytest
 from kunicorn.errors import ExitCode
 from kunicorn.positions import TopicPartition
 from tests.system.pipeline.desk import MASTER, Desk, send, tiles
+from tests.system.pipeline.versions import VERSIONS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 _ROOT = Path(__file__).parents[3]
 UNPACKED = _ROOT / "build" / "spark"
-VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
-WITHOUT_SOURCE = ("3.5.9", "4.0.5", "4.1.4")
+WITHOUT_SOURCE = ("3.5.9",)
+WITHOUT_FILTERS = ("3.5.9", "4.0.5")
+WITHOUT_STREAMS = ("3.5.9", "4.0.5", "4.1.4")
 WHOLE = range(300)
 
 
@@ -37,6 +43,38 @@ def said(desk: Desk, version: str, *command: str, code: ExitCode = ExitCode.CLEA
     told, _ = process.communicate(timeout=600)
     assert process.returncode == code, told
     return told
+
+
+def read(desk: Desk, version: str, what: str) -> Any:
+    """What the data source gives with that PySpark, or says."""
+    path = [UNPACKED / version, _ROOT / "service", _ROOT]
+    command = [sys.executable, "-m", "tests.system.pipeline.read_source", str(desk.config), what]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=600, check=False, cwd=desk.directory
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_data_source_has_what_the_versions_interface_has_and_says_what_it_needs(
+    desk_of: Callable[..., Desk], version: str
+) -> None:
+    desk = desk_of(2)
+    send(desk.kafka.bootstrap, desk.topic, {number: ["x"] * len(WHOLE) for number in range(2)})
+    if version in WITHOUT_SOURCE:
+        assert "DATA_SOURCE_NOT_FOUND" in read(desk, version, "all"), "it is not registered"
+        return
+    assert read(desk, version, "all") == {"0": [*WHOLE], "1": [*WHOLE]}
+    filtered, stream = read(desk, version, "filtered"), read(desk, version, "stream")
+    if version in WITHOUT_FILTERS:
+        assert f"pushFilters needs Spark 4.1 or later, and PySpark is {version}" in filtered
+    else:
+        assert filtered == {"1": [*range(290, 300)]}
+    if version in WITHOUT_STREAMS:
+        assert f"a stream of the data source kunicorn needs Spark 4.2 or later, and PySpark is {version}" in stream
+    else:
+        assert stream == "a stream"
 
 
 def test_a_backfill_and_an_export_have_every_record_and_a_stream_runs_or_says_what_it_needs(
@@ -58,7 +96,7 @@ def test_a_backfill_and_an_export_have_every_record_and_a_stream_runs_or_says_wh
     places = sorted((row["partition"], row["offset"]) for some in found for row in some)
     assert places == [(number, offset) for number in range(2) for offset in WHOLE]
     stream = ("stream", "--run", "live", "--starting-offsets", "earliest", "--available-now", "--master", MASTER)
-    if version in WITHOUT_SOURCE:
+    if version in WITHOUT_STREAMS:
         told = said(desk, version, *stream, code=ExitCode.CONFIGURATION)
         assert f"a stream needs Spark 4.2 or later, and PySpark is {version}" in told
     else:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, STATE, Hand, died_in_hand, take_up
+from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, STATE, died_in_hand, take_up
+from kunicorn.pipeline.in_hand_notes import Hand
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
 

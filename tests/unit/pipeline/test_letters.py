@@ -93,7 +93,7 @@ def ended(directory: Path, monkeypatch: pytest.MonkeyPatch, post: Post) -> Any:
     """What a range comes to that has a letter between two others that are done."""
     monkeypatch.setattr(range_outcomes, "letters_of", lambda file: letters(post))
     outcomes, whole = Directory(str(directory)), OffsetRange("orders", 0, 1, 4)
-    with RangeOutcomes(SettingsFile("", ""), outcomes, whole, again=False) as found:
+    with RangeOutcomes(SettingsFile("", ""), outcomes, whole, "driver", again=False) as found:
         for offset, end in ((1, End.DONE), (2, End.DEAD_LETTER), (3, End.DONE)):
             found.add(row_of(offset, end=end))
         return found.end()

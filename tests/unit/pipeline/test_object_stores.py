@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ from pyarrow import fs
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
-from tests.system.members import free_port
+from tests.object_store import bucket_served
 from tests.waiting import wait_until
 
 
@@ -35,31 +33,10 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bucket(log: Path) -> Iterator[str]:
     """The URL of a bucket; Arrow finds server and rights in the environment, as in production."""
-    server = f"http://127.0.0.1:{(port := free_port())}"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
-        )
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_ENDPOINT_URL", server)
-        environment.setenv("AWS_ACCESS_KEY_ID", "x")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        environment.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        environment.setenv("no_proxy", f"127.0.0.1,{os.environ.get('no_proxy', '')}")
-        try:
-            wait_until(lambda: _made(f"{server}/runs"), "the server", 60, every=0.1)
-            yield "s3://runs"
-        finally:
-            process.kill()
-            process.wait(10)
-
-
-def _made(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=5):
-            return True
-    except urllib.error.URLError:
-        return False
+    with pytest.MonkeyPatch.context() as environment, bucket_served(log, "runs") as served:
+        for name, value in served.items():
+            environment.setenv(name, value)
+        yield "s3://runs"
 
 
 def test_a_run_begins_and_is_found_again(bucket: str) -> None:

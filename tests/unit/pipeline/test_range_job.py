@@ -19,6 +19,7 @@ from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.task_limits import TaskLimits
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,
@@ -44,6 +45,8 @@ class Scene:
         self.halting: dict[OffsetRange, int] = {}
         self.together = False
         self.pieces: int | None = None
+        self.rate: int | None = None
+        self.limits: list[TaskLimits] = []
         self._underway: list[OffsetRange] = []
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
@@ -62,6 +65,14 @@ class Scene:
 
     def tasks(self) -> Tasks:
         return Tasks()
+
+    def cores(self) -> int:
+        return 4
+
+    def _task(self, again: bool, limits: TaskLimits) -> Any:
+        self.limits.append(limits)
+        if again:
+            self._note("again")
 
     def room(self, at_once: int) -> int:
         return 8
@@ -89,7 +100,10 @@ class Scene:
             handler=HandlerSettings(entrypoint="x:y"),
             http=HttpSettings(enabled=False),
             pipeline=PipelineSettings(
-                max_offsets_per_trigger=10, ordering="none" if self.pieces else "partition", min_partitions=self.pieces
+                max_offsets_per_trigger=10,
+                ordering="none" if self.pieces else "partition",
+                min_partitions=self.pieces,
+                max_records_per_second=self.rate,
             ),
         )
         job = RangeJob(
@@ -97,7 +111,7 @@ class Scene:
             settings=settings,
             file=file,
             directory=self._directory,
-            task=lambda again: self._note("again") if again else None,  # type: ignore[arg-type, return-value]
+            task=self._task,
             next=Shares(settings.pipeline),
             ready=lambda: self._note("ready"),
             begun=lambda state: self._note(f"begun {len(state.underway)}"),
@@ -193,3 +207,12 @@ def test_the_tables_file_is_written_once_a_minute_and_at_the_end(scene: Scene, m
     monkeypatch.setattr(range_job, "_FILE_SECONDS", 0.0)
     scene.start()
     assert [each for each in scene.called if each.startswith("written")] == ["written 10", "written 10"]
+
+
+def test_tasks_share_the_jobs_rate_by_how_many_of_them_can_run_at_once(scene: Scene) -> None:
+    scene.rate, scene.slow = 1200, {0}
+    scene.start(RunState(tuple(OffsetRange("orders", each, 0, 4) for each in range(6)), topics={"orders": "id"}))
+    shares = [limits.records_per_second or 0 for limits in scene.limits]
+    assert shares[0] == 300, "four cores, and six partitions left"
+    assert shares == sorted(shares), "a share only grows, as partitions only become fewer"
+    assert shares[-1] == 1200, "the last partition has it all"

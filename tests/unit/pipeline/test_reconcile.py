@@ -3,60 +3,106 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.pipeline.reconcile import Difference, beyond, difference, rows_of
+from kunicorn.pipeline.reconcile import (
+    ComparePartitions,
+    Difference,
+    Found,
+    ReadTable,
+    columns_of,
+    of_partition,
+    ranges_in,
+    summed,
+)
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.text import tell
 
 A0 = TopicPartition("a", 0)
+LOG = Edges(10, 20)
 
 
-def compared(*rows: tuple[int, int]) -> Difference:
-    return difference([OffsetRange("a", 0, 10, 20)], {A0: rows})
+def compared(*rows: tuple[int, int], log: Edges | None = LOG) -> Difference:
+    return of_partition(A0, sorted(rows), log)
+
+
+def found(*ranges: tuple[int, int]) -> Found:
+    return Found.of([OffsetRange("a", 0, *each) for each in ranges])
 
 
 def test_rows_in_any_order_that_tile_the_range_leave_nothing_to_say() -> None:
-    assert compared((15, 20), (10, 15)) == Difference(10, [], [])
-    assert compared((0, 50)) == Difference(10, [], []), "what lies outside is nobody's question"
+    assert compared((15, 20), (10, 15)) == Difference(10)
+    assert compared((0, 20)) == Difference(10), "what the log has deleted is nobody's question"
 
 
 def test_gaps_are_missing_and_overlaps_repeated() -> None:
-    found = compared((10, 12), (13, 16), (14, 15), (15, 18))
-    assert found.missing == [OffsetRange("a", 0, 12, 13), OffsetRange("a", 0, 18, 20)]
-    assert found.repeated == [OffsetRange("a", 0, 14, 16)]
-    assert found.covered == 7
-    assert compared() == Difference(0, [OffsetRange("a", 0, 10, 20)], [])
+    told = compared((10, 12), (13, 16), (14, 15), (15, 18))
+    assert told == Difference(7, found((12, 13), (18, 20)), found((14, 16)))
+    assert compared((12, 14)).missing == found((14, 20)), "from the table's first offset on"
 
 
 def test_rows_behind_the_logs_end_and_of_a_deleted_topic_are_named() -> None:
     """Of a topic that was truncated, deleted or created anew: nothing is missing, and yet not all is well."""
-    gone = TopicPartition("gone", 0)
-    found = beyond({A0: [(10, 15), (15, 30), (25, 28)], gone: [(3, 5)]}, {A0: Edges(0, 20)})
-    assert found == [OffsetRange("a", 0, 20, 30), OffsetRange("gone", 0, 3, 5)]
-    assert beyond({A0: [(0, 20)]}, {A0: Edges(0, 20)}) == []
-    difference = Difference(10, [], [], found)
-    assert difference.code == ExitCode.NOT_ALL_COMMITTED
-    assert "beyond    12 offsets in 2 ranges" in list(difference.lines())
+    told = compared((10, 15), (15, 30), (25, 28))
+    assert told == Difference(10, beyond=found((20, 30)))
+    assert compared((3, 5), log=None) == Difference(0, beyond=found((3, 5)))
+    assert told.code == ExitCode.NOT_ALL_COMMITTED
+    assert "beyond    10 offsets in 1 ranges" in list(told.lines())
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)), min_size=1, max_size=12),
+    st.integers(0, 30),
+    st.integers(0, 20),
+)
+def test_every_offset_is_judged_as_if_it_were_alone(spans: list[tuple[int, int]], first: int, size: int) -> None:
+    rows = [(start, start + length) for start, length in spans]
+    log = Edges(first, first + size)
+    told = of_partition(A0, sorted(rows), log)
+    times = Counter(offset for start, stop in rows for offset in range(start, stop))
+    wanted = range(max(min(start for start, _ in rows), first), log.end)
+    assert offsets(told.missing) == {offset for offset in wanted if not times[offset]}
+    assert offsets(told.repeated) == {offset for offset in wanted if times[offset] > 1}
+    assert offsets(told.beyond) == {offset for offset in times if offset >= log.end}
+    assert told.covered == sum(1 for offset in wanted if times[offset])
+    few = of_partition(A0, sorted(rows), log, named=1)
+    for whole, part in zip(every(told), every(few), strict=True):
+        assert (part.ranges, part.offsets, part.named) == (whole.ranges, whole.offsets, whole.named[:1])
+
+
+def every(told: Difference) -> Sequence[Found]:
+    return told.missing, told.repeated, told.beyond
+
+
+def offsets(kind: Found) -> set[int]:
+    """Each in one range only, and the sums are right."""
+    listed = [offset for each in kind.named for offset in range(each.start, each.stop)]
+    assert len(listed) == len(set(listed)) == kind.offsets
+    assert len(kind.named) == kind.ranges
+    return set(listed)
 
 
 def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
-    found = compared(*((at, at + 1) for at in (10, 12, 12)))
+    told = compared(*((at, at + 1) for at in (10, 12, 12)))
     said: list[str] = []
-    tell(found, said.append, as_json=True)
+    tell(told, said.append, as_json=True)
     assert json.loads(said.pop()) == {
         "covered": 2,
         "missing": [{"topic": "a", "partition": 0, "start": a, "stop": b} for a, b in ((11, 12), (13, 20))],
         "repeated": [{"topic": "a", "partition": 0, "start": 12, "stop": 13}],
         "beyond": [],
     }
-    tell(found, said.append, as_json=False)
+    tell(told, said.append, as_json=False)
     assert said == [
         "covered   2 offsets",
         "missing   8 offsets in 2 ranges",
@@ -65,23 +111,56 @@ def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
         "repeated  1 offsets in 1 ranges",
         "          a-0 12 to 13",
     ]
+    few = of_partition(A0, [(10, 11), (12, 13)], LOG, named=1).as_json()
+    assert few["unnamed"] == {"missing": 1, "repeated": 0, "beyond": 0}
 
 
-def test_a_table_of_single_records_and_one_of_ranges_are_read_alike(tmp_path: Path) -> None:
-    single = pa.table({"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 4]})
-    ranges = pa.table({
-        "topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [9, 9], "status": ["done", "halt"],
-    })  # fmt: skip
-    for name, table in (("single", single), ("ranges", ranges)):
-        (tmp_path / name).mkdir()
-        pq.write_table(table, tmp_path / name / "x.parquet")
-    assert rows_of(Directory(str(tmp_path / "single"))) == {A0: [(3, 4), (4, 5)]}
-    assert rows_of(Directory(str(tmp_path / "ranges"))) == {A0: [(3, 9)]}
+RANGES = {"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [9, 9], "status": ["done", "halt"]}
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [
+        ({"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 4]}, [("a", 0, 3, 5)]),
+        (RANGES, [("a", 0, 3, 9)]),
+        ({"topic": ["a"] * 3, "partition": [0] * 3, "offset": [3, 3, 4]}, [("a", 0, 3, 4), ("a", 0, 3, 5)]),
+        (
+            {"topic": ["a", "a", "b"], "partition": [0, 1, 1], "offset": [3, 4, 5]},
+            [("a", 0, 3, 4), ("a", 1, 4, 5), ("b", 1, 5, 6)],
+        ),
+    ],
+)
+def test_rows_that_continue_one_another_are_one_range_and_others_are_not(
+    tmp_path: Path, columns: dict[str, list[object]], rows: list[tuple[object, ...]]
+) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    assert read(tmp_path, "x.parquet") == rows
+
+
+def read(place: Path, *names: str) -> list[tuple[object, ...]]:
+    task = ReadTable(Directory(str(place)), ranges_in, ["topic", "partition", "offset", "until", "status"])
+    asked = pa.RecordBatch.from_pydict({"files": [json.dumps(names)]})
+    return [tuple(row.values()) for batch in task(iter([asked])) for row in batch.to_pylist()]
+
+
+def test_what_tasks_tell_is_what_one_partition_after_the_other_comes_to() -> None:
+    logs = {A0: LOG, TopicPartition("a", 1): Edges(0, 5), TopicPartition("a", 2): Edges(7, 7)}
+    rows = [("a", 0, 10, 12), ("a", 0, 11, 25), ("gone", 0, 1, 2)]
+    batches = [pa.RecordBatch.from_pylist([dict(zip("abcd", row, strict=True))]) for row in rows]
+    told = [tuple(r.values()) for each in ComparePartitions(logs, 100)(iter(batches)) for r in each.to_pylist()]
+    assert summed(told, logs) == Difference(
+        10,
+        Found.of([OffsetRange("a", 1, 0, 5)]),
+        Found.of([OffsetRange("a", 0, 11, 12)]),
+        Found.of([OffsetRange("a", 0, 20, 25), OffsetRange("gone", 0, 1, 2)]),
+    )
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no Parquet files"):
-        rows_of(Directory(str(tmp_path)))
     pq.write_table(pa.table({"topic": ["a"]}), tmp_path / "x.parquet")
     with pytest.raises(ConfigError, match="has no column 'partition'"):
-        rows_of(Directory(str(tmp_path)))
+        columns_of(Directory(str(tmp_path)), "x.parquet")
+    nothing = {"topic": ["a"], "partition": [None], "offset": [1]}
+    pq.write_table(pa.table(nothing), tmp_path / "y.parquet")
+    with pytest.raises(ConfigError, match=r"y.parquet has rows without topic, partition, offset"):
+        read(tmp_path, "y.parquet")

@@ -18,7 +18,8 @@ from kunicorn.handler.outcome import Halt, Skip, Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Hand, Suspects
+from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
+from kunicorn.pipeline.in_hand_notes import Hand
 from kunicorn.pipeline.outcomes import Row, table
 from kunicorn.positions import OffsetRange
 

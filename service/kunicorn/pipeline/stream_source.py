@@ -1,0 +1,150 @@
+"""Reader of a stream of the data source `kunicorn`: its position in Spark's checkpoint, and the next micro-batch.
+
+It needs Spark 4.2, whose interface tells where the next micro-batch begins and how large it may be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from kunicorn.clients.session import ClusterSession
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, created_anew, from_json, gone_text, plan, resumed
+from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges
+from kunicorn.positions import LATEST, Offsets, TopicPartition, between, ends_of, first_of_each, still_there
+from kunicorn.text import listed
+
+logger = logging.getLogger("kunicorn.pipeline")
+
+_IDS, _PIECES = "@topic_ids", "@min_partitions"
+"""Beside topics' names, none of which can have an @."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Position of a stream, as Spark's checkpoint has it."""
+
+    offsets: Offsets
+    topics: Mapping[str, str]
+    """Ids of the topics that the offsets are of; see `ClusterSession.topic_ids`."""
+    pieces: int | None
+    """What the micro-batch that ends here is cut into: when it is repeated, the setting may be another."""
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> _Place:
+        offsets = {key: value for key, value in told.items() if not key.startswith("@")}
+        return cls(from_json(offsets), told.get(_IDS, {}), told.get(_PIECES))
+
+    def as_json(self) -> dict[str, Any]:
+        # Spark compares the text: what is the same must be written the same.
+        return {**as_json(self.offsets), _IDS: dict(sorted(self.topics.items())), _PIECES: self.pieces}
+
+
+class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka
+    source, and beside them the topics' ids, so that a topic created anew is noticed.
+
+    `commit` and `stop` do nothing: Spark calls the one late and never for the last batch, the other not at all.
+    """
+
+    def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
+        super().__init__(options)
+        self._bounds = bounds
+        self._target: dict[TopicPartition, int] | None = None
+        """Where `availableNow` ends."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Start of a new query; one with a checkpoint goes on from there. Raises `ConfigError`."""
+        bounds = Bounds(self._bounds.start, Everywhere(LATEST), self._bounds.unmatched_is_latest)
+        with self.cluster() as log:
+            partitions = log.partitions(self._options.topics)
+            found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
+        starts = {**ends_of(found.edges), **{each.tp: each.start for each in found.ranges}}
+        return _Place(starts, found.topics, self._options.min_partitions).as_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """End of the next micro-batch: the logs' ends, or so many offsets in proportion.
+
+        Raises `ConfigError` where records are lost, as when a topic was created anew.
+        """
+        before = _Place.of(start)
+        with self.cluster() as log:
+            partitions = log.partitions(self._options.topics)
+            topics = {**before.topics, **log.topic_ids(tp.topic for tp in partitions)}
+            anew = created_anew(before.topics, topics)
+            known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
+            known = {tp: known[tp] for tp in self._there(log, known)}
+            edges = log.edges({*known, *partitions})
+        resume, lost = resumed(known, edges, anew, fail_on_data_loss=self._options.fail_on_data_loss)
+        for each in lost:
+            logger.warning(each)
+        # Partitions that have come since begin at their beginning, whatever a new query would do.
+        begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
+        now = ends_of(edges)
+        target = self._target or now
+        ends = {tp: (now if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
+        ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        stops = {**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
+        return _Place(stops, topics, self._options.min_partitions).as_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Limit by `maxOffsetsPerTrigger`."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """The logs' ends, so that the query's progress shows its lag."""
+        return as_json(self._ends())
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end at the logs' ends of now: records that arrive later are for the next run."""
+        self._target = self._ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Ranges of the micro-batch. Raises `ConfigError` where some of it is gone."""
+        begun, planned = _Place.of(start), _Place.of(end)
+        stops = planned.offsets
+        # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
+        before = created_anew(begun.topics, planned.topics)
+        with self.cluster() as log:
+            since = created_anew(planned.topics, log.topic_ids(planned.topics))
+            stops = {tp: stops[tp] for tp in self._there(log, stops)}
+            edges = log.edges(stops)
+        known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before}
+        begin = {tp: known.get(tp, edges[tp].first) for tp in stops}
+        there = {tp: stop if tp.topic in since else edges[tp].first for tp, stop in stops.items()}
+        ranges, gone = still_there(begin, stops, there)
+        if gone and self._options.fail_on_data_loss:
+            raise ConfigError(f"{gone_text(gone, edges)}; set failOnDataLoss = false to go on behind them")
+        return tasks_of_ranges(ranges, planned.pieces)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Does nothing: see the class."""
+
+    def stop(self) -> None:
+        """Does nothing: see the class."""
+
+    def _there(self, log: ClusterSession, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        """Those of a checkpoint's partitions that exist. Raises `ConfigError` for others, unless records may be
+        lost."""
+        there = log.existing(partitions)
+        deleted = sorted(set(partitions).difference(there))
+        if deleted and self._options.fail_on_data_loss:
+            raise ConfigError(
+                f"the topic of {listed(deleted)} was deleted, and the checkpoint goes on in it; set failOnDataLoss = "
+                f"false to go on without it"
+            )
+        for topic in sorted({tp.topic for tp in deleted}):
+            logger.warning(f"topic {topic} was deleted: the stream goes on without what was left to read of it")
+        return there
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        with self.cluster() as log:
+            return ends_of(log.edges(log.partitions(self._options.topics)))

@@ -1,0 +1,44 @@
+"""Reads the data source `kunicorn` by the PySpark of this process, and prints what it gave: for tests of versions.
+
+python -m tests.system.pipeline.read_source CONFIG all|filtered|stream
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from kunicorn.pipeline.spark import open_session
+from kunicorn.settings import load
+
+
+def main(config: str, what: str) -> None:
+    """Print a line of JSON: the offsets by partition, or the refusal."""
+    spark = open_session(load(Path(config), {}), "local[2]", "versions")
+    try:
+        if what == "stream":
+            stream = spark.readStream.format("kunicorn").option("config", config).load()
+            query = stream.writeStream.format("noop").option("checkpointLocation", f"{config}.checkpoint").start()
+            query.processAllAvailable()
+            print(json.dumps("a stream"))
+            return
+        frame = spark.read.format("kunicorn").option("config", config)
+        if what == "filtered":
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+            frame = frame.option("pushFilters", "true")
+        rows = frame.load()
+        if what == "filtered":
+            rows = rows.where("partition = 1 and offset >= 290")
+        found: dict[int, list[int]] = {}
+        for row in rows.select("partition", "offset").collect():
+            found.setdefault(row.partition, []).append(row.offset)
+        print(json.dumps({partition: sorted(offsets) for partition, offsets in found.items()}))
+    except Exception as error:  # Spark wraps what a source raises, in each version in its own way.
+        print(json.dumps(str(error)))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
