@@ -248,7 +248,7 @@ def test_a_delta_table_equals_the_topic_and_a_round_that_is_committed_is_not_rep
     assert rows["offset"].to_pylist() == [*range(50), *range(7)]
     assert rows["value"].to_pylist() == [*values, *values[:7]]
     with pytest.raises(
-        ConfigError, match="was begun with delta of text values and bytes keys, and this is delta of bytes"
+        ConfigError, match="was begun with delta of text values and bytes keys, by day, and this is delta of bytes"
     ):
         desk.said("export", str(lake), "--to", "delta")
 
