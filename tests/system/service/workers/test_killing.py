@@ -63,14 +63,16 @@ class Killer:
         os.kill(pid, signal.SIGKILL)
         self.killed.add(pid)
 
-    def kill_a_worker_at_a_random_instant(self) -> None:
-        """Somewhere in fetching, handling, storing, committing."""
+    def kill_a_worker_at_a_random_instant(self) -> set[int]:
+        """Somewhere in fetching, handling, storing, committing. The pids of all workers before."""
         self._never.wait(self.rng.uniform(0, 0.3))
-        self.kill(self.rng.choice(self.member.workers())["pid"])
+        before = [worker["pid"] for worker in self.member.workers()]
+        self.kill(self.rng.choice(before))
+        return {*before}
 
-    def kill_its_successor_as_it_appears(self) -> None:
-        """Before, while or just after it gets its partitions."""
-        before = {worker["pid"] for worker in self.member.workers()} | self.killed
+    def kill_its_successor_as_it_appears(self, before: set[int]) -> None:
+        """Before, while or just after it gets its partitions. `before`: the workers that it is none of."""
+        before = before | self.killed
         successor = self.member.wait(lambda: self.workers() - before, "a successor")
         self._never.wait(self.rng.uniform(0, 0.1))
         for pid in successor:
@@ -147,9 +149,9 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
         warm = Holdings.of(member)
         every = max(1, kills // template_kills)
         while len(killer.killed) < kills + template_kills:
-            killer.kill_a_worker_at_a_random_instant()
+            before = killer.kill_a_worker_at_a_random_instant()
             if killer.rng.random() < 0.25:
-                killer.kill_its_successor_as_it_appears()
+                killer.kill_its_successor_as_it_appears(before)
             killer.wait_recovered(scene)
             if len(killer.killed) % every == 0:
                 killer.kill_the_template()
