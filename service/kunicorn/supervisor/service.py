@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import uvloop
 
 from kunicorn.clients.config import token_request
-from kunicorn.errors import ExitCode, ServiceError
+from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.otlp_extra import otlp_module
@@ -84,6 +84,8 @@ log = logs.get("kunicorn")
 _SHOWN_WITHIN = 0.4
 """Seconds without a join, which may be long in coming: no broker answers, or the handler takes its time to import."""
 _CANCEL_SECONDS = 2.0
+_LOADED_WITHIN = 3.0
+"""Seconds that the end waits for the exporter of metrics to be loaded."""
 _LAST_LINES_SECONDS = 1.0
 
 
@@ -138,7 +140,7 @@ class Service:
         self._stopping = Stopping(source, settings.group, tasks.end, self._watchdog)
         self._snapshot = Snapshot(in_force, source, assignment, self._workforce, metrics.totals)
         self._http: Server | None = None
-        self._otlp: OtlpExport | None = None
+        self._otlp: asyncio.Task[OtlpExport] | None = None
 
     def _partitions(self) -> Assignment:
         settings, connections = self._settings, self._connections
@@ -207,8 +209,10 @@ class Service:
     async def _export_metrics(self) -> None:
         """Export metrics by OTLP from the join on, for ever. Raises `ConfigError` without the extra."""
         await self._joining()
-        self._otlp = await asyncio.to_thread(_otlp_export, self._settings, self._metrics, self.status)
-        await self._otlp.export_every()
+        # A task of its own: a service that is over before it is loaded has its counts to export, too.
+        self._otlp = asyncio.create_task(asyncio.to_thread(_otlp_export, self._settings, self._metrics, self.status))
+        export = await asyncio.shield(self._otlp)
+        await export.export_every()
 
     async def _joining(self) -> None:
         """Wait for the join, but not for long."""
@@ -262,7 +266,7 @@ class Service:
         if clinging := await self._tasks.cancel(_CANCEL_SECONDS):
             log.error(f"tasks that do not let themselves be cancelled are left behind: {', '.join(clinging)}")
         if self._otlp is not None:
-            await self._otlp.last()
+            await _last_export(self._otlp)
         if self._http is not None:
             await self._http.stop()
         self._workforce.close()
@@ -313,6 +317,19 @@ def _otlp_export(settings: Settings, metrics: Metrics, status: Callable[[], Stat
     endpoint = otlp.Endpoint(settings.otlp)
     export: OtlpExport = otlp.OtlpExport(settings.otlp, endpoint, metrics, status, settings.http.partition_metrics_max)
     return export
+
+
+async def _last_export(loading: asyncio.Task[OtlpExport]) -> None:
+    """Export metrics for the last time; not for long."""
+    try:
+        async with asyncio.timeout(_LOADED_WITHIN):
+            export = await asyncio.shield(loading)
+    except ConfigError:
+        return  # The extra is missing, which has ended the service.
+    except TimeoutError:
+        log.warning(f"no metrics are exported: OpenTelemetry was not loaded {_LOADED_WITHIN:g} s after the end")
+        return
+    await export.last()
 
 
 def _say_last(line: str) -> None:

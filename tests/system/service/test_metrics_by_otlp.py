@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from tests.fakes.collector import Collector, attributes_of, collector, total
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, free_port, group_settings, merged
+from tests.waiting import wait_until
 
 RECORDS, BAD = 400, 7
 GOOD = RECORDS - BAD
@@ -45,7 +46,21 @@ def send(kafka: KafkaCluster, count: int, value: bytes = b"good") -> None:
     assert producer.flush(30) == 0
 
 
-def started(kafka: KafkaCluster, directory: Path, group: str, url: str, interval_ms: int) -> MemberProcess:
+SLOW_TO_LOAD = """
+import pathlib, sys, time
+until = time.monotonic() + 60
+while not pathlib.Path("loaded").exists() and time.monotonic() < until:
+    time.sleep(0.01)
+sys.path.remove(str(pathlib.Path(__file__).parent))
+del sys.modules["requests"]
+import requests
+"""
+"""A `requests`, which the exporter imports, that is loaded when the test says so, and then is the true one."""
+
+
+def started(
+    kafka: KafkaCluster, directory: Path, group: str, url: str, interval_ms: int, *options: str
+) -> MemberProcess:
     (directory / "paid.py").write_text(HANDLER)
     otlp = {"enabled": True, "endpoint": url, "interval_ms": interval_ms, "timeout_ms": 500}
     settings = merged(
@@ -53,7 +68,7 @@ def started(kafka: KafkaCluster, directory: Path, group: str, url: str, interval
         {"handler": {"on_failure": "skip", "max_attempts": 2, "retry_backoff_ms": 1}},
         {"otlp": {**otlp, "headers": {"authorization": SECRET}}},
     )
-    return MemberProcess(group, directory, settings)
+    return MemberProcess(group, directory, settings, {"PYTHONPATH": str(directory)}, options=options)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,6 +100,21 @@ def test_a_collector_has_what_the_workers_counted_and_the_last_export_brings_the
         assert resource["service.name"] == "otlp-first"
         assert {each["authorization"] for each in there.headers} == {SECRET}
         assert SECRET not in member.output()
+
+
+def test_a_service_that_is_over_before_the_exporter_is_loaded_exports_what_it_has_counted(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "requests.py").write_text(SLOW_TO_LOAD)
+    with collector() as there:
+        member = started(kafka, tmp_path, "otlp-short", there.url, 60_000, "--until-end")
+        try:
+            wait_until(lambda: "let go of 4 partitions" in member.output(), "the end of what is assigned")
+            (tmp_path / "loaded").touch()
+            assert member.exit_code(60) == 0
+        finally:
+            member.close()
+        assert consumed(there) >= GOOD
 
 
 def test_a_collector_that_is_away_costs_a_line_and_no_more(kafka: KafkaCluster, tmp_path: Path) -> None:
