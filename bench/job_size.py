@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.pages import write_section
-from kunicorn.kafka.versions import RESPONSES, Api
+from kunicorn.kafka.versions import Api
 from kunicorn.pipeline.backfill import Request, planned
 from kunicorn.pipeline.executors import settings_file
 from kunicorn.pipeline.range_job import RangeJob
@@ -34,8 +34,7 @@ from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import Runs, RunState, advanced, write_tiles
 from kunicorn.positions import EARLIEST, OffsetRange
 from kunicorn.settings import load
-from tests.fakes.broker import Asked, FakeBroker, Reply
-from tests.fakes.messages import blank, blank_response, nested
+from tests.fakes.broker import Asked, FakeBroker, Reply, by_partition
 from tests.system.members import toml
 
 TOPIC = "orders"
@@ -75,19 +74,7 @@ def serve(partitions: int) -> None:
 
 
 def _offsets(asked: Asked) -> Reply:
-    topic = nested(RESPONSES[asked.api, asked.version], "topics")
-    row = nested(topic, "partitions")
-    topics = tuple(
-        topic(
-            name=each.name,
-            partitions=tuple(
-                blank(row, partition_index=p.partition_index, offset=0 if p.timestamp == EARLIEST else RECORDS)
-                for p in each.partitions
-            ),
-        )
-        for each in asked.message.topics
-    )
-    return blank_response(asked.api, asked.version, topics=topics)
+    return by_partition(asked, lambda each: {"offset": 0 if each.timestamp == EARLIEST else RECORDS})
 
 
 @contextmanager

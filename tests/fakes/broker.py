@@ -192,6 +192,22 @@ class FakeBroker:
         return True
 
 
+def by_partition(asked: Asked, told: Callable[[Any], Mapping[str, Any]]) -> Reply:
+    """The answer that has topics and partitions as the request has them. `told`: the fields of one partition's."""
+    topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
+    row = nested(topic_row, "partitions")
+    topics = tuple(
+        topic_row(
+            **({"name": topic.name} if hasattr(topic, "name") else {"topic_id": topic.topic_id}),
+            partitions=tuple(
+                blank(row, partition_index=each.partition_index, **told(each)) for each in topic.partitions
+            ),
+        )
+        for topic in asked.message.topics
+    )
+    return blank_response(asked.api, asked.version, topics=topics)
+
+
 async def connect(broker: FakeBroker, timeout: float = 10.0) -> Connection:
     return await Connection.open(broker.address, Security(), "the-client", timeout)
 

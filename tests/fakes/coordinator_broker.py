@@ -17,7 +17,7 @@ from kunicorn.kafka.consumer_protocol import (
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
-from tests.fakes.broker import Asked, FakeBroker, Reply, Script
+from tests.fakes.broker import Asked, FakeBroker, Reply, Script, by_partition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.messages import blank, blank_response, nested
@@ -51,7 +51,7 @@ class CoordinatorBroker(FakeBroker):
             Api.OFFSET_COMMIT: self._commit,
             Api.OFFSET_FETCH: self._fetch,
             Api.DESCRIBE_GROUPS: self._describe,
-            Api.LIST_OFFSETS: _log_offsets,
+            Api.LIST_OFFSETS: lambda asked: by_partition(asked, lambda _: {"offset": START}),
         }
         """What it says by itself."""
         self.planned: dict[Api, list[Reply]] = {}
@@ -199,19 +199,7 @@ class CoordinatorBroker(FakeBroker):
         if error == E.NONE:
             self.committed |= offsets
             self.commits.append((generation, offsets))
-        schema = RESPONSES[asked.api, asked.version]
-        topic_row = nested(schema, "topics")
-        row = nested(topic_row, "partitions")
-        topics = tuple(
-            topic_row(
-                **({"name": topic.name} if hasattr(topic, "name") else {"topic_id": topic.topic_id}),
-                partitions=tuple(
-                    blank(row, partition_index=p.partition_index, error_code=error) for p in topic.partitions
-                ),
-            )
-            for topic in message.topics
-        )
-        return blank_response(asked.api, asked.version, topics=topics)
+        return by_partition(asked, lambda _: {"error_code": error})
 
     def _fetch(self, asked: Asked) -> Reply:
         schema = RESPONSES[asked.api, asked.version]
@@ -238,19 +226,6 @@ class CoordinatorBroker(FakeBroker):
         return blank_response(
             asked.api, asked.version, groups=(blank(row, group_id="g", error_code=_NO_CLASSIC_GROUP),)
         )
-
-
-def _log_offsets(asked: Asked) -> Reply:
-    topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
-    row = nested(topic_row, "partitions")
-    topics = tuple(
-        topic_row(
-            name=topic.name,
-            partitions=tuple(blank(row, partition_index=p.partition_index, offset=START) for p in topic.partitions),
-        )
-        for topic in asked.message.topics
-    )
-    return blank_response(asked.api, asked.version, topics=topics)
 
 
 def _joined(asked: Asked, told: JoinAnswer) -> Reply:

@@ -14,7 +14,7 @@ from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.worker.choices import Choices
-from tests.fakes.broker import Asked, HangUp, Reply
+from tests.fakes.broker import Asked, HangUp, Reply, by_partition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.coordinator_broker import CoordinatorBroker
@@ -144,19 +144,7 @@ class StoryBroker(CoordinatorBroker):
         return self._committed(asked, errors)
 
     def _committed(self, asked: Asked, errors: Mapping[TopicPartition, int]) -> Reply:
-        topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
-        row = nested(topic_row, "partitions")
-        topics = tuple(
-            topic_row(
-                **({"name": topic.name} if hasattr(topic, "name") else {"topic_id": topic.topic_id}),
-                partitions=tuple(
-                    blank(row, partition_index=number, error_code=errors[TopicPartition(TOPIC, number)])
-                    for number in (each.partition_index for each in topic.partitions)
-                ),
-            )
-            for topic in asked.message.topics
-        )
-        return blank_response(asked.api, asked.version, topics=topics)
+        return by_partition(asked, lambda each: {"error_code": errors[TopicPartition(TOPIC, each.partition_index)]})
 
     def _fetch(self, asked: Asked) -> Reply:
         if self.group is None:
@@ -179,18 +167,13 @@ class StoryBroker(CoordinatorBroker):
         return blank(schema, groups=(blank(group_row, group_id="g", topics=tuple(topics)),))
 
     def _ends(self, asked: Asked) -> Reply:
-        topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
-        row = nested(topic_row, "partitions")
-        topics = []
-        for topic in asked.message.topics:
-            rows = []
-            for each in topic.partitions:
-                log = self._cloud.logs.get(TopicPartition(TOPIC, each.partition_index))
-                error = self._error(Api.LIST_OFFSETS) if log is not None else int(E.UNKNOWN_TOPIC_OR_PARTITION)
-                at = -1 if log is None or error else log.begin if _stamp(each.timestamp) == _EARLIEST else log.end
-                rows.append(blank(row, partition_index=each.partition_index, offset=at, error_code=error))
-            topics.append(topic_row(name=topic.name, partitions=tuple(rows)))
-        return blank_response(asked.api, asked.version, topics=tuple(topics))
+        def end(each: Any) -> Mapping[str, Any]:
+            log = self._cloud.logs.get(TopicPartition(TOPIC, each.partition_index))
+            error = self._error(Api.LIST_OFFSETS) if log is not None else int(E.UNKNOWN_TOPIC_OR_PARTITION)
+            at = -1 if log is None or error else log.begin if _stamp(each.timestamp) == _EARLIEST else log.end
+            return {"offset": at, "error_code": error}
+
+        return by_partition(asked, end)
 
     def _metadata(self, asked: Asked) -> Reply:
         schema = RESPONSES[asked.api, asked.version]
