@@ -12,7 +12,8 @@ in `offsets_in_postgres`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from kunicorn import Record, TopicPartition, Worker
@@ -53,10 +54,16 @@ class Payments:
         )
 
     def handle(self, record: Record) -> None:
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
+        with self.transaction():
             if self.moves_on(record):
                 self.pay(record)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it, or nothing."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
             self.db.execute("COMMIT")
         except BaseException:
             self.db.execute("ROLLBACK")

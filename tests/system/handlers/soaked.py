@@ -59,13 +59,8 @@ class KeptBatches(KeptRecords):
     def keep(self, batch: Sequence[Record]) -> None:
         """The effects of the batch, and the offset behind it."""
         audit_log().begin(batch)
-        self.db.execute("BEGIN IMMEDIATE")
-        try:
+        with self.transaction():
             for record in batch:
                 if self.moves_on(record):
                     self.pay(record)
-            self.db.execute("COMMIT")
-        except BaseException:
-            self.db.execute("ROLLBACK")
-            raise
         audit_log().end(batch)
