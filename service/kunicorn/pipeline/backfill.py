@@ -13,7 +13,7 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns, told_of_rates
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -202,8 +202,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
         runs.save(advanced(run, state))
 
-    told_of_columns(settings, say)
-    told_of_rates(settings, say)
+    told_of_differences(settings, say)
     job = RangeJob(
         name=JOB,
         settings=settings,

@@ -19,7 +19,7 @@ from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_columns, told_of_rates
+from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.range_outcomes import Summary
@@ -210,8 +210,7 @@ def _run(
         holding.move(state.positions)
         runs.save(advanced(run, state))
 
-    told_of_columns(settings, say)
-    told_of_rates(settings, say)
+    told_of_differences(settings, say)
     job = RangeJob(
         name=JOB,
         settings=settings,

@@ -134,16 +134,14 @@ def without_columns() -> str | None:
     return None
 
 
-def told_of_columns(settings: Settings, say: Callable[[str], None]) -> None:
-    """Say where handlers of columns get records that were fetched one by one. Caller: a driver, once."""
-    if any(handler.mode == "arrow" for handler in settings.every_handler) and (why := without_columns()) is not None:
+def told_of_differences(settings: Settings, say: Callable[[str], None]) -> None:
+    """Say where handlers of columns get records that were fetched one by one, and where the live service's rate limit
+    does not hold and nothing stands in for it. Caller: a driver, once.
+    """
+    handlers = settings.every_handler
+    if any(handler.mode == "arrow" for handler in handlers) and (why := without_columns()) is not None:
         say(why)
-
-
-def told_of_rates(settings: Settings, say: Callable[[str], None]) -> None:
-    """Say where the live service's rate limit does not hold, and nothing stands in for it. Caller: a driver, once."""
-    limited = [handler for handler in settings.every_handler if handler.rate_limit is not None]
-    if limited and settings.pipeline.max_records_per_second is None:
+    if settings.pipeline.max_records_per_second is None and any(each.rate_limit is not None for each in handlers):
         say(
             "warning: handler.rate_limit is the live service's, and this job calls the handler as fast as it can: "
             "pipeline.max_records_per_second limits a job"

@@ -119,7 +119,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
             lake.commit(now.rounds, files, now.positions)
         known.save(now)
-        if isinstance(lake, MergedDelta):
+        if lake is not None:
             lake.clear()
 
     pipeline, topics = settings.pipeline, state.topics
@@ -170,9 +170,9 @@ def _clear(target: Directory, lake: DeltaLake | None, dropped: Collection[str]) 
     """Delete what earlier exports, or a compaction, have left that does not count."""
     if dropped:
         _remove(target, dropped)
-    if isinstance(lake, MergedDelta):
+    if lake is not None:
         lake.clear()
-    elif lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
+    elif pieces := pieces_of(target.sizes(".parquet")):
         remove_covered(target, pieces, sources_in(target, pieces))
 
 

@@ -83,6 +83,10 @@ class DeltaLake:
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
 
+    def clear(self) -> None:
+        """Delete the files of rounds that are none of the table's: here there are none. Caller: when no round is
+        underway."""
+
     def _apply(self, files: Sequence[LakeFile], properties: Any) -> None:
         """The transaction itself. `properties`: deltalake's, of its commit."""
         self._table.create_write_transaction(
@@ -130,7 +134,7 @@ class MergedDelta(DeltaLake):
         deleted.when_not_matched_insert_all("source.value IS NOT NULL").execute()
 
     def clear(self) -> None:
-        """Delete the files of rounds, which are merged or will be written anew. Caller: when none is underway."""
+        """See `DeltaLake`: they are merged, or will be written anew."""
         for name in (self._target / CHANGES).names(".parquet"):
             (self._target / CHANGES).delete(name)
 

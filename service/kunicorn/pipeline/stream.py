@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_columns, told_of_rates
+from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.range_outcomes import Summary, rows_file
@@ -138,8 +138,7 @@ def stream(
     check_streams("a stream")
     check_handlers(settings)
     place = Runs(settings.pipeline.directory).directory / check_id(run)
-    told_of_columns(settings, say)
-    told_of_rates(settings, say)
+    told_of_differences(settings, say)
     spark = open_session(settings, master, run)
     try:
         job = Job(spark, file)
