@@ -27,11 +27,11 @@ from typing import NamedTuple
 from bench.pages import write_section
 from kunicorn.kafka.versions import Api
 from kunicorn.pipeline.backfill import Request, planned
-from kunicorn.pipeline.executors import settings_file
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.tasks.process import settings_file
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import EARLIEST, OffsetRange
 from kunicorn.settings import load
 from tests.fakes.broker import Asked, FakeBroker, Reply, by_partition

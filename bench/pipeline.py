@@ -35,14 +35,14 @@ from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, ROOT, fill
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader
-from kunicorn.pipeline.executors import SettingsFile, settings_file
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake_columns import Form as LakeForm
-from kunicorn.pipeline.range_outcomes import Summary
+from kunicorn.pipeline.lake.columns import Form as LakeForm
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import HandleRanges, Task
-from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.process import SettingsFile, settings_file
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import HandleRanges, Task
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings, load
 from tests.deploy.tools import tools

@@ -31,14 +31,14 @@ from kunicorn.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kunicorn.pipeline import outcomes
 from kunicorn.pipeline.export import _Known
-from kunicorn.pipeline.in_hand_file import died_in_hand, take_up
-from kunicorn.pipeline.lake_columns import Form
+from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.state import Counts, Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.stream_source import _Place
+from kunicorn.pipeline.tasks import outcomes
+from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, take_up
 from kunicorn.positions import OffsetRange, Position, TopicPartition
 from kunicorn.worker.produce.sender import NotDelivered
 from tests.golden import inputs, written

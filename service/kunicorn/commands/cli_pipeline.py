@@ -18,8 +18,8 @@ from kunicorn.handler.extras import install_extra
 from kunicorn.ipc.clock import wall_ms
 
 if TYPE_CHECKING:
-    from kunicorn.pipeline.executors import SettingsFile
     from kunicorn.pipeline.report import Finished, Say
+    from kunicorn.pipeline.tasks.process import SettingsFile
     from kunicorn.settings import Settings
     from kunicorn.text import Answer
 
@@ -157,7 +157,7 @@ def export(  # noqa: PLR0913 - each is an option
     """
     _check_extra()
     from kunicorn.pipeline import export as job
-    from kunicorn.pipeline.lake_columns import Asked, form_asked
+    from kunicorn.pipeline.lake.columns import Asked, form_asked
     from kunicorn.pipeline.state import place
 
     settings, file = _read(config)
@@ -183,7 +183,7 @@ def compact(
     export into DIR: the one that began later makes the other end. In a Delta table that is the table's own OPTIMIZE.
     """
     _check_extra()
-    from kunicorn.pipeline import compact as job
+    from kunicorn.pipeline.lake import compact as job
     from kunicorn.pipeline.state import place
 
     _tell(job.compact(place(target), target_mb * 1_000_000, dry=dry_run), as_json=as_json)
@@ -222,7 +222,7 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
 
     settings = load(config, os.environ)
     check_installed()
-    from kunicorn.pipeline.executors import settings_file
+    from kunicorn.pipeline.tasks.process import settings_file
 
     return settings, settings_file(config, settings)
 

@@ -13,7 +13,6 @@ from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.stored_positions import Loss
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -29,12 +28,13 @@ from kunicorn.pipeline.plan import (
     plan,
 )
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
-from kunicorn.pipeline.task import HandleRanges
+from kunicorn.pipeline.tasks.process import SettingsFile, at_once, check_handlers, told_of_differences
+from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 

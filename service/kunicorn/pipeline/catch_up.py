@@ -19,15 +19,15 @@ from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
-from kunicorn.pipeline.executors import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
-from kunicorn.pipeline.task import HandleRanges
+from kunicorn.pipeline.tasks.process import SettingsFile, at_once, check_handlers, told_of_differences
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition, between, ends_of
 from kunicorn.settings import Settings
 

@@ -23,8 +23,8 @@ from confluent_kafka import Message
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.load import Handler, load
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.outcomes import SCHEMA, table
-from kunicorn.pipeline.task import RangeHandler, Rules
+from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
+from kunicorn.pipeline.tasks.ranges import RangeHandler, Rules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,20 +25,20 @@ from kunicorn.handler.columns import in_batches
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
-from kunicorn.pipeline.compact import pieces_of, remove_covered, sources_in
-from kunicorn.pipeline.executors import SettingsFile, named_by_place, without_columns
-from kunicorn.pipeline.in_hand_file import NEXT, take_up
-from kunicorn.pipeline.lake_columns import Form, LakeColumns
-from kunicorn.pipeline.lake_files import OWN, LakeFile, PartitionedFiles, file_name
-from kunicorn.pipeline.lake_tables import DeltaLake, MergedDelta
+from kunicorn.pipeline.lake.columns import Form, LakeColumns
+from kunicorn.pipeline.lake.compact import pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name
+from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
-from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
+from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.process import SettingsFile, named_by_place, without_columns
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
 

@@ -20,15 +20,15 @@ from typing import Protocol
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ExitCode, ServiceError
-from kunicorn.pipeline.executors import SettingsFile
 from kunicorn.pipeline.plan import check_same_topics
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import Task
-from kunicorn.pipeline.task_limits import TaskLimits, limits_of
+from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
+from kunicorn.pipeline.tasks.process import SettingsFile
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import Task
 from kunicorn.positions import OffsetRange, total
 from kunicorn.settings import Settings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition, cut, first_of_each, total
 from kunicorn.settings import PipelineSettings
 

@@ -29,14 +29,14 @@ from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_sessi
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
 from kunicorn.handler.decode.forms import BYTES
-from kunicorn.pipeline.executors import SettingsFile, settings_file
-from kunicorn.pipeline.lake_columns import Form, LakeColumns
+from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.plan import (
     Bounds,
     bounds_of,
     plan,
 )
 from kunicorn.pipeline.spark import check_filters, check_source, check_streams
+from kunicorn.pipeline.tasks.process import SettingsFile, settings_file
 from kunicorn.positions import (
     OffsetRange,
     cut,

@@ -1,7 +1,7 @@
 """Spark as a job's driver uses it: its session, and ranges underway on it.
 
-A range underway is noted in its task's mapped file (`kunicorn.pipeline.in_hand_file`), which the driver reads where it
-can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that have ended count.
+A range underway is noted in its task's mapped file (`kunicorn.pipeline.tasks.in_hand_file`), which the driver reads
+where it can see it: on the same machine, or on a volume that both have. Elsewhere only ranges that have ended count.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pyspark.accumulators import AccumulatorParam
 from kunicorn.allocator import library_of, with_library
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.executors import CHECKED, CheckExecutor, SettingsFile
-from kunicorn.pipeline.in_hand_file import died_in_hand, noted_so_far
-from kunicorn.pipeline.in_hand_notes import TRIES
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import FromRows, Task, ranges_text
+from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, noted_so_far
+from kunicorn.pipeline.tasks.in_hand_notes import TRIES
+from kunicorn.pipeline.tasks.process import CHECKED, CheckExecutor, SettingsFile
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import FromRows, Task, ranges_text
 from kunicorn.positions import OffsetRange, largest_first
 from kunicorn.settings import PipelineSettings, Settings
 

@@ -23,10 +23,10 @@ from kunicorn import __version__
 from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
-from kunicorn.pipeline.outcomes import SCHEMA, table
 from kunicorn.pipeline.plan import as_json, from_json
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, largest_first
 
 

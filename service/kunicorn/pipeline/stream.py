@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.pipeline.executors import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
-from kunicorn.pipeline.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
 from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import SUMMARY, FromSource, HandleRanges, summaries
-from kunicorn.pipeline.task_limits import limits_of
+from kunicorn.pipeline.tasks.limits import limits_of
+from kunicorn.pipeline.tasks.process import SettingsFile, check_handlers, told_of_differences
+from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, summaries
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.lake_columns import Form, LakeColumns, NotExportable
+from kunicorn.pipeline.lake.columns import Form, LakeColumns, NotExportable
 from tests.contract.decoding.shop_schemas import SCHEMAS, SHOP_ORDER, avro, framed, message
 
 ORDER = {"id": 7, "by": "me"}

@@ -15,8 +15,8 @@ from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.messages import columns as as_columns
-from kunicorn.pipeline.lake_columns import Form, NotExportable
-from kunicorn.pipeline.lake_files import PartitionedFiles
+from kunicorn.pipeline.lake.columns import Form, NotExportable
+from kunicorn.pipeline.lake.files import PartitionedFiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange
 from tests.kafka import KafkaCluster

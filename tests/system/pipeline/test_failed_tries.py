@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.executors import named_by_place
 from kunicorn.pipeline.report import Bar, tasks_of
 from kunicorn.pipeline.spark import asked_of_spark, open_session
 from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.tasks.process import named_by_place
 from kunicorn.positions import OffsetRange
 from tests.system.members import toml
 from tests.system.pipeline.desk import MASTER, QUICK_START

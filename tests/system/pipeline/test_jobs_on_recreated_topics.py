@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.spark import Job
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from tests.system.pipeline.desk import MASTER, Desk, reader
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce

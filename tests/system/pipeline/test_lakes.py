@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.pipeline import export
-from kunicorn.pipeline.lake_tables import MergedDelta
+from kunicorn.pipeline.lake.tables import MergedDelta
 from kunicorn.pipeline.spark import JobFailed
 from tests.system.group.outside_the_log import delete_records
 from tests.system.pipeline.desk import MASTER, Desk, send

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.pipeline.executors import settings_file
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import HandleRanges
+from kunicorn.pipeline.tasks.process import settings_file
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 from tests.system.members import free_port

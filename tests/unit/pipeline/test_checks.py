@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, settings_file
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.process import CheckExecutor, SettingsFile, settings_file
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline import compact as job
-from kunicorn.pipeline.compact import Piece, compact, covered, merges, pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.export import _Known
-from kunicorn.pipeline.lake_columns import Form
-from kunicorn.pipeline.lake_files import PartitionedFiles, file_name
+from kunicorn.pipeline.lake import compact as job
+from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.compact import Piece, compact, covered, merges, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.files import PartitionedFiles, file_name
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
 from kunicorn.positions import OffsetRange, TopicPartition

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kunicorn.handler.columns import SCHEMA
-from kunicorn.pipeline.lake_files import NO_DATE, LakeFile, partitioning
-from kunicorn.pipeline.lake_tables import DeltaLake, NotCommitted
+from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, partitioning
+from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import TopicPartition
 

@@ -12,13 +12,13 @@ import pytest
 from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
-from kunicorn.pipeline.executors import RangeFailed, named_by_place
-from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.range_job import Stop
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.in_hand_file import NEXT
+from kunicorn.pipeline.tasks.process import RangeFailed, named_by_place
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 100, 200)

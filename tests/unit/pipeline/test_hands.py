@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, STATE, died_in_hand, take_up
-from kunicorn.pipeline.in_hand_notes import Hand
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, STATE, died_in_hand, take_up
+from kunicorn.pipeline.tasks.in_hand_notes import Hand
 from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 10, 90)
@@ -22,8 +22,8 @@ from confluent_kafka import Message
 from kunicorn.handler.load import Handler
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.task import RangeHandler, Rules
-from kunicorn.pipeline.in_hand_file import take_up
+from kunicorn.pipeline.tasks.ranges import RangeHandler, Rules
+from kunicorn.pipeline.tasks.in_hand_file import take_up
 from kunicorn.positions import OffsetRange
 from kunicorn.pipeline.storage import Directory
 
@@ -64,7 +64,8 @@ def test_a_process_that_went_with_the_daemon_that_forked_it_blames_no_record(tmp
 
 def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:
     look = (
-        "from kunicorn.pipeline.in_hand_file import take_up; from kunicorn.positions import OffsetRange as Whole; "
+        "from kunicorn.pipeline.tasks.in_hand_file import take_up; "
+        "from kunicorn.positions import OffsetRange as Whole; "
         f"from kunicorn.pipeline.storage import Directory; take_up(Whole{tuple(WHOLE)}, Directory({str(tmp_path)!r}))"
     )
     command = [*CRASH, str(tmp_path), "record"]

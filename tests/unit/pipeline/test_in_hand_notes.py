@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.in_hand_notes import Hand, InHandNotes, begin_notes, noted_deaths, noted_until
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.in_hand_notes import Hand, InHandNotes, begin_notes, noted_deaths, noted_until
 from kunicorn.positions import OffsetRange
 
 WHOLE = OffsetRange("orders", 3, 0, 1000)
@@ -29,10 +29,10 @@ from confluent_kafka import Message
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.load import Handler
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline import in_hand_file
-from kunicorn.pipeline.in_hand_file import Suspects, take_up
+from kunicorn.pipeline.tasks import in_hand_file
+from kunicorn.pipeline.tasks.in_hand_file import Suspects, take_up
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import RangeHandler, Rules
+from kunicorn.pipeline.tasks.ranges import RangeHandler, Rules
 from kunicorn.positions import OffsetRange
 
 url, mode, attempt = sys.argv[1:]

@@ -16,8 +16,8 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.lake_columns import Asked, Form, NotExportable, form_asked
-from kunicorn.pipeline.lake_files import NO_DATE, by_day
+from kunicorn.pipeline.lake.columns import Asked, Form, NotExportable, form_asked
+from kunicorn.pipeline.lake.files import NO_DATE, by_day
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 

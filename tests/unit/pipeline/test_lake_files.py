@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.lake_columns import Form
-from kunicorn.pipeline.lake_files import Bounds, PartitionedFiles
+from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles
 from kunicorn.pipeline.storage import Directory
 
 COLUMNS = Form().columns(Decoding())

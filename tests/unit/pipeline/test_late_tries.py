@@ -12,10 +12,10 @@ import pytest
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import storage
-from kunicorn.pipeline.executors import SettingsFile
-from kunicorn.pipeline.outcomes import Tiling
-from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary, rows_file
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.outcomes import Tiling
+from kunicorn.pipeline.tasks.process import SettingsFile
+from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, rows_file
 from kunicorn.positions import OffsetRange
 from tests.object_store import bucket_served
 from tests.unit.pipeline.fetched import messages

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
-from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
-from kunicorn.pipeline.lake_files import CHANGES, LakeFile, changes
-from kunicorn.pipeline.lake_tables import MergedDelta, newest_of_keys
+from kunicorn.pipeline.lake.columns import Asked, Form, form_asked
+from kunicorn.pipeline.lake.files import CHANGES, LakeFile, changes
+from kunicorn.pipeline.lake.tables import MergedDelta, newest_of_keys
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import TopicPartition
 

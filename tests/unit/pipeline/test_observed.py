@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from kunicorn.pipeline.in_hand_file import NEXT, noted_so_far, take_up
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task import FromRows, ranges_text
+from kunicorn.pipeline.tasks.in_hand_file import NEXT, noted_so_far, take_up
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import FromRows, ranges_text
 from kunicorn.positions import OffsetRange
 
 FIRST, SECOND = OffsetRange("orders", 0, 100, 200), OffsetRange("orders", 1, 0, 50)

@@ -10,7 +10,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.pipeline.catch_up import ahead_of, starts_of
-from kunicorn.pipeline.lake_files import file_name
+from kunicorn.pipeline.lake.files import file_name
 from kunicorn.pipeline.plan import Bound, Bounds, ByOffset, ByTime, Everywhere, Plan, created_anew, plan, resumed
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, TopicPartition
 

@@ -19,8 +19,8 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip, Wait
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.outcomes import Row, table
-from kunicorn.pipeline.task import RangeHandler, Rules
+from kunicorn.pipeline.tasks.outcomes import Row, table
+from kunicorn.pipeline.tasks.ranges import RangeHandler, Rules
 from kunicorn.positions import OffsetRange
 from tests.unit.pipeline.fetched import messages
 

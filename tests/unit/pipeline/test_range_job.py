@@ -14,12 +14,12 @@ import pytest
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import range_job
 from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task_limits import TaskLimits
+from kunicorn.pipeline.tasks.limits import TaskLimits
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,

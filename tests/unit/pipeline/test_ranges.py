@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.shares import Shares, next_size
 from kunicorn.pipeline.spark import shared_out
 from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import (
     OffsetRange,
     TopicPartition,

@@ -9,15 +9,15 @@ from pyspark import cloudpickle
 from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.executors import CheckExecutor, SettingsFile, fingerprint, settings_file
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake_columns import Form
+from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.source import KunicornReader, SourceOptions
 from kunicorn.pipeline.spark import spark_settings
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.stream_source import KunicornStreamReader
-from kunicorn.pipeline.task import FromRows, HandleRanges
+from kunicorn.pipeline.tasks.process import CheckExecutor, SettingsFile, fingerprint, settings_file
+from kunicorn.pipeline.tasks.ranges import FromRows, HandleRanges
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG, SECRET
 

@@ -17,10 +17,10 @@ from kunicorn.handler.load import handler_of
 from kunicorn.handler.outcome import Halt, Skip, Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, RetryPolicy
-from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
-from kunicorn.pipeline.in_hand_notes import Hand
-from kunicorn.pipeline.outcomes import Row, table
+from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
+from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
+from kunicorn.pipeline.tasks.in_hand_notes import Hand
+from kunicorn.pipeline.tasks.outcomes import Row, table
 from kunicorn.positions import OffsetRange
 
 POLICIES = Policies(RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))
@@ -266,7 +266,7 @@ class Stream:
 
 
 def test_no_more_is_fetched_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kunicorn.pipeline.concurrent._AHEAD_BYTES", 5_000)
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", 5_000)
     stream = Stream(20)
     asked: list[int] = []
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from kunicorn.kafka.stored_positions import Lost
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.state import RunState, Tile
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import Edges, OffsetRange, TopicPartition, cut, first_of_each
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

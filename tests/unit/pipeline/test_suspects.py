@@ -6,8 +6,8 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipeline.in_hand_file import Suspects
-from kunicorn.pipeline.in_hand_notes import Hand
+from kunicorn.pipeline.tasks.in_hand_file import Suspects
+from kunicorn.pipeline.tasks.in_hand_notes import Hand
 
 
 def messages(*offsets: int) -> list[Message]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import Rows
-from kunicorn.pipeline.task_limits import TaskLimits, limits_of
+from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.settings import PipelineSettings
 
 SECOND = 1_000_000_000

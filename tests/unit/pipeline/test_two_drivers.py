@@ -24,14 +24,14 @@ from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake_columns import Asked, Form, form_asked
-from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.lake.columns import Asked, Form, form_asked
 from kunicorn.pipeline.range_job import Stop
-from kunicorn.pipeline.range_outcomes import Summary
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
-from kunicorn.pipeline.task import HandleRanges
+from kunicorn.pipeline.tasks.outcomes import Row, Tiling
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import (
     GroupSettings,

@@ -6,7 +6,7 @@
    and delivered before anything else is begun. If the worker dies again, that record is the poison; if the record
    completes, it is cleared. So crash loops end, and a record is never blamed for having been in flight beside poison.
 
-Tasks of jobs find theirs by `kunicorn.pipeline.in_hand_file`: there no supervisor sees how a process ended.
+Tasks of jobs find theirs by `kunicorn.pipeline.tasks.in_hand_file`: there no supervisor sees how a process ended.
 """
 
 from __future__ import annotations

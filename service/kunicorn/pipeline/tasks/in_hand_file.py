@@ -36,8 +36,8 @@ from typing import NamedTuple, Self
 from confluent_kafka import Message
 
 from kunicorn.handler.messages import Run
-from kunicorn.pipeline.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.positions import OffsetRange
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.lake_files import CHANGES, LakeFile, Partitioning, changes, values_in
+from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import Offsets

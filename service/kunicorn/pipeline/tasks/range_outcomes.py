@@ -20,10 +20,10 @@ from typing import IO, Self
 import pyarrow.parquet as pq
 
 from kunicorn.handler.retry import End
-from kunicorn.pipeline.executors import FILTERED, SettingsFile
-from kunicorn.pipeline.letters import Letters, letters_of
-from kunicorn.pipeline.outcomes import SCHEMA, Row, table
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.letters import Letters, letters_of
+from kunicorn.pipeline.tasks.outcomes import SCHEMA, Row, table
+from kunicorn.pipeline.tasks.process import FILTERED, SettingsFile
 from kunicorn.positions import OffsetRange
 
 log = logging.getLogger("kunicorn.pipeline")

@@ -36,10 +36,10 @@ from kunicorn.handler.call import Calls, arguments_of
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import find, handler_of
 from kunicorn.handler.registry import HandlerRegistry, check_options
-from kunicorn.pipeline.concurrent import SeveralCalls, calls_in_task, slots_of
-from kunicorn.pipeline.in_hand_file import NEXT
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.concurrent import SeveralCalls, calls_in_task, slots_of
+from kunicorn.pipeline.tasks.in_hand_file import NEXT
+from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
@@ -178,7 +178,7 @@ class RangeFailed(ServiceError):
 def named_by_place(whole: OffsetRange, cells: memoryview) -> Iterator[None]:
     """Name partition, offset and machine with what ends the block: one line of it is all that the driver is told.
 
-    `cells` as `kunicorn.pipeline.in_hand_file` has them. Raises `RangeFailed`.
+    `cells` as `kunicorn.pipeline.tasks.in_hand_file` has them. Raises `RangeFailed`.
     """
     try:
         yield

@@ -30,7 +30,7 @@ from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.decode.typed import TypedValues, typed_values
 from kunicorn.handler.messages import Run
-from kunicorn.pipeline.lake_files import DAY, Partitioning, changes, partitioning
+from kunicorn.pipeline.lake.files import DAY, Partitioning, changes, partitioning
 from kunicorn.settings import Settings
 
 T = TypeVar("T")

@@ -33,9 +33,9 @@ from kunicorn.handler.record import offset_of
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
-from kunicorn.pipeline.in_hand_notes import InHandNotes
-from kunicorn.pipeline.outcomes import Row, Tiling
+from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
+from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
+from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
@@ -99,7 +99,7 @@ class Part:
     whole: OffsetRange
     add: Callable[[Row], None]
     cells: memoryview
-    """As `kunicorn.pipeline.in_hand_file` has them."""
+    """As `kunicorn.pipeline.tasks.in_hand_file` has them."""
     suspects: Suspects
     notes: InHandNotes | None = None
     """Of what is in hand, beyond this machine."""

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.pipeline.lake_files import OWN, log_name
-from kunicorn.pipeline.lake_tables import delta_table
+from kunicorn.pipeline.lake.files import OWN, log_name
+from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
 

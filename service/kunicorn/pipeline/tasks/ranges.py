@@ -41,13 +41,13 @@ from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
-from kunicorn.pipeline.concurrent import ConcurrentRanges, Part, SeveralCalls
-from kunicorn.pipeline.executors import InTask, SettingsFile, named_by_place, set_up
-from kunicorn.pipeline.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
-from kunicorn.pipeline.outcomes import Row, Tiling
-from kunicorn.pipeline.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.task_limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls
+from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
+from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
+from kunicorn.pipeline.tasks.outcomes import Row, Tiling
+from kunicorn.pipeline.tasks.process import InTask, SettingsFile, named_by_place, set_up
+from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class RangeHandler:
     ) -> None:
         """`wait` sleeps, in seconds.
 
-        `cells` as `kunicorn.pipeline.in_hand_file` has them; None where nobody would look at them.
+        `cells` as `kunicorn.pipeline.tasks.in_hand_file` has them; None where nobody would look at them.
         """
         self._calls = calls
         self._rules = rules

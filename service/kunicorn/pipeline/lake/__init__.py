@@ -1,0 +1,1 @@
+"""What exports leave: columns, files and tables of a lake, and how its small files become fewer."""
