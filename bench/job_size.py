@@ -30,7 +30,7 @@ from kunicorn.pipeline.backfill import Request, planned
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.state import Runs, RunState, advanced, write_tiles
-from kunicorn.pipeline.tasks.process import settings_file
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import EARLIEST, OffsetRange
 from kunicorn.settings import load

@@ -39,8 +39,8 @@ from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form as LakeForm
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
-from kunicorn.pipeline.tasks.process import SettingsFile, settings_file
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges, Task
 from kunicorn.positions import OffsetRange, total

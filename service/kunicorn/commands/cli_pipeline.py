@@ -19,7 +19,7 @@ from kunicorn.ipc.clock import wall_ms
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.report import Finished, Say
-    from kunicorn.pipeline.tasks.process import SettingsFile
+    from kunicorn.pipeline.tasks.executor_process import SettingsFile
     from kunicorn.settings import Settings
     from kunicorn.text import Answer
 
@@ -222,7 +222,7 @@ def _read(config: Path) -> tuple[Settings, SettingsFile]:
 
     settings = load(config, os.environ)
     check_installed()
-    from kunicorn.pipeline.tasks.process import settings_file
+    from kunicorn.pipeline.tasks.executor_process import settings_file
 
     return settings, settings_file(config, settings)
 

@@ -32,7 +32,7 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
-from kunicorn.pipeline.tasks.process import SettingsFile, at_once, check_handlers, told_of_differences
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange

@@ -35,9 +35,9 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, unreadable
 from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
-from kunicorn.pipeline.tasks.process import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings

@@ -25,8 +25,8 @@ from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
-from kunicorn.pipeline.tasks.process import SettingsFile
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import Task
 from kunicorn.positions import OffsetRange, total

@@ -36,7 +36,7 @@ from kunicorn.pipeline.plan import (
     plan,
 )
 from kunicorn.pipeline.spark import check_filters, check_source, check_streams
-from kunicorn.pipeline.tasks.process import SettingsFile, settings_file
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
 from kunicorn.positions import (
     OffsetRange,
     cut,

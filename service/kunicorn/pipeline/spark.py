@@ -27,9 +27,9 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceErro
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, noted_so_far
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES
-from kunicorn.pipeline.tasks.process import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import FromRows, Task, ranges_text
 from kunicorn.positions import OffsetRange, largest_first

@@ -23,8 +23,8 @@ from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
 from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
 from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.limits import limits_of
-from kunicorn.pipeline.tasks.process import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, summaries
 from kunicorn.positions import Offsets

@@ -15,7 +15,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline.report import Bar, tasks_of
 from kunicorn.pipeline.spark import asked_of_spark, open_session
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.tasks.process import named_by_place
+from kunicorn.pipeline.tasks.executor_process import named_by_place
 from kunicorn.positions import OffsetRange
 from tests.system.members import toml
 from tests.system.pipeline.desk import MASTER, QUICK_START

@@ -10,7 +10,7 @@ import pytest
 
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.process import settings_file
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load

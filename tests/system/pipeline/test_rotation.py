@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 
 from kunicorn.clients.session import cluster_session
 from kunicorn.pipeline.group_offsets import commit
-from kunicorn.pipeline.tasks.process import settings_file
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import load
 from tests.kafka.secured import PASSWORDS, SESSION_MS, SecuredCluster

@@ -10,7 +10,7 @@ import pytest
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.process import CheckExecutor, SettingsFile, settings_file
+from kunicorn.pipeline.tasks.executor_process import CheckExecutor, SettingsFile, settings_file
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG
 

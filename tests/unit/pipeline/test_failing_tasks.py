@@ -16,8 +16,8 @@ from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import RangeFailed, named_by_place
 from kunicorn.pipeline.tasks.in_hand_file import NEXT
-from kunicorn.pipeline.tasks.process import RangeFailed, named_by_place
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange
 

@@ -13,8 +13,8 @@ from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import storage
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import Tiling
-from kunicorn.pipeline.tasks.process import SettingsFile
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, rows_file
 from kunicorn.positions import OffsetRange
 from tests.object_store import bucket_served

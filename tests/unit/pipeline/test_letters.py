@@ -12,9 +12,9 @@ from confluent_kafka import KafkaError
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import range_outcomes
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.letters import Letters, LettersRefused, letter_in
 from kunicorn.pipeline.tasks.outcomes import Row
-from kunicorn.pipeline.tasks.process import SettingsFile
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes
 from kunicorn.positions import OffsetRange
 

@@ -16,7 +16,7 @@ from kunicorn.pipeline.source import KunicornReader, SourceOptions
 from kunicorn.pipeline.spark import spark_settings
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.stream_source import KunicornStreamReader
-from kunicorn.pipeline.tasks.process import CheckExecutor, SettingsFile, fingerprint, settings_file
+from kunicorn.pipeline.tasks.executor_process import CheckExecutor, SettingsFile, fingerprint, settings_file
 from kunicorn.pipeline.tasks.ranges import FromRows, HandleRanges
 from kunicorn.settings import load
 from tests.unit.pipeline.secured_config import CONFIG, SECRET

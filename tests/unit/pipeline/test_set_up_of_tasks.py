@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.pipeline.tasks.process import set_up, settings_file
+from kunicorn.pipeline.tasks.executor_process import set_up, settings_file
 from kunicorn.settings import load
 
 SETTINGS = """

@@ -18,8 +18,8 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
 from kunicorn.handler.letter_styles import OWN
 from kunicorn.librdkafka.errors import fault_of
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import Row
-from kunicorn.pipeline.tasks.process import SettingsFile
 
 _LOOK_SECONDS = 1.0
 

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import FILTERED, SettingsFile
 from kunicorn.pipeline.tasks.letters import Letters, letters_of
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, Row, table
-from kunicorn.pipeline.tasks.process import FILTERED, SettingsFile
 from kunicorn.positions import OffsetRange
 
 log = logging.getLogger("kunicorn.pipeline")

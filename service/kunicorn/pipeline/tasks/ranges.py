@@ -43,10 +43,10 @@ from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls
+from kunicorn.pipeline.tasks.executor_process import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
-from kunicorn.pipeline.tasks.process import InTask, SettingsFile, named_by_place, set_up
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
 from kunicorn.positions import OffsetRange, TopicPartition
 
