@@ -24,6 +24,8 @@ PIP := pip --disable-pip-version-check --quiet
 # For a part of the tests: .venv/bin/python -m pytest tests/unit -k revoke
 PYTEST := $(BIN)/python -m pytest
 SYSTEM := $(PYTEST) tests/system -m "not long"
+# What of the unit and contract tests is run.
+FAST := not long
 # System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
 JOBS ?= 4
 
@@ -107,7 +109,7 @@ test: lint tools test-fast  ## lint, unit and contract tests, and the core tests
 	$(SYSTEM) -n $(JOBS) --dist loadfile
 
 test-fast: venv  ## unit and contract tests: no broker, a minute or two
-	$(PYTEST) tests/unit tests/contract -m "not long" -n $(JOBS) --dist loadfile
+	$(PYTEST) tests/unit tests/contract -m "$(FAST)" -n $(JOBS) --dist loadfile
 
 test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13 that is there
 	$(BIN)/python -m tests.pythons

@@ -7,7 +7,9 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import pytest
 
 from tests.contract.worker.choices import simpler
 
@@ -36,6 +38,11 @@ class Found:
             f"story {self.number} of seed {self.seed}: {self.error}\n"
             f"to read it: python -m {self.of} --seed {self.seed} --story {self.number}"
         )
+
+
+def first_and_more(first: int, end: int) -> list[Any]:
+    """Parameters of parts of a seed: the first for each Python, the others for one of them (`once`)."""
+    return [first, *(pytest.param(part, marks=pytest.mark.once) for part in range(first + 1, end))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.conformance.endurance import came_through
+from tests.contract.stories import first_and_more
 from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
 from tests.contract.supervisor.stories import read, told
 
@@ -14,7 +15,7 @@ _EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(_PARTS))
+@pytest.mark.parametrize("part", first_and_more(0, _PARTS))
 def test_every_story_holds(part: int) -> None:
     found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
     assert found is None, str(found)

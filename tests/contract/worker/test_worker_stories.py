@@ -6,6 +6,7 @@ import pytest
 
 from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
+from tests.contract.stories import first_and_more
 from tests.contract.worker.stories import read, told
 from tests.contract.worker.story import OWN_FROM
 
@@ -15,14 +16,14 @@ _EACH_LONG = 10_000
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", first_and_more(0, 8))
 def test_every_story_holds(part: int) -> None:
     found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
     assert found is None, str(found)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", first_and_more(2, 4))
 def test_every_story_holds_where_each_call_is_a_turn_of_its_own(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_TURN_NS", 0)
     found = told(seed, range(_EACH))
@@ -30,7 +31,7 @@ def test_every_story_holds_where_each_call_is_a_turn_of_its_own(seed: int, monke
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", first_and_more(0, 4))
 def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
     pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
     found = told(OWN_FROM + part, range(_EACH))
