@@ -56,7 +56,7 @@ from kunicorn.worker.executors.tasks import AsyncioExecutor
 from kunicorn.worker.executors.threads import ThreadExecutor
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.fetching.client import Client, ClientStatistics, KnownTopics, Librdkafka, Login
-from kunicorn.worker.grants import Parts, TableSettings
+from kunicorn.worker.grants import AT_ONCE, Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
 from kunicorn.worker.loop import Loop
@@ -460,7 +460,10 @@ def _own(given: _Given) -> Client:
 
 def _table_settings(configure: Configure) -> TableSettings:
     batches = any(config.batches for config in configure.handlers)
-    return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches)
+    # Columns cost by the batch: cut into thousands, a handler of ten thousands would never get what it asked for.
+    columns = (config.batch_max_records for config in configure.handlers if config.mode == "arrow")
+    at_once = max(AT_ONCE, *columns, 0)
+    return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches, at_once)
 
 
 def _policies(handlings: HandlerRegistry[Any]) -> Callable[[str], Policies]:

@@ -35,6 +35,10 @@ _LETTER_NS = NANOSECONDS // 5
 """A partition that is stopped waits for letters until they have been under way for so long."""
 
 
+AT_ONCE = 1000
+"""Larger lists of messages fall out of the processor's cache."""
+
+
 class TableSettings(NamedTuple):
     """Settings that a table needs."""
 
@@ -44,6 +48,8 @@ class TableSettings(NamedTuple):
     """Milliseconds that records of these topics wait before they are handled; retry topics are listed."""
     gathers: bool = False
     """Some handler takes batches: a partition's records are taken in together."""
+    most_at_once: int = AT_ONCE
+    """Records that the client is asked for at once."""
 
 
 class Parts(NamedTuple):

@@ -32,8 +32,6 @@ from kunicorn.worker.progress import Attempt
 
 log = logging.getLogger("kunicorn.worker")
 
-_FETCH_RECORDS = 1000
-"""Records asked for at once: larger batches fall out of the processor's cache."""
 _IDLE_SECONDS = 0.03
 """Longest wait for a first record: so long may a partition that was handed out wait to be fetched."""
 _TURN_NS = 100_000_000
@@ -140,8 +138,9 @@ class Loop:
 
     def _taken(self, room: int, seconds: float) -> Taken | None:
         """What the client gives out; waits so long for the first record."""
-        gathers, several_topics = self._table.settings.gathers, self._table.several_topics
-        return self._client.take(min(_FETCH_RECORDS, room), seconds, gathers=gathers, several_topics=several_topics)
+        settings, several_topics = self._table.settings, self._table.several_topics
+        most = min(settings.most_at_once, room)
+        return self._client.take(most, seconds, gathers=settings.gathers, several_topics=several_topics)
 
     def _take_in(self, taken: Taken | None, now: int) -> bool:
         """Hand records on to the table; False if there are none."""
