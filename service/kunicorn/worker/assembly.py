@@ -462,7 +462,7 @@ def _table_settings(configure: Configure) -> TableSettings:
     batches = any(config.batches for config in configure.handlers)
     # Columns cost by the batch: cut into thousands, a handler of ten thousands would never get what it asked for.
     columns = (config.batch_max_records for config in configure.handlers if config.mode == "arrow")
-    at_once = max(AT_ONCE, *columns, 0)
+    at_once = max([AT_ONCE, *columns])
     return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches, at_once)
 
 

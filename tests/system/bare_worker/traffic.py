@@ -49,6 +49,10 @@ def see_batch(records):
     note(f"{records[0].partition}@{records[0].offset}+{len(records)}")
 
 
+def see_columns(batch):
+    note(f"{batch['partition'][0]}@{batch['offset'][0]}+{batch.num_rows}")
+
+
 async def see_async(record):
     await asyncio.sleep(0)
     see(record)
