@@ -459,11 +459,11 @@ def _own(given: _Given) -> Client:
 
 
 def _table_settings(configure: Configure) -> TableSettings:
-    batches = any(config.batches for config in configure.handlers)
-    # Columns cost by the batch: cut into thousands, a handler of ten thousands would never get what it asked for.
-    columns = (config.batch_max_records for config in configure.handlers if config.mode == "arrow")
-    at_once = max([AT_ONCE, *columns])
-    return TableSettings(configure.ahead_bytes, delays_of(configure.handlers), batches, at_once)
+    # A batch ends with what was taken: of a thousand at once, a handler of ten thousands would never get its fill.
+    wanted = [config.batch_max_records for config in configure.handlers if config.batches]
+    return TableSettings(
+        configure.ahead_bytes, delays_of(configure.handlers), bool(wanted), most_at_once=max([AT_ONCE, *wanted])
+    )
 
 
 def _policies(handlings: HandlerRegistry[Any]) -> Callable[[str], Policies]:
