@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
+from typing import Any
 
 from tests.chaos.group import Group, kill, last_for, now
 from tests.kafka import Broker
@@ -39,6 +41,13 @@ class Kind(Enum):
     STATIC = "static"
     LOGGED_IN = "logged in"
     """Whose members log in, and have rights that can be taken from them."""
+    CLASSIC = "classic"
+    """Of the classic protocol, the only one that brokers before Kafka 4 offer."""
+    KEYED = "keyed"
+    """In which a record's key tells its log from the one before, wherever its effects are: no offsets beside effects,
+    no poison."""
+    EARLIER = "earlier"
+    """That members of an earlier commit can be in."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,12 @@ class Hurt:
     """The member that may have handled what another one handles again."""
     poison: frozenset[tuple[int, int]] = frozenset()
     """Partition and offset of records that kill whoever handles them."""
+    partitions: frozenset[int] = frozenset()
+    """Those of whose logs something was taken."""
+
+
+def _no_complaint(group: Group, hurt: Hurt) -> Iterator[str]:
+    yield from ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,8 @@ class Fault:
     """About how long it takes until the group is whole again, on an idle machine."""
     sessions: float = 0.0
     """And so many sessions."""
+    complaints: Callable[[Group, Hurt], Iterator[str]] = _no_complaint
+    """Of the group that is whole again: what it was promised beside that, and whether the fault has happened."""
 
 
 def _kill_worker(group: Group) -> Hurt:
@@ -154,10 +171,18 @@ def _scale_in(group: Group) -> Hurt:
 def _rolling_restart(group: Group) -> Hurt:
     hurt = Hurt(now())
     for member in list(group.alive):
-        group.stop(member)
-        group.start(instead_of=member)
-        group.wait_whole()
+        replace_member(group, member)
     return hurt
+
+
+def replace_member(
+    group: Group, member: MemberProcess, version: Mapping[str, Any] = MappingProxyType({})
+) -> MemberProcess:
+    """Stop it in order, and have another one in its place, of that version (arguments of `Members.start`)."""
+    group.stop(member)
+    successor = group.start(member, version)
+    group.wait_whole()
+    return successor
 
 
 def another_broker(group: Group) -> Broker:
@@ -188,11 +213,12 @@ def _freeze_broker(group: Group) -> Hurt:
 def _restart_brokers(group: Group) -> Hurt:
     hurt = Hurt(now())
     for broker in group.kafka.brokers:
-        _restart(group, broker)
+        restart_broker(group, broker)
     return hurt
 
 
-def _restart(group: Group, broker: Broker) -> None:
+def restart_broker(group: Group, broker: Broker) -> None:
+    """In order; returns when it is back and has replicated what it had missed."""
     broker.stop()
     broker.start()
     group.kafka.wait_until_whole()

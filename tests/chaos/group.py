@@ -6,16 +6,18 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import clock
 from tests.chaos.crowds import CROWDS, ONE, Crowd
-from tests.chaos.load import Load
-from tests.chaos.stream import AuditStream
+from tests.chaos.load import Load, customers
+from tests.chaos.stream import AuditStream, Written
+from tests.chaos.stretches import Stretch
 from tests.kafka import Broker, ProxiedCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, group_settings, merged
@@ -76,6 +78,8 @@ class Terms:
     """Of its members, for their handler."""
     commits: bool = True
     """Whether what was handled is committed to Kafka."""
+    then: Mapping[str, Any] = field(default_factory=dict)
+    """What makes a member one of an earlier version, as arguments of `Members.start`."""
 
 
 def terms(protocol: str, crowd: Crowd = CROWDS[ONE], fetcher: str = FETCHERS[0]) -> Terms:
@@ -104,12 +108,17 @@ class Group:
         settings = merged(needed, self.terms.settings)
         self.members = Members(self.directory, settings, self.terms.environment)
         self.crowd = self.terms.crowd
-        self.load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, self.crowd.keys)
-        self.audit = AuditStream(
-            self.members.audit, self.load.appended, self.crowd.ordering, together=self.crowd.together
-        )
+        self.loads: list[Load] = []
+        self._written: list[Written] = []
+        self._add_load()
+        self.audit = AuditStream(self.members.audit, self._written, self.crowd.ordering, together=self.crowd.together)
         self.deleted: dict[int, int] = {}
         """Where the log of a partition begins since records were deleted: those below need not be handled any more."""
+        self.begins: dict[int, int] = {}
+        self._begun_before = self.begins
+        """Where the records of the present load begin, by partition."""
+        self.cuts: list[Stretch] = []
+        """Of the loads before it, each of which ended as logs were cut."""
         self._instances: dict[MemberProcess, str] = {}
         self._links: dict[MemberProcess, str] = {}
         for link in LINKS:
@@ -119,6 +128,40 @@ class Group:
     def letters_topic(self) -> str:
         """Where poison ends; the name that the settings give by themselves."""
         return f"{self.topic}.dead-letters"
+
+    # -- load ----------------------------------------------------------------------------------------------------
+
+    @property
+    def load(self) -> Load:
+        """The present one."""
+        return self.loads[-1]
+
+    def _add_load(self) -> None:
+        keys = customers(self.crowd.keys, len(self.loads))
+        load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, keys)
+        self.loads.append(load)
+        self._written.append(Written(load.marks, load.appended))
+
+    def load_anew(self) -> None:
+        """Another load, whose records are told by their keys; the one before has ended. `cut` then says where: until
+        then its producer's answers are taken for it."""
+        self._begun_before = self.begins
+        self._add_load()
+        self.begins = self.load.first
+        self.load.start()
+
+    def cut(self, begins: Mapping[int, int], left: Mapping[int, int] | None) -> None:
+        """The present load writes from `begins` on. Of the one before it the brokers have what is below `left`; None:
+        nothing, as its topic is gone."""
+        ends = {partition: len(times) for partition, times in self.loads[-2].appended.items()}
+        self.cuts.append(Stretch(self._begun_before, ends, dict(self.deleted), left))
+        self.begins = dict(begins)
+        if left is None:
+            self.deleted.clear()
+
+    def stretches(self, ends: Mapping[int, int]) -> list[Stretch]:
+        """Of all loads, the present one's up to `ends`."""
+        return [*self.cuts, Stretch(self.begins, ends, dict(self.deleted), ends)]
 
     # -- poison --------------------------------------------------------------------------------------------------
 
@@ -142,14 +185,20 @@ class Group:
 
     # -- members -------------------------------------------------------------------------------------------------
 
-    def start(self, instead_of: MemberProcess | None = None) -> MemberProcess:
-        """One more member; a static one takes over the instance id of the one that has ended."""
+    def start(
+        self, instead_of: MemberProcess | None = None, version: Mapping[str, Any] = MappingProxyType({})
+    ) -> MemberProcess:
+        """One more member; a static one takes over the instance id of the one that has ended. `version`: arguments of
+        `Members.start` that make it one of another version."""
         instance = f"{self.topic}-{len(self._instances)}"
         if instead_of is not None:
             instance = self._instances[instead_of]
         link = next(link for link in LINKS if link not in {self._links[member] for member in self.alive})
-        own = {"group": {"group_instance_id": instance}} if self.static else {}
-        member = self.members.start(merged(own, {"kafka": {"bootstrap_servers": self.kafka.bootstrap_over(link)}}))
+        own: dict[str, dict[str, Any]] = {"group": {"group_instance_id": instance}} if self.static else {}
+        own = merged(
+            own, {"kafka": {"bootstrap_servers": self.kafka.bootstrap_over(link)}}, version.get("settings", {})
+        )
+        member = self.members.start(**{**version, "settings": own})
         self._instances[member], self._links[member] = instance, link
         self.alive.append(member)
         return member
@@ -193,9 +242,18 @@ class Group:
         each partition something that came after the call, while there is load."""
         began = now()
         wait_until(self._shared_out, f"{len(self.alive)} members that share {PARTITIONS} partitions", within, 0.1)
-        wait_until(lambda: self._goes_on_since(began), "records in each partition", within, 0.3)
+        self.wait_under_load(lambda: self.load.has_confirmed_since(began), "records in each partition", within)
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
-        wait_until(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within, 0.3)
+        self.wait_under_load(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within)
+
+    def wait_under_load(self, condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
+        """Until that; meanwhile the audit is read, and the load held back where the group is far behind."""
+
+        def looked() -> bool:
+            self._look()
+            return condition()
+
+        wait_until(looked, what, within, 0.3)
 
     def _shared_out(self) -> bool:
         shares = []
@@ -210,10 +268,6 @@ class Group:
             shares.append(len(status["partitions"]))
         return sum(shares) == PARTITIONS and max(shares) - min(shares) <= 1
 
-    def _goes_on_since(self, began: int) -> bool:
-        self._look()
-        return self.load.has_confirmed_since(began)
-
     def _look(self) -> None:
         self.audit.read()
         ends = {partition: len(times) for partition, times in list(self.load.appended.items())}
@@ -221,14 +275,14 @@ class Group:
         self.load.hold_back_beyond(BEHIND, behind)
 
     def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
-        self._look()
         return not any(self.unhandled(partition, end) for partition, end in ends.items())
 
     def unhandled(self, partition: int, end: int) -> int:
         """How many records below `end` no call has ended with, as far as the audit was read. Neither poison nor what
         was deleted is among them."""
         poison = [offset for number, offset in self.load.poison if number == partition]
-        return self.audit.ended(partition).lacking(self.deleted.get(partition, 0), end, poison)
+        present = self.stretches({partition: end})[-1]
+        return present.lost(partition, self.audit.ended(partition, len(self.loads) - 1), poison)
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from array import array
 from bisect import bisect_right
 from collections import defaultdict, deque
@@ -58,6 +59,11 @@ class Times(Sequence[int]):
         return self._at[bisect_right(self._firsts, number) - 1]
 
 
+def customers(count: int, load: int = 0) -> list[bytes]:
+    """So many keys; those of one load are not those of another."""
+    return [b"customer-%d" % number + (b" of load %d" % load if load else b"") for number in range(count)]
+
+
 class Load:
     """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once.
 
@@ -65,7 +71,12 @@ class Load:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, rate: int, keys: int = 1000, more: Mapping[str, str | int] | None = None
+        self,
+        bootstrap: str,
+        topic: str,
+        rate: int,
+        keys: Sequence[bytes] = tuple(customers(1000)),
+        more: Mapping[str, str | int] | None = None,
     ) -> None:
         """`more`: further properties of the producer."""
         self._producer = Producer(
@@ -88,6 +99,10 @@ class Load:
         self._thread = threading.Thread(target=self._run, name="load", daemon=True)
         self.appended: defaultdict[int, Times] = defaultdict(Times)
         """By partition and offset: when it was confirmed."""
+        self.marks = frozenset(map(zlib.crc32, keys))
+        """Of its keys, as the audit has them."""
+        self.first: dict[int, int] = {}
+        """By partition: the lowest offset that was confirmed."""
         self.poison: set[tuple[int, int]] = set()
         """Partition and offset of every record that kills whoever handles it."""
         self._poisoned_keys: deque[bytes] = deque()
@@ -98,8 +113,9 @@ class Load:
         self._thread.start()
 
     def send_poison(self, customer: int) -> None:
-        """A record of this customer (below `keys`) that kills whoever handles it, among the others and soon."""
-        self._poisoned_keys.append(_key(customer))
+        """A record of this customer (one of the keys, by its number) that kills whoever handles it, among the others
+        and soon."""
+        self._poisoned_keys.append(self._keys[customer])
 
     def stop(self) -> None:
         """Produce no more; raises `RuntimeError` where not everything was confirmed."""
@@ -109,6 +125,15 @@ class Load:
         left = self._producer.flush(60)
         if left or self.failure:
             raise RuntimeError(f"{left} records unconfirmed, first failure {self.failure}: the brokers are not whole")
+
+    def abandon(self) -> None:
+        """Produce no more, and forget what the brokers have not confirmed: its topic is gone."""
+        self._ended.set()
+        self._thread.join(60)
+        self._producer.purge()
+        left = self._producer.flush(60)
+        if left:
+            raise RuntimeError(f"{left} records are still under way to a topic that is gone")
 
     def hold_back_beyond(self, seconds: float, unhandled: int) -> None:
         """Produce nothing while so many records are unhandled that they are more than the load of `seconds`: a machine
@@ -130,7 +155,7 @@ class Load:
 
     def _run(self) -> None:
         then, credit, sent = time.monotonic(), 0.0, 0
-        keys = [_key(customer) for customer in range(self._keys)]
+        keys = self._keys
         while not self._ended.wait(0.01):
             now = time.monotonic()
             credit += 0 if self.is_held else (now - then) * self._rate
@@ -149,6 +174,7 @@ class Load:
             self.failure = self.failure or error
             return
         # Confirmed in the order of their offsets, as idempotent producers keep it (KIP-98).
+        self.first.setdefault(partition, offset)
         self.appended[partition].confirm(offset, clock.now_ns())
 
     def _poison_confirmed(self, error: KafkaError | None, message: Message) -> None:
@@ -156,7 +182,3 @@ class Load:
         if error is None and partition is not None and offset is not None:
             self.poison.add((partition, offset))
         self._confirmed(error, message)
-
-
-def _key(customer: int) -> bytes:
-    return b"customer-%d" % customer

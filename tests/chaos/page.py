@@ -36,8 +36,8 @@ from tests.kafka.cluster import VERSION
 PAGE = Path(__file__).parents[2] / "docs" / "delivery.md"
 
 NOT_HERE = (
-    "Not part of the schedules: clocks that jump, which cannot be had for single processes without root. Leases and "
-    "deadlines run on CLOCK_BOOTTIME, which nobody can set."
+    "Not part of the schedules: logs that are cut, clocks that step and upgrades under load, which `make soak` has "
+    "(docs/soak.md). Leases and deadlines run on CLOCK_BOOTTIME, which nobody can set."
 )
 
 

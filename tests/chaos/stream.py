@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from kunicorn.commands.demo.audit import SUFFIX, WORDS, Kind
 from kunicorn.ipc.clock import now_ns
@@ -37,6 +37,15 @@ _ENTRY_BYTES = WORDS * 8
 
 Entry = tuple[int, int, int, int, int]
 """Time, number of the file, kind and partition, offset, CRC of the key."""
+
+
+class Written(NamedTuple):
+    """What one load wrote. Where a log was cut, an offset has had several records: their keys tell them apart."""
+
+    marks: Container[int]
+    """CRC-32 of its keys, of which no other load has any."""
+    appended: Mapping[int, Sequence[int]]
+    """By partition and offset: when it was confirmed."""
 
 
 @dataclass
@@ -99,6 +108,7 @@ class _Slice:
 @dataclass
 class _Partition:
     number: int
+    appended: Mapping[int, Sequence[int]]
     begun: Offsets = field(default_factory=Offsets)
     ended: Offsets = field(default_factory=Offsets)
     open: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
@@ -115,38 +125,39 @@ class _Partition:
 class AuditStream:
     """The audit of one topic's group. Not thread-safe; `read` blocks on files only.
 
-    `ordering`: what a worker handles one after the other, as `handler.ordering`; `together`: the handler has batches,
-    whose records are in hand at the same time. `lives` tells whether a process still can end its calls.
+    `written`: by each load, one after the other; others may follow while it is read. `ordering`: what a worker handles
+    one after the other, as `handler.ordering`; `together`: the handler has batches, whose records are in hand at the
+    same time. `lives` tells whether a process still can end its calls.
     """
 
     def __init__(
         self,
         directory: Path,
-        appended: Mapping[int, Sequence[int]],
+        written: Sequence[Written],
         ordering: str = "partition",
         together: bool = False,
         lives: Callable[[int], bool] = runs,
     ) -> None:
         self._directory = directory
-        self._appended = appended
+        self._written = written
         self._ordering = ordering
         self._together = together
         self._lives = lives
         self._files: list[_File] = []
         self._known: set[Path] = set()
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[tuple[int, int], _Partition] = {}
         self._found = Found()
         self._left: list[Entry] = []
         self.entries = 0
         """Read so far."""
 
-    def begun(self, partition: int) -> Offsets:
-        """Offsets that were begun, whatever became of them."""
-        return self._of(partition).begun
+    def begun(self, partition: int, load: int = 0) -> Offsets:
+        """Offsets that were begun of what that load wrote, whatever became of them."""
+        return self._of(partition, load).begun
 
-    def ended(self, partition: int) -> Offsets:
+    def ended(self, partition: int, load: int = 0) -> Offsets:
         """Offsets that a call has ended with."""
-        return self._of(partition).ended
+        return self._of(partition, load).ended
 
     def take(self) -> Found:
         """What happened since the last time, as far as it was read."""
@@ -193,17 +204,27 @@ class AuditStream:
     def _go_through(self, entries: Sequence[Entry]) -> None:
         self.entries += len(entries)
         for at, file, head, offset, key in entries:
-            partition = self._of(head & 0xFFFFFFFF)
+            partition = self._of(head & 0xFFFFFFFF, self.load_of(key))
             if head >> 32 == BEGIN:
                 self._begin(partition, offset, at, file, key)
             else:
                 self._end(partition, offset, at, file)
             partition.last = max(partition.last, at)
 
-    def _of(self, number: int) -> _Partition:
-        found = self._partitions.get(number)
+    def load_of(self, key: int) -> int:
+        """Number of the load that has a key with this CRC-32."""
+        if len(self._written) == 1:
+            return 0
+        known = next((number for number, each in enumerate(self._written) if key in each.marks), None)
+        assert known is not None, f"a record was handled that no load has written: the CRC-32 of its key is {key:x}"
+        return known
+
+    def _of(self, number: int, load: int) -> _Partition:
+        found = self._partitions.get((number, load))
         if found is None:
-            found = self._partitions[number] = _Partition(number)
+            found = self._partitions[number, load] = _Partition(number, self._written[load].appended)
+            # What the first record behind a cut has waited for counts from the last one before it.
+            found.last = self._of(number, load - 1).last if load else 0
         return found
 
     def _begin(self, partition: _Partition, offset: int, at: int, file: int, key: int) -> None:
@@ -242,7 +263,7 @@ class AuditStream:
                 return
 
     def _wait(self, partition: _Partition, offset: int, at: int) -> None:
-        appended = self._appended.get(partition.number, ())
+        appended = partition.appended.get(partition.number, ())
         # Begun before its producer heard of it: it cannot have waited.
         there = appended[offset] if offset < len(appended) else at
         wait = at - max(partition.last, there)

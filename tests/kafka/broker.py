@@ -61,6 +61,15 @@ class Broker:
         command = java_command(self._kafka, "kafka.Kafka", [str(properties)], [*LOG_FLAGS, *jvm_flags], self._jvm)
         self._process = start_child(command, env={"CLASSPATH": self._kafka.classpath}, log=self.log)
 
+    def upgrade(self, kafka: Distribution) -> None:
+        """Be of this version from the next start on, with the data and settings that there are."""
+        self._kafka = kafka
+
+    @property
+    def version(self) -> str:
+        """Of Kafka, at its next start if not now."""
+        return self._kafka.version
+
     def stop(self, timeout: float = 30.0) -> int:
         """SIGTERM: the broker hands its leaderships over and leaves. Returns its exit status."""
         return self._end(signal.SIGTERM, timeout)

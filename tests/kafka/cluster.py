@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kunicorn.commands.demo.member import start_child
@@ -110,26 +110,44 @@ class KafkaCluster:
 
     def rotate_replicas(self, topic: str) -> None:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
-        described = self.admin().list_topics(topic, timeout=60).topics[topic].partitions
-        wanted = [
-            {"topic": topic, "partition": number, "replicas": [*each.replicas[1:], each.replicas[0]]}
-            for number, each in described.items()
-        ]
+        self.reassign(topic, {number: [*each[1:], each[0]] for number, each in self.replicas(topic).items()})
+
+    def reassign(self, topic: str, wanted: Mapping[int, Sequence[int]]) -> None:
+        """Give each partition these replicas; blocks until they are."""
+        partitions = [{"topic": topic, "partition": number, "replicas": list(each)} for number, each in wanted.items()]
         plan = self.workdir / f"{topic}-replicas.json"
-        plan.write_text(json.dumps({"version": 1, "partitions": wanted}))
+        plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
         main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
         where = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
         self.tool(main, *where, "--execute", timeout=180)
-        wait_until(lambda: self._replicas(topic) == [each["replicas"] for each in wanted], f"{topic} reassigned", 90)
+        wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned", 90)
+
+    def replicas(self, topic: str) -> dict[int, list[int]]:
+        """Brokers of each partition; the first is to lead it."""
+        partitions = self.admin().list_topics(topic, timeout=60).topics[topic].partitions
+        return {number: list(each.replicas) for number, each in sorted(partitions.items())}
+
+    def elect_preferred(self, topic: str) -> None:
+        """Have every partition led by the first of its replicas, and wait until those of the topic are. One that is not
+        in sync yet is not elected: it is tried again."""
+
+        def elected() -> bool:
+            if not self.preferred_lead(topic):
+                self.admin().elect_leaders(ElectionType.PREFERRED).result(60)
+            return self.preferred_lead(topic)
+
+        wait_until(elected, "each partition to be led by its first replica", 120, 1.0)
 
     def preferred_lead(self, topic: str) -> bool:
         """Whether each partition is led by the first of its replicas."""
         partitions = self.admin().list_topics(topic, timeout=60).topics[topic].partitions.values()
         return all(each.leader == each.replicas[0] for each in partitions)
 
-    def _replicas(self, topic: str) -> list[list[int]]:
-        partitions = self.admin().list_topics(topic, timeout=60).topics[topic].partitions
-        return [list(each.replicas) for each in partitions.values()]
+    def upgrade(self, broker: Broker, version: str) -> None:
+        """What the broker is of from its next start on; tools are so from now on."""
+        self._kafka = distribution(version)
+        make_archive(self._kafka)
+        broker.upgrade(self._kafka)
 
     def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:
         """Run one of Kafka's Java tools to its end and return what it printed.

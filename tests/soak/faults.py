@@ -7,14 +7,18 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.chaos import faults as chaos
 from tests.chaos.faults import Fault, Hurt, Kind, Repeats
 from tests.chaos.group import Group, kill, last_for, now
+from tests.golden.make import COMMIT
 from tests.kafka.access import Right, admit, deny
+from tests.kafka.cluster import VERSION
 from tests.kafka.proxied import USER
+from tests.soak import clocks, cut_logs, upgrades
+from tests.system.earlier import NotInHistory, check_history
 from tests.waiting import wait_until
 
 QUIET = "quiet"
@@ -55,8 +59,7 @@ def _move_leaders(group: Group) -> Hurt:
     """Every partition to the next broker of its replicas, as a balancer does it, while all of them are there."""
     hurt = Hurt(now())
     group.kafka.rotate_replicas(group.topic)
-    group.kafka.admin().elect_leaders(ElectionType.PREFERRED).result(60)
-    wait_until(lambda: group.kafka.preferred_lead(group.topic), "each partition to be led by its new first", 60, 0.2)
+    group.kafka.elect_preferred(group.topic)
     return hurt
 
 
@@ -121,18 +124,86 @@ FAULTS: Mapping[str, Fault] = {
         seconds=LASTS + 10,
     ),
     "fill-disk": Fault("a broker's disk is full, until its next start", N, _fill_disk, seconds=30),
+    "retention-by-time": Fault(
+        f"retention deletes what is {cut_logs.KEPT_MS / 1000:.0f} s old, and overtakes a frozen member's workers",
+        N,
+        cut_logs.retention_by_time,
+        seconds=35,
+        complaints=cut_logs.retention_complaints,
+    ),
+    "unclean-election": Fault(
+        f"{cut_logs.CUT} partitions' leaders die with what nobody replicated, and others lead (unclean election)",
+        N,
+        cut_logs.unclean_election,
+        Kind.KEYED,
+        seconds=75,
+        complaints=cut_logs.unclean_complaints,
+    ),
+    "recreate-topic": Fault(
+        "the topic is deleted and created anew, under load",
+        N,
+        cut_logs.recreation,
+        Kind.KEYED,
+        rebalances=True,
+        seconds=30,
+    ),
+    "step-clock": Fault(
+        f"a member's wall clock steps {clocks.AHEAD // 60} minutes ahead, and back after {clocks.LASTS:.0f} s",
+        N,
+        clocks.step_clock,
+        seconds=2 * clocks.LASTS + 5,
+        complaints=clocks.complaints,
+    ),
+    "upgrade-brokers": Fault(
+        f"brokers are upgraded one by one from Kafka {upgrades.OLD} to {VERSION}, then their features",
+        N,
+        upgrades.upgrade_brokers,
+        Kind.CLASSIC,
+        seconds=90,
+        complaints=upgrades.broker_complaints,
+    ),
+    "upgrade-members": Fault(
+        f"all members of commit {COMMIT} are replaced one by one with today's; one goes back, and forth again",
+        N,
+        upgrades.upgrade_members,
+        Kind.EARLIER,
+        rebalances=True,
+        seconds=60,
+        complaints=upgrades.member_complaints,
+    ),
 }
+
+FIRST = ("upgrade-members", "upgrade-brokers")
+"""Faults that a leg begins with, in this order: its brokers and members then are what they were before the upgrade, and
+only today's members are to meet other faults."""
+
+
+def unavailable(name: str) -> str:
+    """Why this machine or this clone cannot have the fault; empty if it can."""
+    if name == "step-clock":
+        return clocks.unavailable()
+    if name == "upgrade-members":
+        try:
+            check_history()
+        except NotInHistory as error:
+            return str(error)
+    return ""
+
 
 ORDERLY: Mapping[str, str] = {
     "scale-out": "rebalances",
     "scale-in": "rebalances",
     "rolling-restart": "restarts",
     "rolling-static": "restarts",
+    "upgrade-members": "restarts",
 }
 """What members do in order, and what it is counted as: nothing may be handled twice because of it."""
 
 AWAY = frozenset(
-    {"kill-broker", "kill-coordinator", "freeze-broker", "restart-brokers", "fill-disk", "cut-briefly", "take-right"}
+    {
+        *("kill-broker", "kill-coordinator", "freeze-broker", "restart-brokers", "fill-disk", "cut-briefly"),
+        *("take-right", "unclean-election", "upgrade-brokers"),
+    }
 )
 """Faults that keep a worker from its brokers for about as long as a transaction may be open."""
 
@@ -146,17 +217,3 @@ def held(name: str, delivery: str) -> Fault:
     """
     fault = FAULTS[name]
     return replace(fault, repeats=Repeats.UNCOMMITTED) if delivery == "transactions" and name in AWAY else fault
-
-
-MISSING = (
-    "a topic that is deleted and created again under load (`tests/system/group/test_recreated_topics.py` does it "
-    "with one member)",
-    "leaders whose log is cut off by an unclean election (`tests/system/group/test_logs_that_shrink.py` does it "
-    "with one member)",
-    "retention by time and size: records are deleted by the request that `kafka-delete-records` sends",
-    "a wall clock that steps for one process: a library that is preloaded can shift what a process reads, but not "
-    "what the kernel waits for, so that it would try something that no machine does",
-    "a rolling upgrade of brokers from Kafka 3.9 to 4.4, and of members from commit 645c62f "
-    "(`tests/system/service/test_members_of_645c62f.py` does the latter with two members)",
-)
-"""Faults that the soak does not have."""

@@ -16,7 +16,8 @@ from functools import cache
 from tests.chaos.faults import Kind
 from tests.chaos.group import FETCHERS, PROTOCOLS, SESSION
 from tests.kafka.proxied import Security
-from tests.soak.faults import FAULTS
+from tests.soak.faults import FAULTS, FIRST
+from tests.soak.upgrades import THEN
 
 CONSUMER_SESSION = 45.0
 """Seconds: as Kafka ships, brokers choose it for members of the consumer protocol, and let nobody choose less."""
@@ -62,14 +63,23 @@ class Shape:
         kind = FAULTS[fault].kind
         if kind in (Kind.STATIC, Kind.DYNAMIC):
             return self.static == (kind is Kind.STATIC)
-        if kind is Kind.LOGGED_IN:
-            return self.security == "SASL_SSL"
-        return fault != "poison" or self.is_lethal
+        means = {
+            Kind.LOGGED_IN: self.security == "SASL_SSL",
+            Kind.CLASSIC: self.protocol != "consumer",
+            Kind.KEYED: self.delivery != "database" and not self.is_lethal,
+            Kind.EARLIER: self.was_there_then,
+        }
+        return means.get(kind, True) and (fault != "poison" or self.is_lethal)
 
     @property
     def is_lethal(self) -> bool:
         """Whether its handler dies of poison: where a record's death can be told from that of those beside it."""
         return (self.way, self.delivery) == ("record", "none")
+
+    @property
+    def was_there_then(self) -> bool:
+        """Whether members of the earlier commit have what it takes: its handlers, and the fetcher that it knew."""
+        return self.way in THEN and self.delivery == "none" and self.fetcher == FETCHERS[0]
 
     def pairs(self) -> Iterator[tuple[tuple[str, object], ...]]:
         """Each two of its values."""
@@ -102,6 +112,12 @@ def shapes() -> tuple[Shape, ...]:
     values = (PROTOCOLS, (False, True), WAYS, DELIVERIES, FETCHERS, SECURITIES)
     every = (Shape(*each) for each in itertools.product(*values))
     return tuple(shape for shape in every if shape.exists)
+
+
+@cache
+def meanings() -> frozenset[tuple[str, str]]:
+    """Protocol and fault, wherever the fault means something to a group of the protocol."""
+    return frozenset((shape.protocol, name) for shape in shapes() for name in FAULTS if shape.meets(name))
 
 
 def seconds(fault: str, shape: Shape) -> float:
@@ -145,4 +161,4 @@ def _faults(shape: Shape, met: Mapping[str, int], dice: random.Random, only: Seq
             chosen.append(name)
             left -= takes
     dice.shuffle(chosen)
-    return tuple(chosen)
+    return tuple(sorted(chosen, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)))

@@ -7,10 +7,11 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaException
 
@@ -18,14 +19,17 @@ from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.group import LINKS, MEMBERS, PARTITIONS, Group, last_for, now
 from tests.chaos.offsets import Offsets
 from tests.chaos.stream import Found
+from tests.chaos.stretches import Stretch
 from tests.chaos.verdict import Bounds, Outcome, Step, judged
 from tests.kafka import SMALL, ProxiedCluster
 from tests.kafka.access import EVERYTHING, allow
+from tests.kafka.cluster import VERSION
 from tests.kafka.properties import AS_KAFKA_SHIPS
 from tests.kafka.proxied import USER
+from tests.soak import clocks, cut_logs, upgrades
 from tests.soak.faults import ORDERLY, QUIET, held
 from tests.soak.figures import Faulted, Figures
-from tests.soak.outputs import Outputs, counted, of_database, of_topic
+from tests.soak.outputs import Log, Outputs, counted, of_database, of_topic
 from tests.soak.plan import QUIET_SECONDS, Leg
 from tests.soak.resources import Sampler
 from tests.soak.terms import database, outputs_topic, terms
@@ -84,6 +88,7 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
         kafka.create_topic(outputs_topic(topic), PARTITIONS)
         place = directory / "group"
         set_to = terms(leg.shape, topic, place, kafka.client_settings)
+        set_to = replace(set_to, **_prepared(leg, place))
         group = Group(kafka, topic, leg.shape.static, random.Random(leg.seed + leg.number), place, set_to)
         try:
             with Sampler(group.alive) as sampler:
@@ -99,11 +104,31 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
             group.close()
 
 
+def _prepared(leg: Leg, place: Path) -> dict[str, Any]:
+    """What a leg's faults need of its members from their start on, as fields of `Terms`."""
+    needed: dict[str, Any] = {}
+    if "step-clock" in leg.faults:
+        needed["environment"] = clocks.environment(clocks.directory_of(place))
+    if "upgrade-members" in leg.faults:
+        needed["then"] = upgrades.then(leg.shape.way, place.with_name("earlier"))
+    return needed
+
+
+def cluster(leg: Leg, directory: Path) -> ProxiedCluster:
+    """The brokers that a leg begins with."""
+    return ProxiedCluster(
+        LINKS,
+        overrides={**BROKER_SETTINGS, **(cut_logs.CHECKED if "retention-by-time" in leg.faults else {})},
+        security=leg.shape.security,
+        workdir=directory,
+        jvm=JVM,
+        version=upgrades.OLD if "upgrade-brokers" in leg.faults else VERSION,
+    )
+
+
 @contextmanager
 def _brokers(leg: Leg, directory: Path) -> Iterator[ProxiedCluster]:
-    kafka = ProxiedCluster(
-        LINKS, overrides=BROKER_SETTINGS, security=leg.shape.security, workdir=directory / "kafka", jvm=JVM
-    )
+    kafka = cluster(leg, directory / "kafka")
     with kafka:
         if leg.shape.security == "SASL_SSL":
             allow(kafka, USER, *EVERYTHING)
@@ -121,14 +146,14 @@ def _brokers(leg: Leg, directory: Path) -> Iterator[ProxiedCluster]:
 
 def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], None]) -> None:
     for _ in range(MEMBERS):
-        group.start()
+        group.start(version=group.terms.then)
     group.load.start()
     group.wait_whole()
     bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
     _quiet(group, tally)
     for name in leg.faults:
         fault = held(name, leg.shape.delivery)
-        before, members, began = group.generation(), len(group.alive), now()
+        before, members, began = group.generation(), len(group.members.started), now()
         hurt = fault.inflict(group)
         group.wait_whole()
         step = Step(name, hurt, now(), group.generation() - before)
@@ -137,8 +162,9 @@ def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], No
         # What happens until the next fault is this one's, but for pauses.
         later = _read(group)
         outcome = judged(step, fault, found + replace(later, waits={}), bounds)
-        _note(tally, outcome, fault.repeats.value, found, later)
-        _count(tally, name, members)
+        more = [f"{name}: {complaint}" for complaint in fault.complaints(group, hurt)]
+        _note(tally, replace(outcome, broken=(*outcome.broken, *more)), fault.repeats.value, found, later)
+        _count(tally, name, len(group.members.started) - members)
         tell(
             f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "
             f"longest pause {max(outcome.pauses, default=0):.2f} s"
@@ -173,48 +199,62 @@ def _note(tally: Tally, outcome: Outcome, allowed: str, *found: Found) -> None:
     tally.faults.append(Faulted(outcome.fault, allowed, outcome.repeated, outcome.rebalances, pauses, broken))
 
 
-def _count(tally: Tally, name: str, members: int) -> None:
+def _count(tally: Tally, name: str, started: int) -> None:
     kind = ORDERLY.get(name)
     tally.rebalances += kind == "rebalances"
-    tally.restarts += members if kind == "restarts" else 0
+    tally.restarts += started if kind == "restarts" else 0
 
 
 def _accounted(leg: Leg, group: Group, figures: Figures, tally: Tally) -> Figures:
-    """Every record of the topic, and every output."""
+    """Every record of the topic, and every output; of topics and logs that are gone, too."""
     group.audit.read()
     ends = {tp.partition: end for tp, end in end_offsets(group.kafka.bootstrap, group.topic, PARTITIONS).items()}
-    lost = {partition: group.unhandled(partition, end) for partition, end in ends.items()}
-    deleted = sum(
-        len(range(gap.start, min(gap.stop, begin)))
-        for partition, begin in group.deleted.items()
-        for gap in group.audit.ended(partition).missing(begin)
+    stretches = group.stretches(ends)
+    poison = {partition: [at for number, at in group.load.poison if number == partition] for partition in ends}
+    logs = [(number, stretch, partition) for number, stretch in enumerate(stretches) for partition in ends]
+    lost = {
+        (partition, number): stretch.lost(partition, group.audit.ended(partition, number), poison[partition])
+        for number, stretch, partition in logs
+    }
+    gone = sum(
+        stretch.gone(partition, group.audit.ended(partition, number), poison[partition])
+        for number, stretch, partition in logs
     )
-    figures = replace(figures, records=sum(ends.values()), lost=sum(lost.values()), deleted=deleted)
+    records = sum(stretch.records(partition) for _, stretch, partition in logs)
+    figures = replace(figures, records=records, lost=sum(lost.values()), deleted=gone)
     if figures.lost:
-        gaps = [(p, list(group.audit.ended(p).missing(end))[:5]) for p, end in ends.items() if lost[p]]
-        tally.broken.append(f"{figures.lost} records were lost, by partition: {gaps}")
-    if beyond := [p for p, end in ends.items() if group.audit.begun(p).end > end]:
+        gaps = [
+            (log, list(group.audit.ended(*log).missing(group.audit.ended(*log).end))[:5]) for log in lost if lost[log]
+        ]
+        tally.broken.append(f"{figures.lost} records were lost, by partition and load: {gaps}")
+    if beyond := [p for p, end in ends.items() if group.audit.begun(p, len(group.cuts)).end > end]:
         tally.broken.append(f"handled, but never produced, of partitions {beyond}")
     if group.load.poison ^ group.letters():
         tally.broken.append(f"poison and dead letters differ: {sorted(group.load.poison ^ group.letters())[:5]}")
     if leg.shape.delivery == "none":
         return figures
-    return _with_outputs(leg, group, figures, ends, tally)
+    return _with_outputs(leg, group, figures, stretches, tally)
 
 
-def _with_outputs(leg: Leg, group: Group, figures: Figures, ends: dict[int, int], tally: Tally) -> Figures:
+def _with_outputs(leg: Leg, group: Group, figures: Figures, stretches: Sequence[Stretch], tally: Tally) -> Figures:
     if leg.shape.delivery == "database":
         made = counted(of_database(database(group.directory)))
     else:
-        made = counted(of_topic(group.kafka.bootstrap, outputs_topic(group.topic), PARTITIONS))
-    missing = made.missing({partition: group.audit.ended(partition) for partition in ends}, ends)
+        topic = outputs_topic(group.topic)
+        made = counted(of_topic(group.kafka.bootstrap, topic, PARTITIONS, group.audit.load_of))
+    # An input that was handled and is gone since may have lost its transaction with its log.
+    owed = {
+        (partition, number): range(stretch.begins.get(partition, 0), (stretch.left or {}).get(partition, 0))
+        for number, stretch in enumerate(stretches)
+        for partition in range(PARTITIONS)
+    }
+    missing = made.missing({log: group.audit.ended(*log) for log in owed}, owed)
     if missing:
-        tally.broken.append(f"{missing} inputs have no output: {_first_missing(made, group, ends)}")
+        tally.broken.append(f"{missing} inputs have no output: {_first_missing(made, owed)}")
     if made.twice and leg.shape.delivery != "at least once":
         tally.broken.append(f"{made.twice} inputs have their output twice")
     return replace(figures, outputs=made.made, outputs_missing=missing, outputs_twice=made.twice)
 
 
-def _first_missing(made: Outputs, group: Group, ends: dict[int, int]) -> list[tuple[int, range]]:
-    gaps = ((p, gap) for p, end in ends.items() for gap in made.found.get(p, Offsets()).missing(end))
-    return [next(gaps)]
+def _first_missing(made: Outputs, owed: Mapping[Log, range]) -> tuple[Log, range]:
+    return next((log, gap) for log, each in owed.items() for gap in made.found.get(log, Offsets()).missing(each.stop))

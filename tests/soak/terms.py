@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.crowds import IN_HAND, Crowd
-from tests.chaos.group import DEATHS, PROTOCOLS, SESSION, Terms
+from tests.chaos.group import DEATHS, FETCHERS, PROTOCOLS, SESSION, Terms
 from tests.soak.plan import Shape
 from tests.system.members import merged
 
@@ -64,7 +64,7 @@ def terms(shape: Shape, topic: str, directory: Path, connection: Mapping[str, st
     producing = _DELIVERIES[shape.delivery]
     settings = merged(
         {
-            "kafka": {"fetcher": shape.fetcher, **connection},
+            "kafka": {**_fetcher(shape), **connection},
             "group": {**PROTOCOLS[shape.protocol], **_session(shape), "auto_offset_reset": "earliest"},
             "workers": {"max_crashes": DEATHS},
             "log": {"level": "info"},
@@ -82,6 +82,11 @@ def terms(shape: Shape, topic: str, directory: Path, connection: Mapping[str, st
         shape.way in _BATCHES,
     )
     return Terms(settings, crowd, shape.session, COMMIT_INTERVAL, commits=shape.delivery != "database")
+
+
+def _fetcher(shape: Shape) -> Mapping[str, Any]:
+    """The default is not said: members of an earlier commit know of no other."""
+    return {} if shape.fetcher == FETCHERS[0] else {"fetcher": shape.fetcher}
 
 
 def _session(shape: Shape) -> Mapping[str, Any]:

@@ -1,30 +1,19 @@
 """Members of commit 645c62f beside members of today in one group: a rolling upgrade, and the way back.
 
-Their code is that of the repository's history, installed as that commit's image was: with the packages that it locked,
-in an environment of its own. docs/compatibility.md promises what is tried here.
+docs/compatibility.md promises what is tried here; tests/system/earlier.py says what those members are.
 """
 
 from __future__ import annotations
 
-import io
-import os
-import shutil
-import subprocess
-import sys
-import tarfile
-import venv
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import KafkaException
 
-from kunicorn import __version__
 from kunicorn.commands.demo.judge import Report
-from tests.golden.make import COMMIT
 from tests.kafka import KafkaCluster
-from tests.kafka.artifacts import cache_directory, locked
+from tests.system import earlier
+from tests.system.earlier import NotInHistory, Start
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members
 from tests.system.outputs import committed_outputs
@@ -32,58 +21,19 @@ from tests.system.producing import Flow, committed_offsets, produce
 from tests.system.scene import Scene
 from tests.waiting import wait_until
 
-REPOSITORY = Path(__file__).parents[3]
 PARTITIONS, RATE = 6, 300
 
 SceneMaker = Callable[..., Scene]
 MembersOf = Callable[..., Members]
-Start = Mapping[str, Any]
-"""What makes a member one of another version: arguments of `Members.start`."""
-
-
-def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
-
-
-def extracted(place: Path) -> Path:
-    """The files of that commit."""
-    with tarfile.open(fileobj=io.BytesIO(git("archive", COMMIT).stdout)) as archive:
-        archive.extractall(place, filter="data")
-    return place
-
-
-def installed(source: Path) -> Path:
-    """The interpreter of an environment in the tests' cache with kunicorn as of that commit, and what it locked."""
-    name = f"kunicorn-{COMMIT}-py{sys.version_info[0]}.{sys.version_info[1]}"
-    prefix = cache_directory() / name
-    with locked(name):
-        if not (prefix / "complete").exists():
-            shutil.rmtree(prefix, ignore_errors=True)
-            venv.create(prefix, with_pip=True)
-            command = [source / "deploy/image/build.sh", source, prefix]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-            assert done.returncode == 0, done.stderr
-            (prefix / "complete").touch()
-    return prefix / "bin" / "python"
 
 
 @pytest.fixture(scope="session")
 def of_then(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """What makes a member one of that commit. The tests' handlers are that commit's, too."""
-    if git("cat-file", "-e", f"{COMMIT}^{{commit}}").returncode:
-        pytest.skip(f"this clone has no commit {COMMIT}; `git fetch --unshallow` brings it")
-    place = extracted(tmp_path_factory.mktemp(COMMIT))
-    python = str(installed(place))
-    environment = {"PYTHONPATH": str(place)}
-    said = "import kunicorn, tests; print(kunicorn.__version__, kunicorn.__file__, tests.__file__)"
-    told = subprocess.run(
-        [python, "-c", said], env={**os.environ, **environment}, cwd="/", capture_output=True, text=True, check=True
-    )
-    version, package, handlers = told.stdout.split()
-    assert version == "0.1.0" != __version__
-    assert Path(package).is_relative_to(cache_directory())
-    assert handlers == str(place / "tests/__init__.py")
-    return {"python": python, "env": environment}
+    """What makes a member one of that commit."""
+    try:
+        return earlier.of_then(tmp_path_factory.mktemp("earlier"))
+    except NotInHistory as error:
+        pytest.skip(str(error))
 
 
 def share(*members: MemberProcess) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
+from tests.soak.faults import unavailable
 from tests.soak.figures import started
 from tests.soak.plan import Leg, Shape
-from tests.soak.run import run
+from tests.soak.run import cluster, run
 from tests.soak.terms import rate
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -17,11 +19,18 @@ SHAPES = (
     (Shape("cooperative-sticky", False, "batch", "none", "librdkafka", "PLAINTEXT"), ("kill-worker", "scale-out")),
     (Shape("range", True, "keys", "transactions", "own", "SASL_SSL"), ("retention", "rolling-static")),
     (Shape("consumer", False, "arrow", "database", "own", "SSL"), ("move-leaders", "reload")),
+    (Shape("cooperative-sticky", True, "batch", "none", "own", "SSL"), ("retention-by-time", "step-clock")),
+    (Shape("consumer", False, "keys", "transactions", "librdkafka", "PLAINTEXT"), ("unclean-election", "scale-out")),
+    (Shape("cooperative-sticky", False, "arrow", "at least once", "own", "PLAINTEXT"), ("recreate-topic",)),
+    (Shape("range", False, "batch", "none", "librdkafka", "SASL_SSL"), ("upgrade-members", "upgrade-brokers")),
 )
+"""If a fault has not happened, that is told as a promise that did not hold: none can pass by standing by."""
 
 
 @pytest.mark.parametrize(("shape", "faults"), SHAPES, ids=lambda each: str(each)[:40])
 def test_a_leg_accounts_for_every_record(shape: Shape, faults: tuple[str, ...], tmp_path: Path) -> None:
+    if reasons := list(filter(None, map(unavailable, faults))):
+        pytest.skip("; ".join(reasons))
     leg = Leg(0, 0, shape, faults)
     figures = run(leg, started(leg, "none", "none", rate(shape)), tmp_path / "leg", print)
     assert figures.complaints == []
@@ -30,3 +39,10 @@ def test_a_leg_accounts_for_every_record(shape: Shape, faults: tuple[str, ...], 
     assert figures.lost == figures.twice_in_order == 0
     assert (figures.outputs > 0) == (shape.delivery != "none")
     assert not (tmp_path / "leg").exists(), "of a leg in which every promise held only the figures are kept"
+
+
+def test_brokers_compute_a_groups_assignment_as_seldom_as_kafka_ships(tmp_path: Path) -> None:
+    with cluster(Leg(0, 0, SHAPES[0][0], ("scale-out",)), tmp_path) as kafka:
+        asked = ConfigResource(ResourceType.BROKER, "1")
+        entry = kafka.admin().describe_configs([asked])[asked].result(60)["group.consumer.assignment.interval.ms"]
+    assert (entry.value, entry.is_default) == ("1000", True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.load import Load
+from tests.chaos.load import Load, customers
 
 
 def test_load_is_held_back_beyond_so_many_seconds_of_it_and_goes_on_at_half() -> None:
@@ -23,3 +23,8 @@ def test_a_load_that_has_ended_is_not_waited_for() -> None:
     assert not load.has_confirmed_since(4), "each partition"
     load.stop()
     assert load.has_confirmed_since(6)
+
+
+def test_no_load_has_a_key_of_another_nor_one_that_looks_so_in_the_audit() -> None:
+    loads = [Load("127.0.0.1:1", "orders", 100, customers(1000, number)) for number in range(5)]
+    assert len(frozenset().union(*(load.marks for load in loads))) == 5 * 1000

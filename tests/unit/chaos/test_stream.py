@@ -13,7 +13,7 @@ from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos import stream
 from tests.chaos.calls import longest_waits, overlaps, read_calls, repeats
 from tests.chaos.load import Times
-from tests.chaos.stream import AuditStream
+from tests.chaos.stream import AuditStream, Written
 
 MILLISECOND = 1_000_000
 
@@ -38,7 +38,8 @@ class Journal:
             self.note(pid, Kind.END, 0, offset, end * MILLISECOND, key)
 
     def stream(self, appended: dict[int, list[int]] | None = None, **more: object) -> AuditStream:
-        return AuditStream(self.directory, appended or {}, lives=lambda pid: pid not in self.dead, **more)  # type: ignore[arg-type]
+        written = [Written(frozenset(), appended or {})]
+        return AuditStream(self.directory, written, lives=lambda pid: pid not in self.dead, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -104,6 +105,31 @@ def test_a_record_that_is_handled_twice_is_told_with_who_had_it_before(journal: 
     (again,) = read.take().repeats
     assert (again.before.pid, again.again.pid, again.again.offset) == (1, 2, 2)
     assert not read.take().repeats, "told once"
+
+
+def test_an_offset_that_two_loads_have_written_to_is_two_records_which_their_keys_tell_apart(journal: Journal) -> None:
+    written = [Written({7}, {0: [0] * 4}), Written({8}, {0: [0, 0, 0, 1_000 * MILLISECOND]})]
+    for offset in range(4):
+        journal.call(1, offset, 10 + offset, 11 + offset, key=7)
+    for offset in (2, 3):
+        journal.call(1, offset, 3_000 + offset, 3_001 + offset, key=8)
+    read = AuditStream(journal.directory, written)
+    read.read()
+    found = read.take()
+    assert not found.repeats
+    assert not found.disorder, "the second log goes on where the first was cut"
+    assert found.waits == {0: 2_988 * MILLISECOND}, "the first behind the cut has waited since the last before it"
+    assert [read.ended(0, load).lacking(0, 4) for load in (0, 1)] == [0, 2]
+    journal.call(2, 3, 9_000, 9_001, key=8)
+    read.read()
+    assert [each.again.offset for each in read.take().repeats] == [3]
+
+
+def test_a_record_that_no_load_has_written_is_an_error(journal: Journal) -> None:
+    journal.call(1, 0, 10, 11, key=9)
+    read = AuditStream(journal.directory, [Written({7}, {}), Written({8}, {})])
+    with pytest.raises(AssertionError, match="no load has written"):
+        read.read()
 
 
 def test_a_call_that_died_with_its_process_has_no_end(journal: Journal) -> None:
@@ -211,7 +237,7 @@ def test_what_it_keeps_does_not_grow_with_records(journal: Journal) -> None:
     read.read()
     assert len(read.ended(0)) == 20_000
     assert len(list(read.ended(0).missing(20_000))) == 0
-    partition = read._of(0)
+    partition = read._of(0, 0)
     assert len(partition.history) == 1
     assert not partition.open
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from kunicorn.settings.load import load
 from tests.chaos.group import PROTOCOLS
-from tests.soak.faults import AWAY, FAULTS, ORDERLY, held
-from tests.soak.plan import DELIVERIES, FAULT_SECONDS, QUIET_SECONDS, Shape, leg, legs, seconds, shapes
+from tests.soak.faults import AWAY, FAULTS, FIRST, ORDERLY, held
+from tests.soak.plan import DELIVERIES, FAULT_SECONDS, QUIET_SECONDS, Leg, Shape, leg, legs, meanings, seconds, shapes
+from tests.soak.run import BROKER_SETTINGS, cluster
 from tests.soak.terms import terms
 from tests.system.members import group_settings, merged, toml
 
 SEEDS = (0, 27, 4711)
-ENOUGH = 240
-"""Legs, a day and a night of them, after which every fault has met every protocol ten times."""
+ENOUGH = 300
+"""Legs, some thirty hours of them, after which every fault has met every protocol that it means something to ten times.
+"""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -24,7 +27,7 @@ def test_every_fault_meets_every_protocol_ten_times(seed: int) -> None:
     met = Counter(
         (each.shape.protocol, fault) for each in itertools.islice(legs(seed), ENOUGH) for fault in each.faults
     )
-    seldom = {place: met[place] for place in itertools.product(PROTOCOLS, FAULTS) if met[place] < 10}
+    seldom = {place: met[place] for place in meanings() if met[place] < 10}
     assert not seldom
 
 
@@ -53,6 +56,32 @@ def test_a_seed_has_the_same_legs_each_time_and_another_one_others() -> None:
 def test_a_choice_of_faults_leaves_the_groups_as_they_are() -> None:
     assert leg(5, 7, ["kill-worker"]).shape == leg(5, 7).shape
     assert leg(5, 7, ["kill-worker"]).faults == ("kill-worker",)
+
+
+def test_a_fault_means_something_to_every_protocol_but_for_brokers_that_have_only_one() -> None:
+    every = set(itertools.product(PROTOCOLS, FAULTS))
+    assert every - meanings() == {("consumer", "upgrade-brokers")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leg_with_upgrades_begins_with_them_that_of_members_first(seed: int) -> None:
+    for each in itertools.islice(legs(seed), 120):
+        upgrades = [name for name in FIRST if name in each.faults]
+        assert list(each.faults[: len(upgrades)]) == upgrades
+
+
+@pytest.mark.parametrize(
+    ("fault", "version", "checked"),
+    [("kill-worker", "4.4.0", None), ("upgrade-brokers", "3.9.1", None), ("retention-by-time", "4.4.0", 1000)],
+)
+def test_a_legs_brokers_are_what_its_faults_need(fault: str, version: str, checked: int | None, tmp_path: Path) -> None:
+    kafka = cluster(Leg(0, 0, shapes()[0], (fault,)), tmp_path)
+    assert {broker.version for broker in kafka.brokers} == {version}
+    assert kafka._overrides.get("log.retention.check.interval.ms") == checked
+
+
+def test_assignments_are_as_far_apart_as_kafka_ships() -> None:
+    assert not [name for name in BROKER_SETTINGS if "assignment" in name]
 
 
 def test_what_is_done_in_order_may_cause_nothing_to_be_handled_twice() -> None:

@@ -13,17 +13,31 @@ def handled(*offsets: int) -> Offsets:
     return found
 
 
+A, B = (0, 0), (1, 0)
+"""Logs of two partitions."""
+
+
 def test_an_input_without_an_output_is_missing_if_it_was_handled() -> None:
-    made = counted([(0, 0), (0, 2), (1, 0)])
+    made = counted([(A, 0), (A, 2), (B, 0)])
     assert (made.made, made.twice) == (3, 0)
-    assert made.missing({0: handled(0, 1, 2, 3), 1: handled(0)}, {0: 4, 1: 1}) == 2
-    assert made.missing({0: handled(0, 2), 1: handled(0)}, {0: 4, 1: 1}) == 0, "nobody handled the others"
+    owed = {A: range(4), B: range(1)}
+    assert made.missing({A: handled(0, 1, 2, 3), B: handled(0)}, owed) == 2
+    assert made.missing({A: handled(0, 2), B: handled(0)}, owed) == 0, "nobody handled the others"
 
 
 def test_an_output_that_is_there_twice_is_told_wherever_it_comes() -> None:
-    assert counted([(0, 0), (0, 1), (0, 0)]).twice == 1
-    assert counted([(0, 1), (0, 0), (0, 1), (0, 1)]).twice == 2
+    assert counted([(A, 0), (A, 1), (A, 0)]).twice == 1
+    assert counted([(A, 1), (A, 0), (A, 1), (A, 1)]).twice == 2
 
 
 def test_a_partition_without_any_output_has_all_missing() -> None:
-    assert counted([]).missing({0: handled(0, 1, 2)}, {0: 3}) == 3
+    assert counted([]).missing({A: handled(0, 1, 2)}, {A: range(3)}) == 3
+
+
+def test_offsets_that_were_taken_twice_have_an_output_for_each_log() -> None:
+    anew = (0, 1)
+    made = counted([(A, 0), (A, 1), (anew, 1), (anew, 2)])
+    assert made.twice == 0
+    inputs = {A: handled(0, 1, 2), anew: handled(1, 2, 3)}
+    assert made.missing(inputs, {A: range(1), anew: range(1, 3)}) == 0
+    assert made.missing(inputs, {A: range(3), anew: range(1, 4)}) == 2
