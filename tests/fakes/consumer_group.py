@@ -89,6 +89,12 @@ class ConsumerGroup:
         """The ids of those that are in."""
         return self.places.keys()
 
+    @property
+    def reconciled(self) -> bool:
+        """Every member has what is meant for it, and no other assignment is to come."""
+        settled = all(p.state is Reconciling.STABLE and p.epoch == self.epoch for p in self.places.values())
+        return settled and self._assign_at == float("inf")
+
     # -- members with the consumer protocol ------------------------------------------------------------------------
 
     def heartbeat(self, beat: Beat, now: float) -> ConsumerHeartbeatAnswer:

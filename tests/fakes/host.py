@@ -277,7 +277,6 @@ class Host:
     def _sync(self, request: ev.SendSync, sent_at: float, answer: Answer) -> None:
         sync = Sync(request.member_id, request.generation, request.plan, self.instance_id, request.assignor)
 
-
         def given(told: SyncAnswer) -> None:
             self.world.owners.check_given(self, told.partitions)
             answer(ev.Synced(request, told, sent_at))
@@ -298,9 +297,8 @@ class Host:
 
     def _consumer_heartbeat(self, request: ev.SendConsumerHeartbeat, answer: Answer) -> None:
         assert not isinstance(self.world.group, ClassicGroup)
-        beat = Beat(
-            request.member_id, request.epoch, request.owned, request.full, self.instance_id, self.world.timings.rebalance_timeout
-        )
+        timeout = self.world.timings.rebalance_timeout
+        beat = Beat(request.member_id, request.epoch, request.owned, request.full, self.instance_id, timeout)
         told = self.world.group.heartbeat(beat, self.world.now)
         numbers = [number for _, of_topic in told.assignment or () for number in of_topic]
         self.world.owners.check_given(self, [TopicPartition(TOPIC, number) for number in numbers])

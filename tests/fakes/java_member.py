@@ -7,8 +7,8 @@ and `ConsumerHeartbeatRequestManager.java`.
 
 - Heartbeats have one pace: `heartbeat.interval.ms` = 3000, or the brokers' 5000 with the consumer protocol.
 - A heartbeat's announcement is acted upon at the next poll(), which comes when the records in hand are handled.
-- An eager member revokes everything before it joins. A cooperative one revokes what a plan takes away before it takes up
-  what the plan adds, and joins again at once.
+- An eager member revokes everything before it joins. A cooperative one revokes what a plan takes away before it takes
+  up what the plan adds, and joins again at once.
 - Only the leader watches the topics' partitions.
 - With the consumer protocol, what is taken away is let go of before anything is taken up; then it is told at once.
 
@@ -37,12 +37,14 @@ _NEVER = float("inf")
 
 
 class JavaHost(Host):
-    """A process with the Java client; `drain` is how long it takes from one poll() to the next, too."""
+    """A process with the Java client: `drain` is how long it handles records from one poll() to the next. Of what a
+    classic member revokes, in poll(), it has no records in hand any more."""
 
     def _member(self, rng: Random) -> Member:
         if self.assignor is None:
             return JavaConsumerMember(self.name, self.instance_id)
-        return JavaClassicMember(ASSIGNORS[self.assignor].cooperative, self.instance_id, self.drain)
+        poll, self.drain = self.drain, 0.0
+        return JavaClassicMember(ASSIGNORS[self.assignor].cooperative, self.instance_id, poll)
 
     def plan(self, request: ev.MakePlan) -> Plan:
         """See `Host`. RangeAssignor's plan is ours."""

@@ -3,8 +3,9 @@
 The cost of a check is what has changed, never what there is: a group of a thousand members and a hundred thousand
 partitions is held against its invariants at each of millions of events.
 
-4. No partition is handled by two members.
-5. No coordinator gives away a partition that another member may still handle.
+- No partition is handled by two members (invariant 4).
+- No partition is given away while another member may still handle it: where that happens, two may handle it later.
+- In a group that is settled no partition is without an owner.
 """
 
 from __future__ import annotations
@@ -92,13 +93,13 @@ class Owners:
             assert len(handling) <= 1, f"invariant 4: {tp} is handled by {', '.join(handling)}"
 
     def check_given(self, receiver: Holder, partitions: Iterable[TopicPartition]) -> None:
-        """Raise `AssertionError` where the coordinator gives what somebody else may still handle (invariant 5)."""
+        """Raise `AssertionError` where the coordinator gives what somebody else may still handle."""
         for tp in partitions:
             holder = self._holder.get(tp)
             if holder is None or (holder is receiver and tp not in self._contested):
                 continue
             others = [each for each in self._contested.get(tp, [holder]) if each is not receiver and each.certain]
-            assert not others, f"invariant 5: {tp} is given to {receiver.name} while {others[0].name} may handle it"
+            assert not others, f"{tp} is given to {receiver.name} while {others[0].name} may handle it"
 
     def check_settled(self) -> None:
         """Raise `AssertionError` unless every partition is run by one member."""

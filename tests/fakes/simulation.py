@@ -5,8 +5,7 @@ event is held against the invariants that concern more than one member (those of
 
 2. No commit is taken between JoinGroup and SyncGroup.
 3. A commit is taken only from the owner, and never takes an offset back.
-4. No partition is handled by two members.
-5. No coordinator gives away a partition that another member may still handle.
+4. No partition is handled by two members, and none is given away while another one may still handle it.
 
 A `Meter` sees what passes between members and coordinator, and is asked for each decision: `bench.groups` measures so.
 """
@@ -93,7 +92,7 @@ class Simulation:
         self.committed: Counter[TopicPartition] = Counter()
         self.fates: list[str] = []
         """What happens to the next messages: "lost", "twice", "slow"; those after them arrive."""
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order = count()
 
     @property
@@ -106,7 +105,7 @@ class Simulation:
         """Members that neither crashed nor left."""
         return [host for host in self.hosts if host.alive]
 
-    def after(self, seconds: float, what: Callable[[], None]) -> None:
+    def after(self, seconds: float, what: Callable[[], object]) -> None:
         """Let it happen then."""
         heapq.heappush(self._due, (self.now + seconds, next(self._order), what))
 
