@@ -98,9 +98,9 @@ def section(rows: Sequence[Row]) -> str:
         "rolling restart goes when the group is settled; its row has all restarts together. More partitions count "
         "from when the leader's metadata tell of them.",
         "Processor time is Python's on this machine, of *java*'s decisions, too: compare rows, not with a JVM. A "
-        f"follower's is the mean of {SAMPLED} members. Heartbeats until the group is settled are in; ours come every "
-        "half second after a change, where the Java client has its three (five with the consumer protocol): that is "
-        "why ours settle sooner, and say more.",
+        f"follower's is the mean of {SAMPLED} members. Heartbeats until the group is settled are in. Ours come every "
+        "half second after a change, the Java client's every three, or five with the consumer protocol: ours hear of a "
+        "rebalance sooner, and say more.",
         _table(rows, MESSAGES),
         f"Messages are requests; each has one answer. The frames of {SAMPLED} members, of every leader, and the first "
         "of each shape are real; the others count by their shape. Not in it: offsets that are fetched, commits by the "

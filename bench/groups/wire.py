@@ -67,9 +67,13 @@ class Wire(Meter):
 
     def decide(self, host: Host, event: ev.Event, now: float) -> list[ev.Command]:
         """See `Meter`."""
+        leads = host.member.leader or _names_members(event)
+        if not leads and place_of(host) not in self._on_the_wire:
+            # The clock of a thread is asked by a call of the system, which costs more than most decisions.
+            return host.member.receive(event, now)
         began = time.thread_time_ns()
         commands = host.member.receive(event, now)
-        self._charge(host, time.thread_time_ns() - began, leads=host.member.leader)
+        self._charge(host, time.thread_time_ns() - began, leads=leads)
         return commands
 
     def plan(self, host: Host, request: ev.MakePlan) -> tuple[Plan, float]:
