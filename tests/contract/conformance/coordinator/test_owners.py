@@ -12,13 +12,14 @@ import pytest
 
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.protocol import Plan
+from kunicorn.group.protocol import JoinAnswer, Plan, Subscription, SyncAnswer
 from kunicorn.positions import TopicPartition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.host import Host
 from tests.fakes.java_member import JavaHost
 from tests.fakes.owners import Owners
+from tests.fakes.requests import Join, Sync
 from tests.fakes.simulation import TIMINGS, TOPIC, Meter, Simulation, consumer_group
 
 PARTITIONS = [TopicPartition(TOPIC, number) for number in range(6)]
@@ -277,3 +278,32 @@ def test_assignments_of_the_consumer_protocol_keep_their_distance() -> None:
     assert group.rebalances == 1
     world.settle()
     assert group.rebalances == 2
+
+
+def joined(group: ClassicGroup, member_id: str, session_timeout: float, now: float) -> list[JoinAnswer]:
+    answers: list[JoinAnswer] = []
+    wishes = {"range": Subscription((TOPIC,))}
+    group.join(Join(member_id, wishes, None, session_timeout, 300.0), answers.append, now)
+    return answers
+
+
+def test_an_id_that_nobody_comes_back_with_is_forgotten_in_time() -> None:
+    group = ClassicGroup()
+    joined(group, "", 10.0, 0.0)
+    assert group.deadline() <= 10.0
+
+
+def test_the_session_of_a_member_that_waited_for_an_answer_ends_in_time() -> None:
+    """Nobody looked at it while it waited, and the leader's own session is ten times as long."""
+    group = ClassicGroup()
+    ids = [joined(group, "", session, 0.0)[0].member_id for session in (60.0, 6.0)]
+    for member_id, session in zip(ids, (60.0, 6.0), strict=True):
+        joined(group, member_id, session, 0.0)
+    leader, follower = ids
+    synced: list[SyncAnswer] = []
+    group.sync(Sync(follower, group.generation, {}), synced.append, 1.0)
+    group.tick(20.0)
+    assert group.deadline() > 26.0
+    group.sync(Sync(leader, group.generation, {}), synced.append, 20.0)
+    assert len(synced) == 2
+    assert group.deadline() <= 26.0
