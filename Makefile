@@ -201,7 +201,7 @@ bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minu
 	$(BIN)/python -m bench.scale --write
 
 # A case that was measured before is replaced; the others stay.
-bench-groups: venv  ## modelled groups of 1,000 members and 100,000 partitions, in about half an hour; ONLY="join ten", RULES=java
+bench-groups: venv  ## modelled groups of 1,000 members and 100,000 partitions; ONLY="join ten", RULES=java
 	$(BIN)/python -m bench.groups --write $(if $(ONLY),--cases $(ONLY)) $(if $(RULES),--rules $(RULES))
 
 bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
