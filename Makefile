@@ -31,7 +31,7 @@ JOBS ?= 4
 
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
-.PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-memory bench-handover bench-scrape
+.PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
 .PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-differential bench-features bench-sharing
 
 help:  ## what can be made
@@ -200,6 +200,10 @@ bench-sharing: venv  ## one hot partition in eight, shared by number and by load
 bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
 
+# A case that was measured before is replaced; the others stay.
+bench-groups: venv  ## modelled groups of 1,000 members and 100,000 partitions; ONLY="join ten", RULES=java
+	$(BIN)/python -m bench.groups --write $(if $(ONLY),--cases $(ONLY)) $(if $(RULES),--rules $(RULES))
+
 bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
 	$(BIN)/python -m bench.memory --write
 
@@ -240,6 +244,7 @@ docs: venv  ## the pages, and the chart's schema and dashboard, that are generat
 	$(BIN)/python -m tests.kubernetes.game_page
 	$(BIN)/python -m tests.deploy.chart_page
 	$(BIN)/python -m tests.soak.page
+	$(BIN)/python -m bench.groups --page
 
 # The wheel is built from the archive, which so has all that it takes. Dated by the commit: the same files each time.
 # The wheel of columns is for this machine's processor and libraries; .github/workflows/columns.yml has the others.

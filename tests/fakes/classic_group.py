@@ -2,7 +2,9 @@
 
 After `ClassicGroup.java` and `GroupMetadataManager.java`: protocol voting, pending members (KIP-394), static ones
 (KIP-345), `skip_assignment` (KIP-814), the three timers (session, rebalance, pending sync), and what a new coordinator
-finds in the log. Simpler than Kafka in this: an empty group's first rebalance does not wait for more members to come.
+finds in the log. An empty group's first rebalance waits for more members only if `initial_delay` says so.
+
+Nothing that a stable group does costs more for having more members: timers are looked at when the first of them is due.
 
 JoinGroup and SyncGroup are answered by calling `reply`, at once or when the group has got so far.
 """
@@ -25,6 +27,9 @@ class ClassicGroup:
     """See the module."""
 
     name: str = "m"
+    initial_delay: float = 0.0
+    """Seconds (`group.initial.rebalance.delay.ms`), and so long again as long as more members come."""
+    first_id: int = 1
     state: GroupState = GroupState.EMPTY
     generation: int = 0
     assignor: str | None = None
@@ -37,7 +42,12 @@ class ClassicGroup:
     rebalances: int = 0
 
     def __post_init__(self) -> None:
-        self._ids = count(1)
+        self._ids = count(self.first_id)
+        self._due = float("inf")
+        """No timer goes off before. Sessions are only ever extended, so that it may be too early and never too late."""
+        self._initial_ends = float("inf")
+        self._initial_left = 0.0
+        self._more_came = False
         self._logged = copy(self)
 
     @property
@@ -60,6 +70,7 @@ class ClassicGroup:
         elif not request.member_id:
             member_id = self._new_id()
             self.pending[member_id] = now + request.session_timeout
+            self._wake(self.pending[member_id])
             reply(JoinAnswer(E.MEMBER_ID_REQUIRED, member_id=member_id))
         elif known is None:
             self._enter(request, request.member_id, reply, now)
@@ -95,6 +106,7 @@ class ClassicGroup:
                     request.rebalance_timeout, now + request.session_timeout, before.assigned)  # fmt: skip
         self.seats = {(member_id if key == before.member_id else key): each for key, each in self.seats.items()}
         self.seats[member_id] = seat
+        self._wake(seat.expires)
         self.leader = member_id if led else self.leader
         if self.state is GroupState.STABLE and self._vote() == self.assignor:
             seat.has_synced = True
@@ -110,6 +122,7 @@ class ClassicGroup:
             member_id, request.instance_id, request.protocols, request.session_timeout, request.rebalance_timeout,
             now + request.session_timeout, joined=reply,
         )  # fmt: skip
+        self._more_came = self._initial_ends < float("inf")
         self._rebalance(now)
 
     def _rejoin(self, seat: Seat, request: Join, reply: Joined, now: float) -> None:
@@ -185,12 +198,20 @@ class ClassicGroup:
     # -- time ------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """When `tick` may have something to do; never too late."""
+        return self._due
+
+    def _wake(self, at: float) -> None:
+        self._due = min(self._due, at)
+
+    def _earliest(self) -> float:
         sessions = [seat.expires for seat in self.seats.values() if not seat.parked]
-        return min([*sessions, *self.pending.values(), self.rebalance_ends, self.sync_ends], default=float("inf"))
+        return min([*sessions, *self.pending.values(), self.rebalance_ends, self.sync_ends, self._initial_ends])
 
     def tick(self, now: float) -> None:
         """Let what is due by now happen."""
+        if now < self._due:
+            return
         for member_id in [each for each, expires in self.pending.items() if expires <= now]:
             del self.pending[member_id]
             self._complete_if_all_joined(now)
@@ -200,8 +221,11 @@ class ClassicGroup:
             self.sync_ends = float("inf")
             for seat in [each for each in self.seats.values() if not each.has_synced]:
                 self._remove(seat, now)
+        if self._initial_ends <= now:
+            self._end_initial_delay(now)
         if self.rebalance_ends <= now:
             self._complete(now)
+        self._due = self._earliest()
 
     def move(self, now: float) -> None:
         """Another broker coordinates from now on: it knows what was written when the last plan came.
@@ -217,7 +241,8 @@ class ClassicGroup:
         self.seats = {each: copy(seat) for each, seat in logged.seats.items()}
         for seat in self.seats.values():
             seat.expires, seat.joined, seat.synced, seat.has_synced = now + seat.session_timeout, None, None, True
-        self.rebalance_ends = self.sync_ends = float("inf")
+        self.rebalance_ends = self.sync_ends = self._initial_ends = float("inf")
+        self._due = self._earliest()
 
     # -- the rebalance ---------------------------------------------------------------------------------------------
 
@@ -225,11 +250,29 @@ class ClassicGroup:
         if self.state is not GroupState.PREPARING:
             for seat in self.seats.values():
                 self._answer_sync(seat, SyncAnswer(E.REBALANCE_IN_PROGRESS))
+            timeout = max(seat.rebalance_timeout for seat in self.seats.values())
+            if self.state is GroupState.EMPTY and self.initial_delay:
+                self._initial_ends, self._initial_left = now + self.initial_delay, timeout - self.initial_delay
+                self._more_came = False
+            else:
+                self.rebalance_ends = now + timeout
             self.state, self.sync_ends = GroupState.PREPARING, float("inf")
-            self.rebalance_ends = now + max(seat.rebalance_timeout for seat in self.seats.values())
+            self._wake(min(self.rebalance_ends, self._initial_ends))
         self._complete_if_all_joined(now)
 
+    def _end_initial_delay(self, now: float) -> None:
+        """`GroupMetadataManager.java`, tryCompleteInitialRebalanceElseSchedule."""
+        if self._more_came and self._initial_left > 0:
+            delay = min(self.initial_delay, self._initial_left)
+            self._more_came, self._initial_left = False, self._initial_left - delay
+            self._initial_ends = now + delay
+            return
+        self._initial_ends = float("inf")
+        self._complete(now)
+
     def _complete_if_all_joined(self, now: float) -> None:
+        if self._initial_ends < float("inf"):
+            return
         waiting = any(seat.joined is None for seat in self.seats.values())
         if self.state is GroupState.PREPARING and not waiting and not self.pending:
             self._complete(now)
@@ -248,12 +291,14 @@ class ClassicGroup:
         if not present:
             # Static members only, and none of them is back: wait for one, or for their sessions' end.
             self.rebalance_ends = now + max(seat.rebalance_timeout for seat in self.seats.values())
+            self._wake(self.rebalance_ends)
             return
         self.state, self.rebalances = GroupState.COMPLETING, self.rebalances + 1
         if self.leader not in {seat.member_id for seat in present}:
             self.leader = present[0].member_id
         self.assignor = self._vote()
         self.sync_ends = now + max(seat.rebalance_timeout for seat in self.seats.values())
+        self._wake(self.sync_ends)
         for seat in self.seats.values():
             seat.has_synced = False
         for seat in present:
@@ -279,7 +324,7 @@ class ClassicGroup:
             self._rebalance(now)
         elif not self.seats:
             self.state, self.generation, self.leader = GroupState.EMPTY, self.generation + 1, None
-            self.rebalance_ends = self.sync_ends = float("inf")
+            self.rebalance_ends = self.sync_ends = self._initial_ends = float("inf")
             self._log()
         else:
             self._complete_if_all_joined(now)
@@ -317,11 +362,13 @@ class ClassicGroup:
     def _answer_join(self, seat: Seat, answer: JoinAnswer) -> None:
         reply, seat.joined = seat.joined, None
         if reply is not None:
+            self._wake(seat.expires)
             reply(answer)
 
     def _answer_sync(self, seat: Seat, answer: SyncAnswer) -> None:
         reply, seat.synced = seat.synced, None
         if reply is not None:
+            self._wake(seat.expires)
             reply(answer)
 
     def _holder(self, instance_id: str | None) -> Seat | None:

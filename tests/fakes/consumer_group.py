@@ -3,6 +3,8 @@
 After `GroupMetadataManager.java` and `CurrentAssignmentBuilder.java`: member epochs, partitions given away only when
 their owner let go of them, timeouts of sessions and rebalances, static slots; and classic members among the others,
 for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which all subscribe. Time is an argument.
+
+A heartbeat costs what it changes, however large the group is; a new assignment is made of the whole group, as Kafka's.
 """
 
 from __future__ import annotations
@@ -67,6 +69,9 @@ class ConsumerGroup:
     topic_id: UUID
     partitions: int
     session_timeout: float = 45.0
+    assignment_interval: float = 0.0
+    """Seconds from one assignment to the next at least (`group.consumer.assignment.interval.ms`; 1000 as shipped with
+    Kafka 4.3 and later, before there was none)."""
     epoch: int = 0
     places: dict[str, Place] = field(default_factory=dict)
     target: dict[str, Numbers] = field(default_factory=dict)
@@ -74,11 +79,21 @@ class ConsumerGroup:
 
     def __post_init__(self) -> None:
         self._ids = count(1)
+        self._holders: dict[int, str] = {}
+        """The member that has each partition, or has not let go of it."""
+        self._due = self._assign_at = float("inf")
+        self._next_assignment = float("-inf")
 
     @property
     def members(self) -> Collection[str]:
         """The ids of those that are in."""
         return self.places.keys()
+
+    @property
+    def reconciled(self) -> bool:
+        """Every member has what is meant for it, and no other assignment is to come."""
+        settled = all(p.state is Reconciling.STABLE and p.epoch == self.epoch for p in self.places.values())
+        return settled and self._assign_at == float("inf")
 
     # -- members with the consumer protocol ------------------------------------------------------------------------
 
@@ -86,33 +101,33 @@ class ConsumerGroup:
         """ConsumerGroupHeartbeat."""
         self.tick(now)
         if beat.epoch < 0:
-            return ConsumerHeartbeatAnswer(self._part(beat), epoch=beat.epoch)
+            return ConsumerHeartbeatAnswer(self._part(beat, now), epoch=beat.epoch)
         place = self.places.get(beat.member_id)
         if beat.epoch == 0:
             holder = self._holder(beat.instance_id)
             if holder is not None and holder.member_id != beat.member_id and not holder.away:
                 return ConsumerHeartbeatAnswer(E.UNRELEASED_INSTANCE_ID)
-            place = self._enter(beat.member_id, beat.instance_id, self.session_timeout, beat.rebalance_timeout)
+            place = self._enter(beat.member_id, beat.instance_id, self.session_timeout, beat.rebalance_timeout, now)
         if place is None:
             return ConsumerHeartbeatAnswer(E.UNKNOWN_MEMBER_ID)
         owned = None if beat.owned is None else frozenset(n for _, numbers in beat.owned for n in numbers)
         if beat.epoch and not _epoch_fits(place, beat.epoch, owned):
             return ConsumerHeartbeatAnswer(E.FENCED_MEMBER_EPOCH)
-        place.expires = now + place.session_timeout
+        self._extend(place, now)
         before = place.assigned
         self._reconcile(place, owned, now)
         told = beat.epoch == 0 or beat.full or place.assigned != before
         assignment = ((self.topic_id, tuple(sorted(place.assigned))),) if place.assigned else ()
         return ConsumerHeartbeatAnswer(E.NONE, epoch=place.epoch, assignment=assignment if told else None)
 
-    def _part(self, beat: Beat) -> int:
+    def _part(self, beat: Beat, now: float) -> int:
         place = self.places.get(beat.member_id)
         if place is None:
             return E.UNKNOWN_MEMBER_ID
         if beat.epoch == LEAVE_KEEPING_SLOT:
             place.away = True
         else:
-            self._remove(place)
+            self._remove(place, now)
         return E.NONE
 
     # -- classic members among them --------------------------------------------------------------------------------
@@ -123,9 +138,9 @@ class ConsumerGroup:
         if not request.member_id:
             reply(JoinAnswer(E.MEMBER_ID_REQUIRED, member_id=f"m-{next(self._ids)}"))
             return
-        place = self._enter(request.member_id, None, request.session_timeout, request.rebalance_timeout)
+        place = self._enter(request.member_id, None, request.session_timeout, request.rebalance_timeout, now)
         place.assignor, subscription = next(iter(request.protocols.items()))
-        place.expires = now + place.session_timeout
+        self._extend(place, now)
         place.revoked_by = float("inf")
         self._reconcile(place, frozenset(tp.partition for tp in subscription.owned), now)
         reply(JoinAnswer(E.NONE, place.epoch, place.member_id, "", "consumer", place.assignor))
@@ -150,9 +165,10 @@ class ConsumerGroup:
         place = self.places[member_id]
         place.expires = now + place.session_timeout
         wanted = self.target.get(member_id, frozenset())
-        free = bool(wanted - place.assigned - self._held_by_others(place))
+        free = bool(wanted - place.assigned - self._elsewhere(place, wanted))
         if place.epoch < self.epoch or place.state is Reconciling.UNREVOKED or free:
             place.revoked_by = min(place.revoked_by, now + place.rebalance_timeout)
+            self._wake(place.revoked_by)
             return E.REBALANCE_IN_PROGRESS
         return E.NONE
 
@@ -162,7 +178,7 @@ class ConsumerGroup:
         place = self.places.get(who.member_id)
         if place is None:
             return E.UNKNOWN_MEMBER_ID
-        self._remove(place)
+        self._remove(place, now)
         return E.NONE
 
     # -- both ------------------------------------------------------------------------------------------------------
@@ -179,13 +195,28 @@ class ConsumerGroup:
         return E.NONE
 
     def deadline(self) -> float:
-        """When `tick` has something to do."""
+        """When `tick` may have something to do; never too late."""
+        return self._due
+
+    def _wake(self, at: float) -> None:
+        self._due = min(self._due, at)
+
+    def _extend(self, place: Place, now: float) -> None:
+        place.expires = now + place.session_timeout
+        self._wake(place.expires)
+
+    def _earliest(self) -> float:
         return min((min(p.expires, p.revoked_by) for p in self.places.values()), default=float("inf"))
 
     def tick(self, now: float) -> None:
         """Let what is due by now happen."""
+        if now < self._due:
+            return
         for place in [each for each in self.places.values() if min(each.expires, each.revoked_by) <= now]:
-            self._remove(place)
+            self._remove(place, now)
+        if self._assign_at <= now:
+            self._assign_anew(now)
+        self._due = min(self._earliest(), self._assign_at)
 
     def move(self, now: float) -> None:
         """Another broker coordinates: all that was answered is in the log; sessions start over."""
@@ -193,10 +224,16 @@ class ConsumerGroup:
             place.expires = now + place.session_timeout
             if place.state is Reconciling.UNREVOKED:
                 place.revoked_by = now + place.rebalance_timeout
+        self._due = min(self._earliest(), self._assign_at)
+
+    def grow(self, partitions: int, now: float) -> None:
+        """The topic has so many more partitions."""
+        self.partitions += partitions
+        self._assign_anew(now)
 
     # -- assignments -----------------------------------------------------------------------------------------------
 
-    def _enter(self, member_id: str, instance_id: str | None, session: float, rebalance: float) -> Place:
+    def _enter(self, member_id: str, instance_id: str | None, session: float, rebalance: float, now: float) -> Place:
         place = self.places.get(member_id)
         if place is not None:
             place.away = False
@@ -206,20 +243,29 @@ class ConsumerGroup:
         if before is not None:
             # A static member that comes back is its predecessor under another id.
             del self.places[before.member_id]
-            place.epoch, place.assigned = before.epoch, before.assigned
+            place.epoch = before.epoch
+            held = before.assigned
+            self._hold(before, frozenset(), frozenset())
+            self._hold(place, held, frozenset())
             self.target[member_id] = self.target.pop(before.member_id, frozenset())
             self.places[member_id] = place
             return place
         self.places[member_id] = place
-        self._assign_anew()
+        self._assign_anew(now)
         return place
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: Place, now: float) -> None:
         del self.places[place.member_id]
-        self._assign_anew()
+        self._hold(place, frozenset(), frozenset())
+        self._assign_anew(now)
 
-    def _assign_anew(self) -> None:
-        """Evenly, and as it was as far as that allows."""
+    def _assign_anew(self, now: float) -> None:
+        """Evenly, and as it was as far as that allows; at once, or when the interval since the last time is over."""
+        if now < self._next_assignment:
+            self._assign_at = self._next_assignment
+            self._wake(self._assign_at)
+            return
+        self._next_assignment, self._assign_at = now + self.assignment_interval, float("inf")
         self.epoch += 1
         self.rebalances += 1
         before, self.target = self.target, {}
@@ -241,21 +287,30 @@ class ConsumerGroup:
             return
         if place.state is Reconciling.STABLE and place.epoch == self.epoch:
             return
-        place.revoking = frozenset()
+        self._hold(place, place.assigned, frozenset())
         wanted = self.target.get(place.member_id, frozenset())
         keep, leaving = place.assigned & wanted, place.assigned - wanted
         if leaving and (owned is None or owned & leaving):
-            place.assigned, place.revoking, place.state = keep, leaving, Reconciling.UNREVOKED
+            self._hold(place, keep, leaving)
+            place.state = Reconciling.UNREVOKED
             if place.assignor is None:
                 place.revoked_by = now + place.rebalance_timeout
+                self._wake(place.revoked_by)
             return
-        elsewhere = self._held_by_others(place)
-        place.assigned = keep | (wanted - elsewhere)
+        elsewhere = self._elsewhere(place, wanted)
+        self._hold(place, keep | (wanted - elsewhere), frozenset())
         place.state = Reconciling.UNRELEASED if wanted & elsewhere else Reconciling.STABLE
         place.previous_epoch, place.epoch, place.revoked_by = place.epoch, self.epoch, float("inf")
 
-    def _held_by_others(self, place: Place) -> Numbers:
-        return frozenset(n for each in self.places.values() if each is not place for n in each.holds)
+    def _hold(self, place: Place, assigned: Numbers, revoking: Numbers) -> None:
+        for number in place.holds - assigned - revoking:
+            del self._holders[number]
+        place.assigned, place.revoking = assigned, revoking
+        self._holders.update(dict.fromkeys(place.holds, place.member_id))
+
+    def _elsewhere(self, place: Place, wanted: Numbers) -> Numbers:
+        """Those of them that others hold."""
+        return frozenset(n for n in wanted if self._holders.get(n, place.member_id) != place.member_id)
 
     def _refused(self, member_id: str, generation: int) -> int:
         place = self.places.get(member_id)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from kunicorn.group.protocol import JoinAnswer, SyncAnswer, TopicPartitions
+from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer, TopicPartitions
 from kunicorn.kafka.consumer_protocol import (
     decode_assignment,
     decode_subscription,
@@ -116,10 +116,10 @@ class CoordinatorBroker(FakeBroker):
         )  # fmt: skip
         group = self.group
         if group is None:
-            return _joined(asked, JoinAnswer(E.NOT_COORDINATOR))
+            return joined_message(asked.version, JoinAnswer(E.NOT_COORDINATOR))
         answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         group.join(request, _once(answer), _now())
-        return _joined(asked, await answer)
+        return joined_message(asked.version, await answer)
 
     async def _sync(self, asked: Asked) -> Reply:
         message = asked.message
@@ -137,10 +137,7 @@ class CoordinatorBroker(FakeBroker):
         else:
             self.group.sync(request, _once(answer), _now())
         told = await answer
-        return blank_response(
-            asked.api, asked.version, error_code=told.error, protocol_type=told.protocol_type,
-            protocol_name=told.assignor, assignment=encode_assignment(told.partitions),
-        )  # fmt: skip
+        return synced_message(asked.version, told)
 
     def _heartbeat(self, asked: Asked) -> Reply:
         message, error = asked.message, int(E.NOT_COORDINATOR)
@@ -174,15 +171,7 @@ class CoordinatorBroker(FakeBroker):
         told = self.group.heartbeat(
             Beat(message.member_id, message.member_epoch, owned, full, message.instance_id, 60.0), _now()
         )
-        schema = RESPONSES[asked.api, asked.version]
-        assignment = None
-        if told.assignment is not None:
-            whole = nested(schema, "assignment")
-            row = nested(whole, "topic_partitions")
-            assignment = blank(whole, topic_partitions=tuple(row(topic_id=i, partitions=n) for i, n in told.assignment))
-        return blank_response(
-            asked.api, asked.version, error_code=told.error, member_epoch=told.epoch, assignment=assignment
-        )
+        return heard_message(asked.version, told)
 
     def _commit(self, asked: Asked) -> Reply:
         message, error = asked.message, int(E.NOT_COORDINATOR)
@@ -228,8 +217,9 @@ class CoordinatorBroker(FakeBroker):
         )
 
 
-def _joined(asked: Asked, told: JoinAnswer) -> Reply:
-    row = nested(RESPONSES[asked.api, asked.version], "members")
+def joined_message(version: int, told: JoinAnswer) -> Any:
+    """JoinGroup's answer, as kio's message of that version."""
+    row = nested(RESPONSES[Api.JOIN_GROUP, version], "members")
     members = tuple(
         row(
             member_id=each.member_id, group_instance_id=each.instance_id,
@@ -238,10 +228,30 @@ def _joined(asked: Asked, told: JoinAnswer) -> Reply:
         for each in told.members
     )  # fmt: skip
     return blank_response(
-        asked.api, asked.version, error_code=told.error, generation_id=told.generation, member_id=told.member_id,
+        Api.JOIN_GROUP, version, error_code=told.error, generation_id=told.generation, member_id=told.member_id,
         leader=told.leader, protocol_type=told.protocol_type, protocol_name=told.assignor,
         skip_assignment=told.skip_assignment, members=members,
     )  # fmt: skip
+
+
+def synced_message(version: int, told: SyncAnswer) -> Any:
+    """SyncGroup's answer."""
+    return blank_response(
+        Api.SYNC_GROUP, version, error_code=told.error, protocol_type=told.protocol_type,
+        protocol_name=told.assignor, assignment=encode_assignment(told.partitions),
+    )  # fmt: skip
+
+
+def heard_message(version: int, told: ConsumerHeartbeatAnswer) -> Any:
+    """ConsumerGroupHeartbeat's answer."""
+    assignment = None
+    if told.assignment is not None:
+        whole = nested(RESPONSES[Api.CONSUMER_GROUP_HEARTBEAT, version], "assignment")
+        row = nested(whole, "topic_partitions")
+        assignment = blank(whole, topic_partitions=tuple(row(topic_id=i, partitions=n) for i, n in told.assignment))
+    return blank_response(
+        Api.CONSUMER_GROUP_HEARTBEAT, version, error_code=told.error, member_epoch=told.epoch, assignment=assignment
+    )
 
 
 def _once(answer: asyncio.Future[Any]) -> Callable[[Any], None]:

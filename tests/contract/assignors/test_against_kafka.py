@@ -15,6 +15,7 @@ from kunicorn.group.protocol import Plan
 from kunicorn.positions import TopicPartition
 from tests.contract.assignors.groups import Group, member, moved, near
 from tests.contract.assignors.record import RECORDING, RECORDING_WITH_RACKS
+from tests.fakes.java_assignor import cooperative_sticky_plan
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,13 @@ def _unevenness(plan: Plan) -> int:
 def test_range_and_roundrobin_plan_exactly_what_kafka_plans(name: str) -> None:
     for case in RECORDED:
         assert ASSIGNORS[name].plan(case.group.members, case.group.partitions) == case.plans[name]
+
+
+def test_the_model_of_kafkas_cooperative_assignor_plans_exactly_what_kafka_plans() -> None:
+    alike = [case for case in RECORDED if len({m.subscription.topics for m in case.group.members}) == 1]
+    assert len(alike) > 20
+    for case in alike:
+        assert cooperative_sticky_plan(case.group.members, case.group.partitions) == case.plans["cooperative-sticky"]
 
 
 @pytest.mark.scenario("AbstractStickyAssignorTest")

@@ -12,7 +12,7 @@ import pytest
 
 from kunicorn.group.states import State
 from tests.fakes.host import Host
-from tests.fakes.simulation import Simulation
+from tests.fakes.simulation import Simulation, consumer_group
 
 STEP = 0.03
 """Seconds between two instants; each seed shifts them."""
@@ -30,7 +30,7 @@ def instants(seed: int) -> list[float]:
 
 def rebalancing(seed: int, assignor: str | None) -> tuple[Simulation, list[Host]]:
     """Three settled members, and a fourth that has just come."""
-    world = Simulation(Random(seed), 12, consumer=assignor is None)
+    world = Simulation(Random(seed), 12, group=consumer_group(12) if assignor is None else None)
     members = [Host(world, f"host-{number}", assignor) for number in range(3)]
     world.run(SETTLED)
     assert all(host.member.state is State.STABLE for host in members)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.contract.conformance.endurance import came_through
 from tests.fakes.host import Host
-from tests.fakes.simulation import Simulation
+from tests.fakes.simulation import Simulation, consumer_group
 
 FEWEST, MOST = 3, 8
 SECONDS = st.floats(0.01, 15.0)
@@ -40,7 +40,9 @@ class Groups(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 2**32), members=st.integers(FEWEST, MOST), partitions=st.integers(1, 12))
     def begin(self, seed: int, members: int, partitions: int) -> None:
         self.rng = Random(seed)
-        self.world = Simulation(self.rng, partitions, consumer=None in KINDS[self.kind])
+        self.world = Simulation(
+            self.rng, partitions, group=consumer_group(partitions) if None in KINDS[self.kind] else None
+        )
         self.named = 0
         self.start(members)
 
