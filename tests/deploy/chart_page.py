@@ -31,6 +31,8 @@ helm install orders deploy/helm --namespace shop --create-namespace -f values.ya
 helm test orders --namespace shop
 ```
 
+Before an upgrade, of the chart or of kunicorn, look at [what it takes](../../docs/compatibility.md#to-upgrade).
+
 Four values have no default, and the chart refuses to be installed without them: `config.kafka.bootstrap_servers`,
 `config.group.id`, `config.group.topics` and `config.handler.entrypoint`. `values.schema.json` refuses every name that
 is not listed here. `ci/` has examples: static members, KEDA, an HPA, a NetworkPolicy, monitoring, pipelines.

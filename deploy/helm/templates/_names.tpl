@@ -49,22 +49,21 @@ annotations:
 {{- end -}}
 
 {{- define "kunicorn.image" -}}
-{{- $tag := default .Chart.AppVersion .Values.image.tag -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
-{{- else -}}
-{{- printf "%s:%s" .Values.image.repository $tag -}}
-{{- end -}}
+{{- include "kunicorn.reference" (dict "image" .Values.image "tag" .Chart.AppVersion) -}}
 {{- end -}}
 
 {{- define "kunicorn.pipelineImage" -}}
-{{- $image := .Values.pipeline.image -}}
-{{- $repository := default .Values.image.repository $image.repository -}}
-{{- $tag := default (printf "%s-pipeline" (default .Chart.AppVersion .Values.image.tag)) $image.tag -}}
-{{- if $image.digest -}}
-{{- printf "%s@%s" $repository $image.digest -}}
+{{- $image := merge (dict "repository" (default .Values.image.repository .Values.pipeline.image.repository)) .Values.pipeline.image -}}
+{{- include "kunicorn.reference" (dict "image" $image "tag" (printf "%s-pipeline" (default .Chart.AppVersion .Values.image.tag))) -}}
+{{- end -}}
+
+{{/* An image as a pod names it; `tag` where it has none. Beside a digest, which alone counts, a tag of the values stays: it
+is what people read. */}}
+{{- define "kunicorn.reference" -}}
+{{- if .image.digest -}}
+{{- .image.repository }}{{ with .image.tag }}:{{ . }}{{ end }}@{{ .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" $repository $tag -}}
+{{- printf "%s:%s" .image.repository (default .tag .image.tag) -}}
 {{- end -}}
 {{- end -}}
 

@@ -214,6 +214,7 @@ class Server:
         self._rendering = 0
         self._connections: _Connections | None = None
         self._local: asyncio.Server | None = None
+        self._local_address: requests.Address = b""
         self._local_connections: _Connections | None = None
         self._events = Events(status)
         self._desk = Desk(settings, actions, metrics)
@@ -246,10 +247,15 @@ class Server:
             self._local = await asyncio.get_running_loop().create_unix_server(self._local_connections, sock=sock)
         except OSError as error:
             log.warning(f"commands on this machine need http.token: the socket for them cannot be had: {error}")
+            return
+        self._local_address = sock.getsockname()
+        if isinstance(self._local_address, bytes):
+            log.info("commands on this machine come by a socket without a file: neither /tmp nor TMPDIR takes one")
 
     async def stop(self) -> None:
         """Close the port and every connection, answers in progress after a second. May be called without `start`."""
         self._events.stop()
+        requests.forget(self._local_address)
         self._port.close()
         if self._local is not None:
             self._local.close()
@@ -361,7 +367,9 @@ class _OwnConnections(_Connections):
         # The loop's own socket object does not take questions.
         with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock:
             if not requests.may_deal_with_us(sock):
-                transport.abort()
+                # Not at once: aiohttp has yet to begin with the connection, and would log a traceback. Nothing is read
+                # before, as whatever the loop is told of by the kernel comes behind this.
+                asyncio.get_running_loop().call_soon(transport.abort)
 
 
 _UNCACHED = {"Cache-Control": "no-store"}

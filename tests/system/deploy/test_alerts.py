@@ -252,19 +252,45 @@ def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
     assert [page for page in pages if f"({page}.md)" not in index] == []
 
 
-def test_every_runbook_shows_the_query_that_led_there_what_to_do_and_when_not_to() -> None:
-    expressions = {
+def alert_expressions() -> Mapping[str, str]:
+    """The expression of each alert in one line, by its name."""
+    return {
         rule["alert"]: " ".join(rule["expr"].split())
         for group in yaml.safe_load(RULES.read_text())["groups"]
         for rule in group["rules"]
         if "alert" in rule
     }
+
+
+def test_every_runbook_shows_the_query_that_led_there_what_to_do_and_when_not_to() -> None:
     queries = {page: [" ".join(each.split()) for each in blocks] for page, blocks in shown("promql").items()}
-    assert {name: queries[name] for name in NAMES} == {name: [each] for name, each in expressions.items()}
+    assert {name: queries[name] for name in NAMES} == {name: [each] for name, each in alert_expressions().items()}
     for file in RUNBOOKS.glob("[!R]*.md"):
         headings = re.findall(r"^## (.*)$", file.read_text(), flags=re.MULTILINE)
         assert headings[-3:] == ["Look", "Repair", "When it may be ignored"], file
         assert shown("sh")[file.stem], file
+
+
+def panels() -> Mapping[str, str]:
+    """What each panel of the dashboards asks for, by its title."""
+    found: dict[str, str] = {}
+    for file in (CHART / "dashboards").glob("*.json"):
+        waiting = list(json.loads(file.read_text())["panels"])
+        while waiting:
+            panel = waiting.pop()
+            waiting += panel.get("panels", [])
+            found[panel["title"]] = found.get(panel["title"], "") + str(panel.get("targets", ""))
+    return found
+
+
+@pytest.mark.parametrize(("alert", "expression"), alert_expressions().items())
+def test_every_runbook_names_a_panel_that_shows_what_rang_where_there_is_one(alert: str, expression: str) -> None:
+    metrics = re.findall(r"\b(?:kunicorn_|kafka_consumer_|group:kunicorn_)[\w:]+", expression)
+    showing = {title for title, asked in panels().items() if any(f"{metric}{{" in asked for metric in metrics)}
+    page = (RUNBOOKS / f"{alert}.md").read_text()
+    told = re.findall(r"^On the (?:release|fleet)'s dashboard: \*(.*)\*\.$", page, flags=re.MULTILINE)
+    assert {*told} <= showing
+    assert bool(told) == bool(showing), f"the dashboards show it: {showing}"
 
 
 def test_every_command_of_the_runbooks_is_whole_and_one_that_kunicorn_has() -> None:

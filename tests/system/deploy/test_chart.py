@@ -292,6 +292,27 @@ def test_what_a_cluster_wants_of_its_pods_are_values(tools: Tools, tmp_path: Pat
     assert release.only("PodDisruptionBudget")["spec"]["unhealthyPodEvictionPolicy"] == "IfHealthyBudget"
 
 
+def test_an_image_is_the_one_of_its_digest_and_a_tag_beside_it_can_be_read(tools: Tools, tmp_path: Path) -> None:
+    def images(*sets: str) -> list[str]:
+        given = ("image.repository=shop", "pipelines.replay.command=backfill", *sets)
+        text = template(tools, "helm4", *(word for each in given for word in ("--set", each)), files=[EXAMPLE])
+        (release,) = judged(tools, text, scratch=tmp_path)
+        assert release.problems == []
+        return [release.only(kind)["spec"]["template"]["spec"]["containers"][0]["image"] for kind in _WITH_IMAGE]
+
+    service, job = f"sha256:{'0' * 64}", f"sha256:{'1' * 64}"
+    both = (f"image.digest={service}", f"pipeline.image.digest={job}")
+    assert images() == [f"shop:{__version__}", f"shop:{__version__}-pipeline"]
+    assert images(*both) == [f"shop@{service}", f"shop@{job}"]
+    assert images(*both, "image.tag=2026.11.1", "pipeline.image.tag=jobs", "pipeline.image.repository=spark") == [
+        f"shop:2026.11.1@{service}",
+        f"spark:jobs@{job}",
+    ]
+
+
+_WITH_IMAGE = ("Deployment", "Job")
+
+
 def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> None:
     for where, release in releases.items():
         specs = [each["spec"]["template"]["spec"] for each in (*release.all("Deployment"), *release.all("StatefulSet"))]

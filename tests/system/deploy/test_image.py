@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import textwrap
 import urllib.request
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.charts import EXAMPLE, ROOT, template
-from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context
+from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context, environment
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
 from tests.kubernetes.release import not_json
@@ -242,10 +243,27 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
         assert re.search(rf"^Uid:\s+{UID}\s+{UID}\s+{UID}", status, flags=re.MULTILINE), status
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, flags=re.MULTILINE), "PID 1 of its namespace"
         assert re.search(r"^CapEff:\s+0+$", status, flags=re.MULTILINE)
+        assert _in_container(pid, UID, image, "recycle", "0", "--config", release.config) == 0
+        assert "recycle was asked for over HTTP by this machine (" in log.read_text()
+        assert _in_container(pid, UID + 1, image, "recycle", "0", "--config", release.config) == 2
+        (local,) = Path(f"/proc/{pid}/root/tmp").glob("kunicorn-http-*.sock")
+        assert (stat.filemode(local.lstat().st_mode), local.lstat().st_uid) == ("srw-------", UID)
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: "everything handled is committed" in log.read_text(), "an orderly stop", 40)
     assert "Read-only" not in log.read_text()
     assert not_json(log.read_text()) == []
+
+
+def _in_container(pid: int, uid: int, image: Path, *arguments: str) -> int:
+    """Exit code of `kunicorn ARGUMENTS` as `kubectl exec` runs it beside that process, as this user."""
+    user = ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs")
+    return subprocess.run(
+        ["nsenter", f"--target={pid}", "--mount", "--pid", *user, str(image / "kunicorn/bin/kunicorn"), *arguments],
+        env=environment(image, "service"),
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    ).returncode
 
 
 def _ready(port: int) -> bool:

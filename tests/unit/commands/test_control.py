@@ -140,6 +140,7 @@ def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.Mo
         monkeypatch.setattr(requests, "may_deal_with_us", lambda sock: False)
         with pytest.raises(PermissionError, match="another user"):
             requests.connect(port, 10)
+        requests.forget(listening.getsockname())
 
 
 def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
