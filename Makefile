@@ -254,7 +254,7 @@ docs-site: venv  ## the documentation as a site, in build/site; a link that lead
 
 COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
-EXTRAS := dev pipeline delta connect schema-registry tracing otlp cookbook docs
+EXTRAS := dev pipeline delta iceberg connect schema-registry tracing otlp cookbook docs
 
 # Of the service, of everything, of the images for columns and for pipelines, and of what builds the two wheels in an image.
 lock: venv  ## the lock files anew, with hashes, from pyproject.toml
