@@ -115,7 +115,7 @@ test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13
 	$(BIN)/python -m tests.pythons
 
 # A cell that was green on this code is not run again: a series that was cut off goes on.
-test-matrix: tools  ## each Python from 3.11 and each Kafka from 2.8, into docs/compatibility.md; ONLY="3.13 4.4.0"
+test-matrix: tools  ## each Python, Kafka and Spark, into docs/compatibility.md; ONLY="3.13 4.4.0 spark-4.1.4"
 	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY))
 
 # reports/again.jsonl is gone on with when a series was cut off. BUSY=2 starts as many busy loops beside.
