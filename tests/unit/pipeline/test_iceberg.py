@@ -278,7 +278,9 @@ def test_readers_choose_files_by_the_least_and_the_largest_values(place: Place) 
     ):
         assert len([*place.table().scan(row_filter=condition).plan_files()]) == 1
         assert [row["offset"] for row in read(place, row_filter=condition)] == [4, 5]
-    assert [*place.table().scan(row_filter=EqualTo(term="topic", value="refunds")).plan_files()] == []
+    assert len([*place.table().scan(row_filter=EqualTo(term="offset", value=1)).plan_files()]) == 1
+    for topic in ("refunds", "clicks"):
+        assert [*place.table().scan(row_filter=EqualTo(term="topic", value=topic)).plan_files()] == []
     assert [*place.table().scan(row_filter=EqualTo(term="partition", value=1)).plan_files()] == []
 
 
@@ -366,13 +368,11 @@ def test_a_catalog_that_is_not_there_is_told_in_words(tmp_path: Path, catalog: C
 
 
 def test_no_secret_of_the_environment_is_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__TYPE", "sql")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", "nosuch+database://me:geheim@host/db")
-    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__TOKEN", "geheimer")
+    monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", "mysql://me:geheim@host/db")
     # pyiceberg has read its environment when it was imported.
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
     lake = IcebergLake(Catalog("shop", {}), NAME, Directory(str(tmp_path)), SCHEMA, "day")
-    with pytest.raises(ConfigError, match="shop\\.orders cannot be used") as told:
+    with pytest.raises(ConfigError, match="Could not infer the catalog type from the uri") as told:
         lake.open(0)
     assert "geheim" not in str(told.value)
 
