@@ -115,7 +115,7 @@ test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13
 	$(BIN)/python -m tests.pythons
 
 # A cell that was green on this code is not run again: a series that was cut off goes on.
-test-matrix: tools  ## each Python from 3.11 and each Kafka from 2.8, into docs/compatibility.md; ONLY="3.13 4.4.0"
+test-matrix: tools  ## each Python, Kafka and Spark, into docs/compatibility.md; ONLY="3.13 4.4.0 spark-4.1.4"
 	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY))
 
 # reports/again.jsonl is gone on with when a series was cut off. BUSY=2 starts as many busy loops beside.
@@ -259,7 +259,9 @@ docs-site: venv  ## the documentation as a site, in build/site; a link that lead
 
 COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
-EXTRAS := dev pipeline delta connect schema-registry tracing otlp cookbook docs
+EXTRAS := dev pipeline delta iceberg connect schema-registry tracing otlp cookbook docs
+# Clusters' versions, each with a lock file of its own; tests/system/pipeline/versions.py has all that jobs are tried on.
+SPARKS := 3.5.9 4.0.5
 
 # Of the service, of everything, of the images for columns and for pipelines, and of what builds the two wheels in an image.
 lock: venv  ## the lock files anew, with hashes, from pyproject.toml
@@ -268,6 +270,10 @@ lock: venv  ## the lock files anew, with hashes, from pyproject.toml
 	$(COMPILE) $(EXTRAS:%=--extra %) -c requirements.lock -o requirements-dev.lock pyproject.toml
 	$(COMPILE) --extra arrow -c requirements-dev.lock -o requirements-arrow.lock pyproject.toml
 	$(COMPILE) --extra pipeline -c requirements-dev.lock -o requirements-pipeline.lock pyproject.toml
+	for spark in $(SPARKS); do \
+	  $(COMPILE) --extra pipeline --upgrade-package pyspark==$$spark -c requirements.lock \
+	    -o requirements-pipeline-$${spark%.*}.lock pyproject.toml; \
+	done
 	$(COMPILE) --only-build-deps --build-deps-for wheel -o requirements-build.lock pyproject.toml
 	$(COMPILE) --only-build-deps --build-deps-for wheel -o requirements-columns.lock $(COLUMNS)/pyproject.toml
 

@@ -35,6 +35,7 @@ from bench.processors import cpu_ns_of_family
 from bench.quick import PARTITIONS, ROOT, fill
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form as LakeForm
 from kunicorn.pipeline.spark import Job, open_session
@@ -286,7 +287,7 @@ def ours(of: Ranges, arrow: SettingsFile, directory: Path) -> dict[str, Form]:
 
     def exporting(file: SettingsFile) -> Form:
         target = Directory(str(directory / "lake"))
-        task = ExportRanges(file, target, LakeForm(), {})
+        task = ExportRanges(file, target, LakeForm(), SCHEMA, {})
         return lambda: pipeline_cost(of, task, target / "_own")
 
     return {

@@ -1,7 +1,7 @@
-"""Every Python and every Kafka that are supported: unit and contract tests on each Python, the core of the system tests
-on each Kafka. docs/compatibility.md has the table.
+"""Every Python, Kafka and Spark that are supported: unit and contract tests on each Python, the core of the system
+tests on each Kafka, each feature of jobs on each Spark. docs/compatibility.md has the tables.
 
-    make test-matrix [ONLY="3.13 4.4.0"]
+    make test-matrix [ONLY="3.13 4.4.0 spark-4.1.4"]
 
 Each cell is noted in docs/compatibility.json when it is over, with the tree of service/ that it was run on. A cell that
 was green on this tree is not run again; one that was red is. What is not on this machine and cannot be fetched is noted
@@ -23,6 +23,8 @@ from typing import Any
 
 from tests import pythons
 from tests.kafka.artifacts import KafkaUnavailable, distribution, tools_version
+from tests.system.pipeline.versions import FEATURES, LACKS
+from tests.system.pipeline.versions import VERSIONS as SPARKS
 
 _ROOT = Path(__file__).parents[1]
 PAGE = _ROOT / "docs" / "compatibility.md"
@@ -51,7 +53,11 @@ def cells(file: Path = CELLS) -> list[Cell]:
 def note(cell: Cell, file: Path = CELLS) -> None:
     """Put the cell into its place; the others stay as they are."""
     found = {(each["kind"], each["version"]): each for each in [*cells(file), cell]}
-    order = [*(("Python", version) for version in PYTHONS), *(("Kafka", version) for version in KAFKAS)]
+    order = [
+        *(("Spark", version) for version in SPARKS),
+        *(("Python", version) for version in PYTHONS),
+        *(("Kafka", version) for version in KAFKAS),
+    ]
     known = [found[place] for place in order if place in found]
     file.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in known) + "\n]\n")
 
@@ -94,6 +100,26 @@ def on_kafka(version: str) -> Cell:
     return ran([*command, "-n", "2", "--dist", "loadfile"], f"kafka-{version}")
 
 
+def on_spark(version: str) -> Cell:
+    """Each feature of jobs with that PySpark, by this Python. Blocks for minutes."""
+    if not (place := _ROOT / "build" / "spark" / version).is_dir():
+        return {"result": "not run", "why": f"{place.relative_to(_ROOT)} is not there"}
+    tests = "tests/system/pipeline/test_spark_versions.py"
+    command = [sys.executable, "-m", "pytest", tests, "-m", "long", "-k", f"[{version}]", "-rA", "-n", "1"]
+    cell = ran(command, f"spark-{version}")
+    said = (_ROOT / "reports" / f"matrix-spark-{version}.log").read_text()
+    return {**cell, "python": "{}.{}".format(*sys.version_info), "features": features(version, said)}
+
+
+def features(version: str, said: str) -> dict[str, str]:
+    """What pytest has told of each feature's test; "not run" where it tells nothing."""
+    words = {"PASSED": "green", "FAILED": "red", "ERROR": "red"}
+    told = {name: words[word] for word, name in re.findall(r"^(PASSED|FAILED|ERROR) \S+::(\w+)\[", said, re.MULTILINE)}
+    found = {feature: told.get(test, "not run") for feature, test in FEATURES.items()}
+    refuses = {feature for feature, without in LACKS.items() if version in without}
+    return {each: "refused" if result == "green" and each in refuses else result for each, result in found.items()}
+
+
 def ran(command: Sequence[str], name: str) -> Cell:
     """The cell of a run of pytest; what it said stays in reports/."""
     said = _ROOT / "reports" / f"matrix-{name}.log"
@@ -126,7 +152,23 @@ def table(noted: Sequence[Cell]) -> str:
     ]
     for kind, versions in (("Python", PYTHONS), ("Kafka", KAFKAS)):
         lines += [_row(kind, version, found.get((kind, version), {"result": "not run"})) for version in versions]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_of_spark(found)]) + "\n"
+
+
+def _of_spark(found: Mapping[tuple[str, str], Cell]) -> list[str]:
+    lines = [
+        'Each feature of jobs has a test of its own for each Spark. A feature is "refused" if that Spark lacks what it',
+        "needs: the test then holds the sentence that says so.",
+        "",
+        f"| Spark | Python | {' | '.join(FEATURES)} | on service/ of | date |",
+        "|---" * (len(FEATURES) + 4) + "|",
+    ]
+    for version in SPARKS:
+        cell = found.get(("Spark", version), {})
+        told = [cell.get("features", {}).get(each, "not run") for each in FEATURES]
+        on = f"`{cell['tree']}`" if "features" in cell else "–"
+        lines.append(f"| {version} | {cell.get('python', '–')} | {' | '.join(told)} | {on} | {cell.get('date', '–')} |")
+    return lines
 
 
 def _row(kind: str, version: str, cell: Cell) -> str:
@@ -150,10 +192,17 @@ def write_page() -> None:
     PAGE.write_text(with_table(PAGE.read_text(), cells()))
 
 
+def _named(spark: str) -> str:
+    """For the command line, where a number alone may be a Kafka's."""
+    return f"spark-{spark}"
+
+
 def main() -> int:
     """The exit code: 0 when every cell that was run is green."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*PYTHONS, *KAFKAS], help="these versions alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*PYTHONS, *KAFKAS, *map(_named, SPARKS)], help="these versions alone"
+    )
     parser.add_argument("--page", action="store_true", help="write the table and run nothing")
     options = parser.parse_args()
     if options.page:
@@ -161,8 +210,9 @@ def main() -> int:
         return 0
     service, red = tree(), []
     wanted = [("Python", version, on_python) for version in PYTHONS] + [("Kafka", each, on_kafka) for each in KAFKAS]
+    wanted += [("Spark", each, on_spark) for each in SPARKS]
     for kind, version, run in wanted:
-        if options.only and version not in options.only:
+        if options.only and (_named(version) if kind == "Spark" else version) not in options.only:
             continue
         if is_done(kind, version, service, cells()):
             print(f"{kind} {version}: green already on this code", flush=True)

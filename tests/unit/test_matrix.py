@@ -10,6 +10,7 @@ import pytest
 
 from tests import matrix
 from tests.kafka.cluster import VERSION
+from tests.system.pipeline.versions import FEATURES
 
 ROOT = Path(__file__).parents[2]
 GREEN = {"kind": "Kafka", "version": "4.3.1", "result": "green", "passed": 9, "tree": "abc", "date": "2026-11-23"}
@@ -21,7 +22,7 @@ def test_the_page_is_current() -> None:
 
 
 def test_what_was_not_run_is_not_green() -> None:
-    rows = [line for line in matrix.table([]).splitlines() if line.startswith(("| Python", "| Kafka"))]
+    rows = [line for line in matrix.table([]).splitlines() if re.match(r"\| (Python|Kafka) \d", line)]
     assert len(rows) == len(matrix.PYTHONS) + len(matrix.KAFKAS)
     assert all("| not run | – | – | – |" in row for row in rows)
 
@@ -66,3 +67,29 @@ def test_what_is_claimed_is_in_the_table() -> None:
 
 def test_the_core_is_there() -> None:
     assert [name for name in matrix.CORE if not (ROOT / "tests/system" / name).exists()] == []
+
+
+def test_of_a_spark_each_feature_has_what_its_own_test_came_to() -> None:
+    said = "\n".join(
+        [
+            f"PASSED tests/x.py::{FEATURES['backfill']}[4.0.5]",
+            f"FAILED tests/x.py::{FEATURES['export']}[4.0.5] - AssertionError: PASSED",
+            f"PASSED tests/x.py::{FEATURES['stream']}[4.0.5]",
+            f"SKIPPED [1] tests/x.py: {FEATURES['transform']}[4.0.5] is not there",
+        ]
+    )
+    found = matrix.features("4.0.5", said)
+    assert found == {
+        "backfill": "green", "catch-up": "not run", "transform": "not run", "export": "red", "data source": "not run",
+        "stream": "refused",
+    }  # fmt: skip
+    assert matrix.features("4.2.1", said)["stream"] == "green"
+    cell = {"kind": "Spark", "version": "4.0.5", "python": "3.11", "features": found, "tree": "abc", "date": "today"}
+    row = "| 4.0.5 | 3.11 | green | not run | not run | red | not run | refused | `abc` | today |"
+    assert row in matrix.table([cell]).splitlines()
+    assert "| 4.1.4 | – | not run | not run | not run | not run | not run | not run | – | – |" in matrix.table([])
+
+
+def test_every_feature_of_jobs_has_its_test() -> None:
+    text = (ROOT / "tests/system/pipeline/test_spark_versions.py").read_text()
+    assert set(re.findall(r"^def (test_\w+)", text, re.MULTILINE)) == set(FEATURES.values())

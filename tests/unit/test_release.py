@@ -13,6 +13,7 @@ import yaml
 
 from kunicorn import __version__
 from kunicorn.handler.extras import install_extra
+from tests.system.pipeline.versions import VERSIONS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -165,6 +166,17 @@ def test_the_page_tells_of_every_extra_and_of_the_wheel_of_this_version() -> Non
     assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) == PROJECT["optional-dependencies"].keys()
     assert set(re.findall(r"kunicorn-(\d[\d.]*\d)-py3", page)) == {__version__}
     assert f"kunicorn-{__version__}-py3-none-any.whl[pipeline,delta]" in install_extra("pipeline", "delta")
+
+
+@pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements-pipeline-*.lock")), ids=lambda file: file.name)
+def test_a_lock_for_a_spark_differs_from_the_one_that_tests_run_by_spark_alone(lock: Path) -> None:
+    def pins(file: Path) -> dict[str, str]:
+        return dict(re.findall(r"^([\w.-]+)==(\S+)", file.read_text(), re.MULTILINE))
+
+    own, common = pins(lock), pins(ROOT / "requirements-pipeline.lock")
+    assert own.pop("pyspark") in {each for each in VERSIONS if lock.stem.endswith(f"-{each.rpartition('.')[0]}")}
+    assert common.pop("pyspark")
+    assert (own.pop("py4j"), own) == (common.pop("py4j"), common)
 
 
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda file: file.name)

@@ -126,13 +126,17 @@ def stream(
     raise typer.Exit(_told(job.stream(settings, file, master, run, starting_offsets, pace, _saying(as_json)), as_json))
 
 
-@app.command(short_help="Topics into a lake, Parquet or Delta, each record once.")
+@app.command(short_help="Topics into a lake: Parquet, Delta, Iceberg; each record once.")
 def export(  # noqa: PLR0913 - each is an option
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = DEFAULT_CONFIG,
     master: Master = "local[*]",
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet or delta.")] = "parquet",
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of --to iceberg: namespace and table in the catalog: shop.orders."),
+    ] = None,
     value: Annotated[
         str | None, typer.Option(metavar="TYPE", help="bytes, text or json; else as handler.value decodes it.")
     ] = None,
@@ -153,7 +157,7 @@ def export(  # noqa: PLR0913 - each is an option
     """Write the topics' records to DIR/date=YYYY-MM-DD/, from where the last export ended to the ends of now.
 
     Calls no handler, joins no group. Killed anywhere, every record is there once: the next export repeats the round
-    underway under the same names, or in a Delta table commits it unless that has happened.
+    underway under the same names, or in a table commits it unless that has happened.
     """
     _check_extra()
     from kunicorn.pipeline import export as job
@@ -161,7 +165,7 @@ def export(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline.state import place
 
     settings, file = _read(config)
-    form = form_asked(settings, Asked(to, value, key, columns, partition_by, merge_by))
+    form = form_asked(settings, Asked(to, value, key, columns, partition_by, merge_by, table))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
     raise typer.Exit(_told(job.export(settings, file, place(target), master, form, _saying(as_json)), as_json))
@@ -180,7 +184,8 @@ def compact(
     """Merge neighbouring files of each directory and partition, in this process: Spark is not started.
 
     Killed anywhere, nothing is lost; run again, it goes on, and removes what was there twice meanwhile. Not beside an
-    export into DIR: the one that began later makes the other end. In a Delta table that is the table's own OPTIMIZE.
+    export into DIR: the one that began later makes the other end. In a Delta table that is the table's own OPTIMIZE;
+    Iceberg tables are refused.
     """
     _check_extra()
     from kunicorn.pipeline.lake import compact as job

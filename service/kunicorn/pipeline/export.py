@@ -1,4 +1,4 @@
-"""`kunicorn pipeline export`: topics into a lake (Parquet files, or a Delta table), each record once.
+"""`kunicorn pipeline export`: topics into a lake (Parquet files, a Delta or an Iceberg table), each record once.
 
 1. A range becomes files whose names are its own; written again they are replaced. The ranges of the round underway are
    in the target's manifest before the round, so that one that was cut off is repeated under the same names.
@@ -28,7 +28,8 @@ from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.lake.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name
-from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta
+from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
+from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
@@ -52,6 +53,8 @@ class ExportRanges:
     file: SettingsFile
     target: Directory
     form: Form
+    schema: pa.Schema
+    """Of the files: the form's, with what the table adds to it."""
     topics: Mapping[str, str]
     """Ids of the topics, as far as they are known."""
     limits: TaskLimits = NO_LIMITS
@@ -62,7 +65,8 @@ class ExportRanges:
         for whole in ranges:
             began = time.monotonic()
             with take_up(whole, self.target / OWN) as hand, named_by_place(whole, hand.cells):
-                columns = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
+                made = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
+                columns = replace(made, schema=self.schema)
                 reader = self.file.records(self.limits, timestamp_types=True)
                 fetched = filter(len, self.limits.paced(reader.read(whole)))
                 files = self._write(whole, _noted(fetched, hand.cells), columns)
@@ -71,7 +75,7 @@ class ExportRanges:
             yield Summary(*whole, whole.stop, records, 0, 0, None, told, seconds)
 
     def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
-        attempt = f"-{uuid.uuid4().hex}" if self.form.delta else ""
+        attempt = f"-{uuid.uuid4().hex}" if self.form.logged else ""
         name = file_name(whole, self.topics.get(whole.topic), attempt)
         split = self.form.partitioning.split
         with PartitionedFiles(self.target, lambda part: f"{part}/{name}", columns, split) as files:
@@ -98,7 +102,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     # That decoders can be had is found out here, not by tasks. The schema is the form's, whoever's decoders these are.
     schema, *_ = (form.columns(decoding_of(settings, handler)).schema for handler in settings.every_handler)
     known = _Known(target, form)
-    lake = _lake(target, schema, form)
+    lake = _lake(settings, target, schema, form)
     before = known.read()
     settled = before if lake is None else _settled(lake, before)
     state, lost, dropped = _continued(settings, settled)
@@ -123,13 +127,14 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             lake.clear()
 
     pipeline, topics = settings.pipeline, state.topics
+    written = schema if lake is None else lake.file_schema
     job = RangeJob(
         name=JOB,
         settings=settings,
         file=file,
         directory=target / OWN,
         handler=False,
-        task=lambda again, limits: ExportRanges(file, target, form, topics, limits),
+        task=lambda again, limits: ExportRanges(file, target, form, written, topics, limits),
         next=WholeRounds(
             pipeline.max_offsets_per_trigger or (None if form.merge_by is None else _MERGED_RECORDS),
             _FILE_RECORDS,
@@ -143,17 +148,20 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     return FinishedRun(JOB, None, state, "the same command")
 
 
-def _lake(target: Directory, schema: pa.Schema, form: Form) -> DeltaLake | None:
+def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) -> TableLog | None:
+    if form.iceberg is not None:
+        catalog = Catalog(settings.pipeline.iceberg_catalog, settings.pipeline.iceberg)
+        return IcebergLake(catalog, form.iceberg, target, schema, form.partition_by)
     if not form.delta:
         return None
     return DeltaLake(target, schema, form.partitioning) if form.merge_by is None else MergedDelta(target, schema)
 
 
-def _settled(lake: DeltaLake, state: RunState) -> RunState:
+def _settled(lake: TableLog, state: RunState) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
     manifest.
     """
-    lake.open()
+    lake.open(state.rounds)
     if (committed := lake.rounds()) <= state.rounds:
         return state
     through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
@@ -166,7 +174,7 @@ _MERGED_RECORDS = 200_000
 """Offsets of a round that the driver merges, unless a setting says otherwise: it holds their newest records."""
 
 
-def _clear(target: Directory, lake: DeltaLake | None, dropped: Collection[str]) -> None:
+def _clear(target: Directory, lake: TableLog | None, dropped: Collection[str]) -> None:
     """Delete what earlier exports, or a compaction, have left that does not count."""
     if dropped:
         _remove(target, dropped)
@@ -247,8 +255,8 @@ class _Known:
         if (before := Form.of(told)) != form:
             raise ConfigError(
                 f"{self._target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same "
-                f"--to, --value, --key, --columns, --partition-by and --merge-by (handler.value and handler.key "
-                f"where --value and --key are left out), or name another directory"
+                f"--to, --table, --value, --key, --columns, --partition-by and --merge-by (handler.value and "
+                f"handler.key where --value and --key are left out), or name another directory"
             )
         try:
             return RunState.from_json(told)
@@ -258,6 +266,6 @@ class _Known:
 
 def _shown(form: Form) -> str:
     columns = "" if form.columns_of is None else f", columns by {form.columns_of}"
-    lake = "delta" if form.delta else "parquet"
+    lake = f"iceberg table {form.iceberg}" if form.iceberg is not None else "delta" if form.delta else "parquet"
     by = f"by {form.partition_by}" if form.merge_by is None else f"merged by {form.merge_by}"
     return f"{lake} of {form.value} values and {form.key} keys{columns}, {by}"

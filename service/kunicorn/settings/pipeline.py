@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -33,6 +35,29 @@ def _spark_settings(settings: Any) -> Any:
             raise ValueError(f"{name!r} cannot be set here: {reason}")
         if not isinstance(value, str):
             raise ValueError(f"{name!r} is {type(value).__name__}; write a text, as Spark's settings all are")
+    return settings
+
+
+_SECRET = re.compile(r"token|secret|password|credential|key|signature", re.IGNORECASE)
+
+
+def has_secret(name: str, value: str) -> bool:
+    """Whether this property of a catalog is a secret, by its name, or has one in it, as a URL with a password."""
+    return _SECRET.search(name) is not None or ("://" in value and urlsplit(value).password is not None)
+
+
+def _catalog_properties(settings: Any) -> Any:
+    if not isinstance(settings, Mapping):
+        return settings
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{name!r} is {type(value).__name__}; write a text, as properties of catalogs all are")
+        if has_secret(name, value):
+            told = name.upper().replace(".", "__").replace("-", "_")
+            raise ValueError(
+                f"{name!r} is a secret, or has one in it: set it in the driver's environment, where pyiceberg finds "
+                f"it: PYICEBERG_CATALOG__DEFAULT__{told}, with pipeline.iceberg_catalog's name for DEFAULT"
+            )
     return settings
 
 
@@ -111,6 +136,19 @@ class PipelineSettings(Section):
         default={},
         examples=[{"spark.executor.memory": "2g"}],
         description="Further settings of Spark, their dotted names in quotes. No secrets: Spark shows them.",
+    )
+
+    iceberg_catalog: str = Field(
+        "default",
+        min_length=1,
+        description="Name of the catalog that has the tables of `export --to iceberg`, as pyiceberg's own settings "
+        "name it: PYICEBERG_CATALOG__DEFAULT__… in the driver's environment, or .pyiceberg.yaml.",
+    )
+    iceberg: Annotated[Mapping[str, str], BeforeValidator(_catalog_properties)] = Field(
+        default={},
+        examples=[{"type": "rest", "uri": "https://catalog.example.com"}],
+        description="Properties of that catalog, as pyiceberg has them. No secrets: those are found in the driver's "
+        "environment.",
     )
 
     @model_validator(mode="after")

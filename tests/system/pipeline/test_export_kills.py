@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from kunicorn.handler.columns import records_batch
 from tests.system.pipeline.desk import Desk
+from tests.system.pipeline.iceberg_catalog import catalogued, iceberg_table
 from tests.system.pipeline.killing import START_SECONDS, finish, kill
 from tests.system.producing import producer
 from tests.waiting import wait_until
@@ -43,11 +44,11 @@ def desk(desk_of: Callable[..., Desk]) -> Desk:
     return made
 
 
-@pytest.mark.parametrize("form", ["parquet", "delta"])
+@pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
 @pytest.mark.parametrize("victim", ["driver", "executor", "python"])
 def test_an_export_that_loses_a_process_equals_the_topic(desk: Desk, form: str, victim: str) -> None:
     lake = desk.directory / "lake"
-    command = ("export", str(lake), "--to", form)
+    command = ("export", str(lake), "--to", form, *(("--table", catalogued(desk)) if form == "iceberg" else ()))
     process = desk.start(*command, "--master", CLUSTER)
     wait_until(lambda: rounds(lake, desk, process) >= 2, "two rounds", START_SECONDS, every=0.02)
     if victim == "driver":
@@ -58,7 +59,7 @@ def test_an_export_that_loses_a_process_equals_the_topic(desk: Desk, form: str, 
         out, _ = process.communicate(timeout=START_SECONDS)
         assert process.returncode == 0, out
     names = ["partition", "offset", "key", "value", "timestamp", "timestampType", "headers"]
-    assert exported(lake, form).select(names).to_pylist() == written(desk).select(names).to_pylist()
+    assert exported(desk, lake, form).select(names).to_pylist() == written(desk).select(names).to_pylist()
 
 
 def rounds(lake: Path, desk: Desk, process: Any) -> int:
@@ -83,9 +84,11 @@ def youngest(session: int, program: bytes) -> int:
     return max(found)[1]
 
 
-def exported(lake: Path, form: str) -> pa.Table:
+def exported(desk: Desk, lake: Path, form: str) -> pa.Table:
     """All that the lake has, by place."""
-    if form == "delta":
+    if form == "iceberg":
+        table = iceberg_table(desk).scan().to_arrow()
+    elif form == "delta":
         table = DeltaTable(str(lake)).to_pyarrow_table()
     else:
         files = sorted(lake.glob("date=*/[!_.]*.parquet"))

@@ -136,7 +136,7 @@ def test_the_form_is_that_of_the_handlers_unless_the_command_line_says_another()
     [
         (({"value": "json"}, {"value": "text"}), ("parquet", None, None), r"values in .*\(json, text\).* say --value"),
         (({"key": "json"}, {}), ("parquet", "bytes", None), r"keys in different ways \(bytes, json\).* say --key"),
-        (({},), ("csv", None, None), "--to 'csv' is neither parquet nor delta"),
+        (({},), ("csv", None, None), "--to 'csv' is none of parquet, delta, iceberg"),
         (({},), ("delta", "avro", None), "--value 'avro' is none of bytes, text and json; handler.value names any"),
         (({},), ("delta", None, "xml"), "--key 'xml' is none of bytes, text and json"),
     ],

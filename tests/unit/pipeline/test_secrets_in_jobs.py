@@ -9,6 +9,7 @@ from pyspark import cloudpickle
 from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.plan import bounds_of
@@ -38,7 +39,8 @@ def test_neither_closures_nor_partitions_nor_sparks_settings_have_one(config: Pa
     options = SourceOptions.of({"config": str(config)})
     everything = [
         FromRows(HandleRanges(file, place), through),
-        ExportRanges(file, place, Form(), {}),
+        ExportRanges(file, place, Form(), SCHEMA, {}),
+        ExportRanges(file, place, Form(iceberg="shop.orders"), SCHEMA, {}),
         CheckExecutor(file, place, "x", True),
         KunicornReader(options, bounds_of({}, batch=True)),
         KunicornStreamReader(options, bounds_of({}, batch=False)),

@@ -29,6 +29,10 @@ def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
         ('spark = {"spark.master" = "x"}', "use --master"),
         ('spark = {"executor.memory" = "2g"}', "'executor.memory' is no setting of Spark"),
         ('spark = {"spark.ui.port" = 4040}', "'spark.ui.port' is int; write a text"),
+        ('iceberg = {"token" = "x"}', "'token' is a secret, .*environment.*PYICEBERG_CATALOG__DEFAULT__TOKEN, with"),
+        ('iceberg = {"s3.secret-access-key" = "x"}', "PYICEBERG_CATALOG__DEFAULT__S3__SECRET_ACCESS_KEY"),
+        ('iceberg = {"uri" = "postgresql://me:secret@host/db"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"rest.sigv4-enabled" = true}', "'rest.sigv4-enabled' is bool; write a text"),
         ("range_seconds = 0", "pipeline.range_seconds = 0"),
     ],
 )
@@ -39,3 +43,8 @@ def test_what_does_not_go_together_is_refused_with_the_remedy(tmp_path: Path, pi
 
 def test_partitions_may_be_cut_where_order_does_not_matter(tmp_path: Path) -> None:
     assert piped(tmp_path, 'min_partitions = 8\nordering = "none"').pipeline.min_partitions == 8
+
+
+def test_a_catalog_is_named_by_properties_that_are_no_secrets(tmp_path: Path) -> None:
+    told = piped(tmp_path, 'iceberg = {"uri" = "http://me@catalog:8181/a:b@c", "warehouse" = "s3://lake"}').pipeline
+    assert (told.iceberg_catalog, told.iceberg["warehouse"]) == ("default", "s3://lake")

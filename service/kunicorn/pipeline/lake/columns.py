@@ -30,7 +30,7 @@ from kunicorn.handler.decode.decoders import Decoder, Part
 from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.decode.typed import TypedValues, typed_values
 from kunicorn.handler.messages import Run
-from kunicorn.pipeline.lake.files import DAY, Partitioning, changes, partitioning
+from kunicorn.pipeline.lake.files import DAY, Partitioning, changes, hidden_partitioning, partitioning
 from kunicorn.settings import Settings
 
 T = TypeVar("T")
@@ -60,13 +60,21 @@ class Form:
     """As `lake_files.partitioning` has it."""
     merge_by: str | None = None
     """"key": the table has the newest row of each key; None: a row for each record."""
+    iceberg: str | None = None
+    """Name of the Iceberg table in its catalog; None: it is none."""
 
     @property
     def partitioning(self) -> Partitioning:
         """How files are laid out. Raises `ConfigError`."""
         if self.merge_by is not None:
             return changes()
-        return partitioning(self.partition_by, typed=self.columns_of is not None)
+        cut = partitioning if self.iceberg is None else hidden_partitioning
+        return cut(self.partition_by, typed=self.columns_of is not None)
+
+    @property
+    def logged(self) -> bool:
+        """Whether a table's log says which files count, so that each try of a task may have names of its own."""
+        return self.delta or self.iceberg is not None
 
     def as_json(self) -> dict[str, Any]:
         """The form for a lake's manifest: what is not asked for is not written."""
@@ -99,7 +107,7 @@ class Form:
 
 
 _ALWAYS = ("delta", "value", "key")
-LAKES = ("parquet", "delta")
+LAKES = ("parquet", "delta", "iceberg")
 _NAMED = ("bytes", "text", "json")
 """What the command line names; other decoders have more to say than fits there."""
 
@@ -114,16 +122,30 @@ class Asked:
     columns: str | None = None
     partition_by: str = DAY
     merge_by: str | None = None
+    table: str | None = None
+    """Of an Iceberg table."""
 
 
 def form_asked(settings: Settings, asked: Asked) -> Form:
     """Form that the command line asks for, completed from the settings. Raises `ConfigError`."""
     if asked.to not in LAKES:
-        raise ConfigError(f"--to {asked.to!r} is neither parquet nor delta; choose one")
+        raise ConfigError(f"--to {asked.to!r} is none of {', '.join(LAKES)}; choose one")
+    _check_table(asked)
     _check_merging(asked)
     partitioning(asked.partition_by, typed=asked.columns is not None)
     value, key = _decoder(settings, Part.VALUE, asked.value), _decoder(settings, Part.KEY, asked.key)
-    return Form(asked.to == "delta", value, key, asked.columns, asked.partition_by, asked.merge_by)
+    return Form(asked.to == "delta", value, key, asked.columns, asked.partition_by, asked.merge_by, asked.table)
+
+
+def _check_table(asked: Asked) -> None:
+    if asked.to != "iceberg":
+        if asked.table is not None:
+            raise ConfigError(f"--table {asked.table!r} names an Iceberg table: say --to iceberg, too, or leave it out")
+        return
+    if asked.table is None:
+        raise ConfigError("--to iceberg: say which table of the catalog, as in --table shop.orders")
+    if "." not in asked.table or not all(asked.table.split(".")):
+        raise ConfigError(f"--table {asked.table!r} is no name of a namespace and a table, as shop.orders is")
 
 
 def _check_merging(asked: Asked) -> None:
@@ -131,6 +153,11 @@ def _check_merging(asked: Asked) -> None:
         return
     if asked.merge_by != "key":
         raise ConfigError(f"--merge-by {asked.merge_by!r}: rows are merged by key, as topics are compacted")
+    if asked.to == "iceberg":
+        raise ConfigError(
+            "--merge-by key: to replace a row of an Iceberg table pyiceberg reads and writes whole files of it anew; "
+            "say --to delta, or merge the exported rows by MERGE INTO in the engine that reads them"
+        )
     if asked.to != "delta":
         raise ConfigError("--merge-by key: Parquet has no transactions that replace rows; say --to delta, too")
     if asked.partition_by != DAY:

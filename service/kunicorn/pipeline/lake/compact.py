@@ -246,6 +246,11 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
 def compact(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
     """Merge the small files of an export's target, whatever its form. Raises `ConfigError`, `Overtaken`. Blocks."""
     told = Manifest(target / OWN).read()
+    if told is not None and (table := told.get("iceberg")):
+        raise ConfigError(
+            f"{target.url} is the Iceberg table {table}, whose files pyiceberg does not merge: let an engine with its "
+            f"catalog do that, as Spark does by CALL system.rewrite_data_files('{table}') beside any export"
+        )
     if told is not None and told.get("delta"):
         return compact_delta(target, target_bytes, dry=dry)
     return compact_files(target, target_bytes, dry=dry)

@@ -256,14 +256,66 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
         return Partitioning({"date": pa.date32()}, by_day)
     if by == HOUR:
         return Partitioning({"date": pa.date32(), "hour": pa.int32()}, _by_hour)
-    path = by.removeprefix(_FIELD).split(".")
-    if not by.startswith(_FIELD) or not all(path):
+    path = field_path(by)
+    if not path or not all(path):
         raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
     if not typed:
         raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
     if path[-1] in SCHEMA.names:
         raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
     return Partitioning({path[-1]: pa.string()}, partial(_by_field, path))
+
+
+DATA = "data"
+"""Where an Iceberg table's files lie below its location: engines that clear what no snapshot names look there."""
+
+
+def hidden_partitioning(by: str, *, typed: bool) -> Partitioning:
+    """As `partitioning`, for an Iceberg table: it has no columns more, as partitions are reckoned from its own. So all
+    rows of a file have one value exactly, whether a calendar has it or not. Raises `ConfigError`.
+    """
+    if by == DAY:
+        return Partitioning({}, _by_exact_day)
+    if by == HOUR:
+        return Partitioning({}, _by_exact_hour)
+    partitioning(by, typed=typed)
+    return Partitioning({}, partial(_by_exact_field, field_path(by)))
+
+
+def field_path(by: str) -> list[str]:
+    """Names of the field that a partitioning goes by, from the value's own fields on; none of a day or an hour."""
+    return by.removeprefix(_FIELD).split(".") if by.startswith(_FIELD) else []
+
+
+def _by_exact_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    days = pc.divide(batch.column("timestamp").view(pa.int64()), _DAY_US)
+    return _by_number(batch, days, lambda day: f"{DATA}/timestamp_day={_exact_day(day)}", _none("timestamp_day"))
+
+
+def _by_exact_hour(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def name(hour: int) -> str:
+        return f"{DATA}/timestamp_hour={_exact_day(hour // 24)}-{hour % 24:02}"
+
+    hours = pc.divide(batch.column("timestamp").view(pa.int64()), _HOUR_US)
+    return _by_number(batch, hours, name, _none("timestamp_hour"))
+
+
+def _exact_day(number: int) -> str:
+    day = _day(number)
+    return str(number) if day == NO_DATE else day
+
+
+def _by_exact_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def name(value: str) -> str:
+        # A text may look like what stands for null.
+        text = "%5F" + value[1:] if value == NO_DATE else quote(value, safe="")
+        return f"{DATA}/{path[-1]}={text}"
+
+    return _by_value(path, batch, name, _none(path[-1]))
+
+
+def _none(column: str) -> str:
+    return f"{DATA}/{column}={NO_DATE}"
 
 
 CHANGES = f"{OWN}/changes"
@@ -290,7 +342,7 @@ def _as_changes(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 def values_in(path: str) -> dict[str, str | None]:
     """Values of the partitioning's columns in a file's path; null where the directory says so."""
-    pairs = (each.split("=", 1) for each in path.split("/")[:-1])
+    pairs = (each.split("=", 1) for each in path.split("/")[:-1] if "=" in each)
     return {name: None if value == NO_DATE else unquote(value) for name, value in pairs}
 
 
@@ -315,6 +367,16 @@ _MOST_VALUES = 10_000
 
 
 def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def name(value: str) -> str:
+        # An empty text would be a directory without a name.
+        return f"{path[-1]}={quote(value, safe='') or NO_DATE}"
+
+    return _by_value(path, batch, name, f"{path[-1]}={NO_DATE}")
+
+
+def _by_value(
+    path: Sequence[str], batch: pa.RecordBatch, name_of: Callable[[str], str], none: str
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Raises `ConfigError` for a field that is not there, or that has too many values for directories."""
     column = batch.column("value")
     for name in path:
@@ -331,9 +393,8 @@ def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str,
             f"--partition-by value.{'.'.join(path)} has {len(names):,} values among {batch.num_rows:,} records, each a "
             f"directory: choose a field with fewer"
         )
-    # An empty text would be a directory without a name.
-    directories = [f"{path[-1]}={quote(each, safe='') or NO_DATE}" for each in names]
-    return _by_number(batch, encoded.indices, directories.__getitem__, f"{path[-1]}={NO_DATE}")
+    directories = list(map(name_of, names))
+    return _by_number(batch, encoded.indices, directories.__getitem__, none)
 
 
 def _by_number(

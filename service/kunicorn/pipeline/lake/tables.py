@@ -1,4 +1,4 @@
-"""Tables whose log says which of a lake's files count: Delta.
+"""Tables whose log says which of a lake's files count: Delta, and what exports ask of any (`iceberg` has the other).
 
 1. A file counts once the table's log names it. Each attempt of a task has names of its own, so that a late one never
    replaces what is committed; files that no transaction names are rubbish for the table's own clearing (VACUUM).
@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -30,6 +30,26 @@ class NotCommitted(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
+class TableLog(Protocol):
+    """A table in whose log rounds are committed, each once. Methods block, and raise `ConfigError`."""
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """Of the files that tasks write; after `open`."""
+
+    def open(self, done: int) -> None:
+        """Open the table, or make it. `done`: number of rounds that the target's manifest counts."""
+
+    def rounds(self) -> int:
+        """Number of the last round that is committed; 0 before the first."""
+
+    def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
+        """Add a round's files at once, unless that has happened already. Raises `NotCommitted`."""
+
+    def clear(self) -> None:
+        """Delete the files of rounds that are none of the table's. Caller: when no round is underway."""
+
+
 APP_ID = "kunicorn-export"
 
 
@@ -40,11 +60,12 @@ class DeltaLake:
         """`schema`: of the files; the table has the columns of the partitioning besides."""
         self._deltalake = _deltalake()
         self._uri = target.url
+        self.file_schema = schema
         self._by = list(partitioning.columns)
         self._schema = pa.schema([*schema, *(pa.field(*each) for each in partitioning.columns.items())])
         self._table: Any = None
 
-    def open(self) -> None:
+    def open(self, done: int = 0) -> None:
         """Open the table, or make it."""
         errors = self._deltalake.exceptions
         try:

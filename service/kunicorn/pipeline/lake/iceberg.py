@@ -1,0 +1,350 @@
+"""Iceberg tables that an export writes to, by pyiceberg, in the driver alone.
+
+1. As in `tables`: a file counts once a snapshot of the table has it, and each try of a task has names of its own.
+2. The number of the last round stands in the table's properties, and moves in the same commit as the round's snapshot.
+   A snapshot's own summary has it for people: snapshots expire, and an engine that merges files makes others.
+3. A commit holds only upon the snapshot that it was made for. pyiceberg would put it upon the next one by itself, which
+   may have the same round of another driver: so it is told not to, and the number is looked up before each try.
+4. Files carry the table's field ids, and partitions are exact: readers take a partition's value for that of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from kunicorn.errors import ConfigError
+from kunicorn.handler.extras import install_extra
+from kunicorn.pipeline.lake.files import BOUNDED, DAY, HOUR, LakeFile, field_path, values_in
+from kunicorn.pipeline.lake.tables import NotCommitted
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import Offsets
+from kunicorn.settings.pipeline import has_secret
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+ROUNDS = "kunicorn.export.rounds"
+"""Property of the table."""
+ROUND = "kunicorn.export.round"
+"""In a snapshot's summary."""
+_FIELD_ID = b"PARQUET:field_id"
+_TRIES = 10
+"""Of a commit, each on a snapshot that another writer has just made: whoever is refused was overtaken by one that was
+not."""
+_MICROSECONDS = {DAY: 86_400_000_000, HOUR: 3_600_000_000}
+
+
+class Catalog(NamedTuple):
+    """Where the table is registered; its secrets are found by pyiceberg, in the environment."""
+
+    name: str
+    properties: Mapping[str, str]
+
+
+class IcebergLake:
+    """One Iceberg table. Every method blocks. Raises `ConfigError` where it is none, or pyiceberg is not installed."""
+
+    def __init__(self, catalog: Catalog, name: str, target: Directory, schema: pa.Schema, by: str) -> None:
+        """`name`: with its namespace. `schema`: of the files. `by`: see `files.hidden_partitioning`."""
+        _check_installed()
+        self._catalog, self._name, self._schema, self._by = catalog, name, schema, by
+        self._place = location(target)
+        self._kind = _field_kind(schema, by)
+        self._table: Table | None = None
+        self.file_schema = schema
+
+    def open(self, done: int) -> None:
+        """Open the table, or make it."""
+        with self._told("cannot be used"):
+            self._table = self._opened()
+        table = self._table
+        if (found := _plain(table.location())) != _plain(self._place):
+            raise ConfigError(f"the catalog keeps the Iceberg table {self._name} at {found}: export to there")
+        self.file_schema = self._numbered_as(table.schema())
+        wanted = self._partitions(table.schema())
+        if not table.spec().compatible_with(wanted):
+            raise ConfigError(
+                f"the Iceberg table {self._name} is partitioned by {_shown(table.spec())}, and not by {_shown(wanted)}"
+                f": name another table and directory, or another --partition-by"
+            )
+        if (committed := self.rounds()) < done:
+            raise ConfigError(
+                f"the Iceberg table {self._name} has {committed} rounds of the {done} that were exported to "
+                f"{self._place}: it was dropped and made anew, or its property {ROUNDS} was changed. Export to another "
+                f"directory and table to have all records again"
+            )
+
+    def rounds(self) -> int:
+        """Number of the last round that is committed; 0 before the first."""
+        with self._told("cannot be read"):
+            return int(self._of_now().properties.get(ROUNDS, 0))
+
+    def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
+        """Add a round's files as one snapshot, unless that has happened already."""
+        from pyiceberg.exceptions import CommitFailedException
+
+        for _ in range(_TRIES):
+            if self.rounds() >= number:
+                return
+            try:
+                self._append(number, files)
+                return
+            except CommitFailedException:
+                continue
+            except Exception as error:
+                # Each catalog has errors of its own. It may have taken the round, and its answer is lost.
+                raise NotCommitted(
+                    f"the Iceberg table {self._name} does not take round {number}: {self._words(error)}. Export again: "
+                    f"it finds out whether the table has it, and goes on from there"
+                ) from error
+        raise NotCommitted(
+            f"the Iceberg table {self._name} does not take round {number}: others have moved it on {_TRIES} times "
+            f"meanwhile. Nothing of it is in the table; export again when less is written there: it goes on where it "
+            f"ended"
+        )
+
+    def clear(self) -> None:
+        """Does nothing: what no snapshot names is an engine's to remove, once it is old."""
+
+    def _opened(self) -> Table:
+        from pyiceberg.catalog import load_catalog
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        catalog = load_catalog(self._catalog.name, **self._catalog.properties)
+        try:
+            return catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            pass
+        numbers = count(1)
+        schema = pyarrow_to_schema(_numbered(self._schema, lambda _: next(numbers)))
+        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        return catalog.create_table_if_not_exists(self._name, schema, self._place, self._partitions(schema))
+
+    def _of_now(self) -> Table:
+        """The table with its newest snapshot, and with what this process alone thinks of it: it is not committed."""
+        from pyiceberg.table import TableProperties
+
+        assert self._table is not None
+        table = self._table.refresh()
+        told = table.metadata
+        properties = {**told.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+        specs = [_without_calendar(each) if each == table.spec() else each for each in told.partition_specs]
+        table.metadata = told.model_copy(update={"properties": properties, "partition_specs": specs})
+        return table
+
+    def _append(self, number: int, files: Sequence[LakeFile]) -> None:
+        """The commit itself, upon the snapshot that `rounds` has seen."""
+        assert self._table is not None
+        with self._table.transaction() as transaction:
+            transaction.set_properties({ROUNDS: str(number)})
+            with transaction.update_snapshot(snapshot_properties={ROUND: str(number)}).fast_append() as append:
+                for each in files:
+                    append.append_data_file(self._added(each))
+
+    def _added(self, file: LakeFile) -> DataFile:
+        from pyiceberg.conversions import to_bytes
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+        from pyiceberg.types import PrimitiveType
+
+        assert self._table is not None
+        columns = {name: self._table.schema().find_field(name) for name in BOUNDED if name in file.bounds}
+        least, most, nulls = dict[int, bytes](), dict[int, bytes](), dict[int, int]()
+        for name, column in columns.items():
+            first, last, nulls[column.field_id] = file.bounds[name]
+            assert isinstance(column.field_type, PrimitiveType)
+            least[column.field_id] = to_bytes(column.field_type, first)
+            most[column.field_id] = to_bytes(column.field_type, last)
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{self._place}/{file.path}",
+            file_format=FileFormat.PARQUET,
+            partition=Record(self._partition(file)),
+            record_count=file.records,
+            file_size_in_bytes=file.size,
+            value_counts={column.field_id: file.records for column in columns.values()},
+            null_value_counts=nulls,
+            lower_bounds=least,
+            upper_bounds=most,
+            spec_id=self._table.spec().spec_id,
+        )
+
+    def _partition(self, file: LakeFile) -> Any:
+        """Value of the file's partition, as Iceberg has it: dates and times as numbers since 1970."""
+        ((_, text),) = values_in(file.path).items()
+        if text is None:
+            return None
+        if (step := _MICROSECONDS.get(self._by)) is not None:
+            return file.bounds["timestamp"][0] // step
+        value = pa.scalar(text).cast(self._kind)
+        return (value.cast(pa.int32()) if pa.types.is_date(value.type) else value).as_py()
+
+    def _partitions(self, schema: Schema) -> PartitionSpec:
+        from pyiceberg.partitioning import PartitionField, PartitionSpec
+        from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
+
+        path = field_path(self._by)
+        source = schema.find_field(".".join(["value", *path]) if path else "timestamp")
+        transform: Transform[Any, Any] = (
+            IdentityTransform() if path else DayTransform() if self._by == DAY else HourTransform()
+        )
+        name = path[-1] if path else f"timestamp_{self._by}"
+        return PartitionSpec(PartitionField(source.field_id, 1000, transform, name))
+
+    def _numbered_as(self, table: Schema) -> pa.Schema:
+        """The files' schema with the table's field ids."""
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        def number(path: str) -> int:
+            try:
+                return table.find_field(path).field_id
+            except ValueError as error:
+                raise ConfigError(
+                    f"the Iceberg table {self._name} has no column {path!r}: name another table and directory"
+                ) from error
+
+        numbered = _numbered(self._schema, number)
+        for ours in pyarrow_to_schema(numbered).fields:
+            if (theirs := table.find_field(ours.name)).field_type != ours.field_type:
+                raise ConfigError(
+                    f"column {ours.name!r} of the Iceberg table {self._name} is {theirs.field_type}, and the records' "
+                    f"is {ours.field_type}: name another table and directory"
+                )
+        return numbered
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            # Each catalog has errors of its own.
+            raise ConfigError(
+                f"the Iceberg table {self._name} {what}: {self._words(error)}; see pipeline.iceberg and "
+                f"pipeline.iceberg_catalog"
+            ) from error
+
+    def _words(self, error: Exception) -> str:
+        """What the error says, in a line and without secrets: pyiceberg shows all properties where it knows no type."""
+        from pyiceberg.utils.config import Config
+
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        known = Config().get_catalog_config(self._catalog.name) or {}
+        for name, value in known.items():
+            if isinstance(value, str) and value and has_secret(name, value):
+                text = text.replace(value, "…")
+        return text
+
+
+def location(target: Directory) -> str:
+    """The directory as Iceberg's metadata has it. Raises `ConfigError`."""
+    if "#" in target.url or "?" in target.url:
+        raise ConfigError(f"{target.url} has a # or a ?, which Iceberg's locations cannot have: name another directory")
+    return f"file://{Path(target.url).absolute()}" if target.is_local else target.url.rstrip("/")
+
+
+def _plain(place: str) -> str:
+    """The same for all ways to write a location."""
+    scheme, _, rest = place.partition(":")
+    if not rest:
+        scheme, rest = "file", place
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    return f"{scheme}://" + (f"/{rest.lstrip('/')}" if scheme == "file" else rest.lstrip("/")).rstrip("/")
+
+
+def _without_calendar(spec: PartitionSpec) -> PartitionSpec:
+    """The same partitions, whose summary in a snapshot names days that no calendar has: pyiceberg fails at them."""
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.transforms import DayTransform, HourTransform, Transform
+
+    class Day(DayTransform[Any]):
+        def to_human_string(self, source: Any, value: Any) -> str:
+            try:
+                return super().to_human_string(source, value)
+            except OverflowError:
+                return str(value)
+
+    class Hour(HourTransform[Any]):
+        def to_human_string(self, source: Any, value: Any) -> str:
+            try:
+                return super().to_human_string(source, value)
+            except OverflowError:
+                return str(value)
+
+    others: dict[type, Transform[Any, Any]] = {DayTransform: Day(), HourTransform: Hour()}
+    fields = [
+        each.model_copy(update={"transform": others.get(type(each.transform), each.transform)}) for each in spec.fields
+    ]
+    return PartitionSpec(*fields, spec_id=spec.spec_id)
+
+
+def _shown(spec: PartitionSpec) -> str:
+    return ", ".join(f"{each.name} ({each.transform})" for each in spec.fields) or "nothing"
+
+
+def _check_installed() -> None:
+    try:
+        import pyiceberg  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise ConfigError(f"pyiceberg is not installed: {install_extra('pipeline', 'iceberg')}") from error
+
+
+def _numbered(schema: pa.Schema, number: Callable[[str], int]) -> pa.Schema:
+    """The schema with field ids. `number`: that of a field, by its path in Iceberg's words. Raises `ConfigError`."""
+    return pa.schema([_numbered_field(each, each.name, number) for each in schema])
+
+
+def _numbered_field(field: pa.Field, path: str, number: Callable[[str], int]) -> pa.Field:
+    told, kind = number(path), field.type
+
+    def inner(each: pa.Field, name: str) -> pa.Field:
+        return _numbered_field(each, f"{path}.{name}", number)
+
+    if pa.types.is_struct(kind):
+        kind = pa.struct([inner(each, each.name) for each in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(inner(kind.value_field, "element"))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(inner(kind.key_field, "key"), inner(kind.item_field, "value"))
+    elif not _has_type(kind):
+        raise ConfigError(f"--columns: {path} is of {kind}, for which Iceberg has no type; choose another")
+    return field.with_type(kind).with_metadata({_FIELD_ID: str(told)})
+
+
+def _has_type(kind: pa.DataType) -> bool:
+    """Whether a plain type is one of Iceberg's, in memory and in Parquet."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return bool(kind.unit != "ns" and kind.tz in {None, "UTC", "+00:00", "Etc/UTC", "Z"})
+    if types.is_time64(kind):
+        return bool(kind.unit == "us")
+    plain = (
+        types.is_boolean, types.is_signed_integer, types.is_float32, types.is_float64, types.is_date32, types.is_string,
+        types.is_large_string, types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_decimal128,
+    )  # fmt: skip
+    return any(fits(kind) for fits in plain)
+
+
+def _field_kind(schema: pa.Schema, by: str) -> pa.DataType:
+    """Type of what the partitioning goes by. Raises `ConfigError` where no partition can have its values."""
+    kind = schema.field("value" if (path := field_path(by)) else "timestamp").type
+    for name in path:
+        if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+            raise ConfigError(f"--partition-by {by}: the values have no field {name!r}")
+        kind = kind.field(name).type
+    types = pa.types
+    exact = (types.is_string, types.is_signed_integer, types.is_boolean, types.is_date32)
+    if path and not any(fits(kind) for fits in exact):
+        raise ConfigError(f"--partition-by {by} is of {kind}: choose a text, a whole number, a boolean or a date")
+    return kind
