@@ -18,7 +18,7 @@ from pyiceberg.expressions import EqualTo
 from kunicorn.pipeline.lake.iceberg import ROUND, IcebergLake
 from tests.system.pipeline.desk import MASTER, TIME, Desk
 from tests.system.pipeline.iceberg_catalog import NAME, catalogued, iceberg_table
-from tests.system.pipeline.test_spark_versions import UNPACKED
+from tests.system.pipeline.versions import UNPACKED
 
 SPARK = "4.1.4"
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "sqlite-jdbc-3.50.3.0.jar")

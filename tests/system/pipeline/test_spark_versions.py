@@ -21,13 +21,12 @@ from kunicorn.pipeline.group_offsets import commit
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
 from tests.system.pipeline.desk import MASTER, Desk, send, tiles
-from tests.system.pipeline.versions import VERSIONS, WITHOUT_FILTERS, WITHOUT_SOURCE, WITHOUT_STREAMS
+from tests.system.pipeline.versions import UNPACKED, VERSIONS, WITHOUT_FILTERS, WITHOUT_SOURCE, WITHOUT_STREAMS
 from tests.system.producing import committed_offsets, end_offsets
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 _ROOT = Path(__file__).parents[3]
-UNPACKED = _ROOT / "build" / "spark"
 WHOLE = range(300)
 
 

@@ -1,5 +1,9 @@
 """Versions of Spark on which jobs are tried, beside the one that is installed, and what they lack."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
 VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 WITHOUT_SOURCE = ("3.5.9",)
 WITHOUT_FILTERS = ("3.5.9", "4.0.5")
@@ -15,3 +19,5 @@ FEATURES = {
 """Tests of `test_spark_versions`, by what they show."""
 LACKS = {"data source": WITHOUT_SOURCE, "stream": WITHOUT_STREAMS}
 """Where what passes is the refusal."""
+UNPACKED = Path(__file__).parents[3] / "build" / "spark"
+"""Where each version that is tried is unpacked, in a folder of its number."""

@@ -15,19 +15,8 @@ from kunicorn.commands.control import Reply, RunningService
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.observe.requests import Goal
-from kunicorn.settings import HttpSettings, Settings
-from tests.unit.observe.serving import TOKEN, Service, serving
-
-
-def settings(**http: object) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": "shop:handle"},
-            "http": http,
-        }
-    )
+from kunicorn.settings import HttpSettings
+from tests.unit.observe.serving import TOKEN, Service, serving, settings_of
 
 
 async def test_a_seek_is_asked_for_and_its_plan_told() -> None:
@@ -88,22 +77,22 @@ async def test_a_wrong_token_a_refusal_and_a_silent_port_are_told_apart() -> Non
 def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    named = RunningService.of(settings(), "http://pod:9400/", file)
+    named = RunningService.of(settings_of(), "http://pod:9400/", file)
     assert (named.url, named.token) == ("http://pod:9400", TOKEN)
-    own = RunningService.of(settings(port=9401, token=TOKEN), None, None)
+    own = RunningService.of(settings_of(port=9401, token=TOKEN), None, None)
     assert (own.url, own.token) == ("http://127.0.0.1:9401", TOKEN)
     assert TOKEN not in repr(named)
     with pytest.raises(ConfigError, match=r"http\.token or http\.token_file"):
-        RunningService.of(settings(), "http://pod:9400", None)
+        RunningService.of(settings_of(), "http://pod:9400", None)
     with pytest.raises(ConfigError, match="--token-file"):
-        RunningService.of(settings(), None, tmp_path / "nowhere")
+        RunningService.of(settings_of(), None, tmp_path / "nowhere")
     assert not HttpSettings().acts
 
 
 async def test_on_its_own_machine_the_services_user_needs_no_token(capfd: pytest.CaptureFixture[str]) -> None:
     service = Service()
     async with serving(service) as server:
-        running = RunningService.of(settings(port=server.port), None, None)
+        running = RunningService.of(settings_of(port=server.port), None, None)
         answer = await asyncio.to_thread(running.ask, "resume", {"partitions": ["orders:1"]})
         assert (answer["ok"], answer["said"]) == (True, "resume is done")
         refused = await asyncio.to_thread(running.ask, "recycle", {"worker": 9})
@@ -118,7 +107,7 @@ async def test_another_users_orders_are_hung_up_on(monkeypatch: pytest.MonkeyPat
     service = Service()
     async with serving(service) as server:
         monkeypatch.setattr(requests, "may_deal_with_us", lambda sock: False)
-        running = RunningService.of(settings(port=server.port), None, None)
+        running = RunningService.of(settings_of(port=server.port), None, None)
         with pytest.raises(ConfigError, match="no service of this user"):
             await asyncio.to_thread(running.ask, "drain", {})
     assert service.done == []
@@ -145,6 +134,6 @@ def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.Mo
 
 def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
     with pytest.raises(ConfigError, match="answers on this machine"):
-        RunningService.of(settings(port=1), None, None).ask("drain", {})
+        RunningService.of(settings_of(port=1), None, None).ask("drain", {})
     with pytest.raises(ConfigError, match=r"http\.port = 0 takes any port"):
-        RunningService.of(settings(port=0), None, None)
+        RunningService.of(settings_of(port=0), None, None)
