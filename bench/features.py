@@ -20,6 +20,7 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from google.protobuf import descriptor_pb2, message_factory
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from rich.console import Console
@@ -28,6 +29,7 @@ from rich.table import Table
 from bench.decoding import RECORDS, messages, plain
 from bench.pages import write_section
 from bench.quick_handlers import copy
+from kunicorn import Send
 from kunicorn.handler.call import Calls, OfSome, calls_of
 from kunicorn.handler.config import (
     CircuitBreaking,
@@ -39,6 +41,7 @@ from kunicorn.handler.config import (
     RateLimiting,
     Tracing,
 )
+from kunicorn.handler.dead_letters import cause_of, letter_of
 from kunicorn.handler.decode.schema_registry import client_of
 from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.filter import filters_of, untold
@@ -139,7 +142,8 @@ def collected(some: Sequence[Message]) -> Callable[[], None]:
 
 def within(middlewares: int, handle: Callable[..., Any] = plain, mode: str = "record") -> Calls:
     """How a worker calls it within so many middlewares."""
-    return calls_of(loaded(Handler("bench", handle, is_async=False), [f"{__name__}:around"] * middlewares), mode)
+    handler = Handler("bench", handle, is_async=handle is plain_async)
+    return calls_of(loaded(handler, [f"{__name__}:around"] * middlewares), mode)
 
 
 def _encoded(handler: Handler, encoding: Encoding | None) -> Handler:
@@ -151,15 +155,46 @@ def returned(record: Record) -> dict[str, Any]:
     return {"id": 7, "by": "customer"}
 
 
-def by_registry() -> Encoding:
-    """Avro by a schema registry in memory."""
-    properties: dict[str, Any] = {"url": "mock://bench"}
-    text = json.dumps({"type": "record", "name": "Order", "fields": [_ID, _BY]})
-    client_of(SchemaRegistryClient, properties).register_schema("out-value", Schema(text, "AVRO", []))
-    return Encoding(OutputEncoding("avro"), schema_registry=properties)
+def sent_on(record: Record) -> Send:
+    """The record, as it was."""
+    return Send.of(record, "archive")
 
 
-_ID, _BY = {"name": "id", "type": "long"}, {"name": "by", "type": "string"}
+_AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "by", "type": "string"}],
+}
+_JSON = {"type": "object", "properties": {"id": {"type": "integer"}, "by": {"type": "string"}}, "required": ["id"]}
+_FILE = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
+_FILE.message_type.add(name="Order").field.extend(
+    [
+        descriptor_pb2.FieldDescriptorProto(name="id", number=1, type="TYPE_INT64", label="LABEL_OPTIONAL"),
+        descriptor_pb2.FieldDescriptorProto(name="by", number=2, type="TYPE_STRING", label="LABEL_OPTIONAL"),
+    ]
+)
+ProtoOrder = message_factory.GetMessages([_FILE])["bench.Order"]
+
+
+def by_registry(encoder: str, schema: dict[str, Any] | None = None) -> Encoding:
+    """By a schema registry in memory; without a schema of its own the message's class has one."""
+    properties: dict[str, Any] = {"url": f"mock://bench-{encoder}"}
+    if schema is None:
+        return Encoding(OutputEncoding(encoder, register_schemas=True), schema_registry=properties)
+    kind = {"avro": "AVRO", "jsonschema": "JSON"}[encoder]
+    client_of(SchemaRegistryClient, properties).register_schema("out-value", Schema(json.dumps(schema), kind, []))
+    return Encoding(OutputEncoding(encoder), schema_registry=properties)
+
+
+def letters(some: Sequence[Message], style: str) -> Callable[[], None]:
+    """A dead letter of each record, with its headers."""
+    cause = cause_of(ValueError("no such customer"), 3)
+
+    def go() -> None:
+        for message in some:
+            letter_of(Record.of(message), "shop", cause, 0, style)
+
+    return go
 
 
 class Sent:
@@ -262,12 +297,18 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
         "the same, and each handler asks for it, as a log line does": called(form(asking, tracing=tracing), in_traces),
         "`[tracing]`, with an SDK that keeps every span": collected(in_traces),
         "one of `filters`, by key": called(filtered(FilterRule(on="key", none_of=["none"])), some),
+        "the same, by header": called(filtered(FilterRule(on="header:traceparent", prefix="00-")), in_traces),
         "one of them, a function": called(filtered(FilterRule(function=f"{__name__}:wanted")), some),
         "`max_age_ms`": called(filtered(max_age_ms=1 << 50), long_ago),
         "one of `middlewares`": called(within(1), some),
         "two of them": called(within(2), some),
+        "one around `async def`": called(within(1, plain_async), some),
         '`mode = "batch"`': called(form(batch, "batch"), some),
         "the same, every batch raising `BatchError`": called(form(half, "batch"), some),
+        '`mode = "batch"` with one of `middlewares`': called(within(1, batch, "batch"), some),
+        '`mode = "batch"` with `[tracing]`, nobody who collects, records with a context': called(
+            form(batch, "batch", tracing=tracing), in_traces
+        ),
         "cutting what was fetched: one topic": lambda: list(runs(some, several_topics=False)),
         "cutting what was fetched: `[[handlers]]`, two topics": lambda: list(runs(of_two_topics, several_topics=True)),
         "the same with `retry_topic_delays_ms`, while nothing fails": delayed(of_two_topics, {"r": 5000}),
@@ -278,7 +319,16 @@ def features(some: Sequence[Message], of_two_topics: Sequence[Message]) -> dict[
         "`[producing]`: handler and outbox, one output each": sent.handled(some),
         "`[producing]`: the sender, client included": sent.delivered(some),
         '`[producing] value = "json"`: the same, a dict returned': Sent(returned, as_json).handled(some),
-        '`[producing] value = "avro"`: the same, by a registered schema': Sent(returned, by_registry()).handled(some),
+        '`[producing] value = "avro"`: the same, by a registered schema': Sent(
+            returned, by_registry("avro", _AVRO)
+        ).handled(some),
+        '`[producing] value = "jsonschema"`: the same': Sent(returned, by_registry("jsonschema", _JSON)).handled(some),
+        '`[producing] value = "protobuf:…"`: the same': Sent(
+            returned, by_registry(f"protobuf:{__name__}:ProtoOrder")
+        ).handled(some),
+        "the same, the record sent on as it was": Sent(sent_on, by_registry("avro", _AVRO)).handled(some),
+        "a dead letter, but for sending it": letters(in_traces, "kunicorn"),
+        'the same with `headers = "spring"`': letters(in_traces, "spring"),
         '`ordering = "key"`: its lanes': lambda: by_key(some),
         "the same, and `[handler.circuit_breaker]`": lambda: by_key(some, breaker),
         "the same, and `[handler.rate_limit]`": lambda: by_key(some, limited),

@@ -25,6 +25,7 @@ from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.librdkafka.errors import librdkafka, log_client_error
 from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import KafkaSettings, Settings
+from kunicorn.settings.handler import default_topic
 
 T = TypeVar("T")
 
@@ -86,10 +87,11 @@ class Access:
             raise AuthenticationFailed(f"no OAUTHBEARER token: {error}") from error
         return BearerToken(token.value, token.extensions)
 
-    def letters(self, topic: str) -> Producer:
+    def letters(self) -> Producer:
         """Producer of dead letters: every in-sync replica acknowledges, and keys go where Java's partitioner puts
         them.
         """
+        topic = self.settings.dead_letter_topic or default_topic(self.settings.group.id)
         target = dead_letter_target(self.settings, f"{self.kafka.client_id}-{_CLIENT}-dead-letters", topic)
         assert target is not None
         own = {**target.client, "linger.ms": 5, **self._callbacks()}

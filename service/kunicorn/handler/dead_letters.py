@@ -19,7 +19,7 @@ from kunicorn.handler import letter_styles
 from kunicorn.handler.config import RetryTopic
 from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.record import ATTEMPTS, OFFSET, PARTITION, RETRY_TOPIC, TIMESTAMP, TOPIC, Record
-from kunicorn.handler.retry import End
+from kunicorn.handler.retry import End, Policies, Reason, reason_of
 
 PREFIX = "kunicorn-"
 GROUP = "kunicorn-group"
@@ -81,6 +81,16 @@ class Cause:
     message: str
     stack: str
     attempts: int
+    reason: str = ""
+    """For what it was given up (`Reason`), and `topic`: where the rule of its exception sends such records. Only jobs
+    keep both here; a worker decides on the spot."""
+    topic: str | None = None
+
+
+def topic_of_letters(reason: str, by_rule: str | None, own: str | None, by_reason: Mapping[str, str]) -> str | None:
+    """Dead-letter topic of a record that was given up for `reason`, where the settings name another than that of the
+    service: of the exception's rule, by the reason, or of the handler."""
+    return by_rule or by_reason.get(reason) or own
 
 
 _TOLD_AS = {
@@ -98,6 +108,18 @@ def cause_of(error: BaseException, attempts: int) -> Cause:
     stack = user_traceback(error, _STACK_FRAMES)
     # The end of a stack says where it was raised, the beginning of a message what happened.
     return Cause(name, error_message(error)[:_LONGEST_MESSAGE], stack[-_LONGEST_STACK:], attempts)
+
+
+def given_up_by(error: BaseException, failures: int, policies: Policies) -> Cause:
+    """Likewise, after the record's `failures`-th failure, with the reason and the topic of the exception's rule."""
+    policy = policies.of(error)
+    reason = reason_of(error, failures, policy.max_attempts)
+    return replace(cause_of(error, failures), reason=reason, topic=policy.dead_letter_topic)
+
+
+def died(text: str, deaths: int) -> Cause:
+    """Cause of a record that killed so many processes."""
+    return Cause(WORKER_DIED, text, "", deaths, Reason.POISON)
 
 
 @dataclass(frozen=True, slots=True)

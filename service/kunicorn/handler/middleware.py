@@ -37,7 +37,8 @@ Middleware = Callable[["Call"], Any]
 
 
 class Call:
-    """One call of the handler, as middlewares see it: its records of one partition, and behind it what came of them."""
+    """One call of the handler, as middlewares see it: its records (of one partition, but for
+    `batch_across_partitions`), and behind it what came of them."""
 
     __module__ = "kunicorn"
     __slots__ = ("_messages", "error", "handler", "outcome")
@@ -53,6 +54,7 @@ class Call:
 
     @property
     def topic(self) -> str:
+        """Of its first record, as `partition` and `offset`."""
         return self._messages[0].topic() or ""
 
     @property
@@ -61,7 +63,6 @@ class Call:
 
     @property
     def offset(self) -> int:
-        """Of its first record."""
         return self._messages[0].offset() or 0
 
     @property

@@ -117,6 +117,17 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Filters and limits",
+        (
+            Panel("Records filtered, or too old", "ops", _rate(c.FILTERED, "topic", "filter")),
+            Panel("Partitions whose circuit breaker is open", "short",
+                  _one("sum by (topic) ({0})", c.CIRCUITS, "{{topic}}")),
+            Panel("Circuit breakers that opened", "short", _increase(c.CIRCUIT_OPENED, "handler")),
+            Panel("Rate limits, of all pods", "ops", _one("sum by (handler) ({0})", c.RATE, "{{handler}}")),
+            Panel("Waits that handlers asked for", "ops", _rate(c.WAITS, "topic")),
+        ),
+    ),
+    (
         "Outputs, with [producing]",
         (
             Panel("Records sent", "ops", (
@@ -125,6 +136,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             )),
             Panel("Transactions by result", "ops", _rate(c.TRANSACTIONS, "result")),
             Panel("Transaction duration", "s", _quantiles(c.TRANSACTION_SECONDS)),
+            Panel("Outputs that could not be encoded", "ops", _rate(c.UNENCODED, "topic", "why")),
         ),
     ),
     (

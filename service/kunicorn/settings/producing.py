@@ -185,6 +185,14 @@ class ProducingSettings(EncodingSettings):
         return any({each.value, each.key, each.headers} != {"bytes"} for each in (self, *self.topics))
 
     @property
+    def output_topics(self) -> dict[str, str]:
+        """Topics that are named for what is sent, with the setting that names each; none where nothing is sent."""
+        if self.delivery is None:
+            return {}
+        default = {} if self.topic is None else {self.topic: "producing.topic"}
+        return {**{each.topic: "producing.topics" for each in self.topics}, **default}
+
+    @property
     def needs_registry(self) -> bool:
         """Whether something is written by a schema of the registry."""
         return any(_registered(each) for each in (self, *self.topics))

@@ -384,11 +384,9 @@ class Settings(BaseSettings):
     @property
     def other_topics(self) -> dict[str, str]:
         """Topics that must exist beside those that are consumed, with the setting that names each."""
-        output = self.producing.topic if self.producing.delivery is not None else None
-        every: dict[str | None, str] = dict.fromkeys(self.dead_letter_topics, "dead_letters.topic")
-        every |= {output: "producing.topic"}
-        every |= dict.fromkeys(self.retry_topics, "handler.retry_topic")
-        return {topic: setting for topic, setting in every.items() if topic is not None}
+        letters = dict.fromkeys(self.dead_letter_topics, "dead_letters.topic")
+        retries = dict.fromkeys(self.retry_topics, "handler.retry_topic")
+        return {**letters, **self.producing.output_topics, **retries}
 
     @property
     def retry_topics(self) -> dict[str, RetryTopic]:

@@ -30,6 +30,7 @@ _CONNECT_TIMEOUT = 5.0
 _KINDS: Mapping[str, str] = {
     "dead_letters.topic": "dead-letter topic",
     "producing.topic": "output topic",
+    "producing.topics": "output topic",
     "handler.retry_topic": "retry topic",
 }
 """Topics that are written to, by the setting that names them."""

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from kunicorn.handler.dead_letters import WORKER_DIED, Cause, Destination, cause_of, dead_letters, retries
+from kunicorn.handler.dead_letters import Cause, Destination, cause_of, dead_letters, died, retries, topic_of_letters
 from kunicorn.handler.letter_styles import OWN
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.outputs import Outgoing
@@ -79,7 +79,7 @@ class LetterBox:
     def dead_letters(self, reason: Reason, by_rule: str | None, own: str | None) -> Destination | None:
         """Where records go that are given up for that reason. `by_rule`: the topic of the exception's rule; `own`: of
         their handler. None: there is none."""
-        topic = by_rule or self.topics.get(reason) or own or self.topic
+        topic = topic_of_letters(reason, by_rule, own, self.topics) or self.topic
         return dead_letters(topic, self.headers) if topic is not None else None
 
     def put(self, flight: InFlight, given_up: GivenUp) -> None:
@@ -172,7 +172,7 @@ class Failures:
         text, flight.poison = flight.poison, ""
         if (gate := flight.tracker.slots.gate) is not None:
             gate.withdrawn(flight)
-        cause = Cause(WORKER_DIED, text, "", attempts=flight.poison_deaths)
+        cause = died(text, flight.poison_deaths)
         on_failure = self._policies(flight.tp.topic).default.on_failure
         ending = _Ending(on_failure, Reason.POISON, cause, text, self._dead_letters(flight, Reason.POISON))
         self._end(Attempt(flight, calls=0), ending, now)

@@ -21,10 +21,11 @@ LARGEST = 2_000_000
 
 @pytest.fixture
 def desk(kafka: KafkaCluster, topic: str, tmp_path: Path) -> Desk:
-    """Settings that ask for a dead-letter topic, two retry topics and an output topic, none of which exists."""
+    """Settings that ask for a dead-letter topic, two retry topics and two output topics, none of which exists."""
     kafka.create_topic(topic, 3, {"max.message.bytes": str(LARGEST), "retention.ms": "3600000"})
     handler = {"handler": {"on_failure": "dead_letter", "retry_topic_delays_ms": [1000, 60_000]}}
-    output = {"producing": {"delivery": "at_least_once", "topic": f"{topic}.totals"}}
+    other = {"topic": f"{topic}.invoices", "value": "json"}
+    output = {"producing": {"delivery": "at_least_once", "topic": f"{topic}.totals", "topics": [other]}}
     config = tmp_path / "config.toml"
     config.write_text(toml(merged(group_settings(kafka.bootstrap, [topic], topic), handler, output)))
     return Desk(config)
@@ -45,19 +46,19 @@ def test_what_is_planned_is_created_once_and_then_there_is_nothing_to_do(
 ) -> None:
     planned = desk.told("topics", "plan")
     names = {change["topic"]: change["role"] for change in planned["changes"]}
-    assert sorted(names.values()) == ["dead letters", "output", "retries", "retries"]
+    assert sorted(names.values()) == ["dead letters", "output", "output", "retries", "retries"]
     assert not set(names) & set(kafka.admin().list_topics(timeout=30).topics), "a plan creates nothing"
     desk.said("topics", "apply", "--yes")
     # Brokers learn of what the controller has confirmed a moment later.
-    wait_until(lambda: {partitions(kafka, name) for name in names} == {3}, "four topics of three partitions")
+    wait_until(lambda: {partitions(kafka, name) for name in names} == {3}, "five topics of three partitions")
     assert configs(kafka, f"{topic}.dead-letters") == {
         "cleanup.policy": "delete",
         "min.insync.replicas": "1",
         "max.message.bytes": str(LARGEST + 65_536),
         "retention.ms": str(14 * 86_400_000 + 3_600_000),
     }
-    assert desk.told("topics", "check") == {"changes": [], "by_hand": [], "fine": 5}
-    assert "5 topics are as they should be" in desk.said("topics", "apply", "--yes")
+    assert desk.told("topics", "check") == {"changes": [], "by_hand": [], "fine": 6}
+    assert "6 topics are as they should be" in desk.said("topics", "apply", "--yes")
 
 
 def test_a_topic_that_is_there_is_corrected_and_keeps_its_partitions(
@@ -88,5 +89,5 @@ def test_a_change_that_brokers_refuse_is_named_and_the_others_are_done(
     with desk.config.open("a") as file:
         file.write("\n[topics]\nreplication_factor = 3\nmin_insync_replicas = 1\n")
     kafka.create_topic(f"{topic}.totals", 1, {"min.insync.replicas": "1"})
-    with pytest.raises(ConfigError, match=r"3 of 3 changes were refused: .*INVALID_REPLICATION_FACTOR"):
+    with pytest.raises(ConfigError, match=r"4 of 4 changes were refused: .*INVALID_REPLICATION_FACTOR"):
         desk.said("topics", "apply", "--yes")

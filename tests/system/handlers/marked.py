@@ -51,6 +51,14 @@ def handle_batch(records: Sequence[Record]) -> None:
     _audit().end(records)
 
 
+def handle_arrow(rows: Any) -> None:
+    """Handle a batch of columns, likewise."""
+    # Here, as most tests need no Arrow.
+    from kunicorn.handler.rows import Rows
+
+    handle_batch([Record.of(message) for message in Rows(rows)])
+
+
 async def handle_async(record: Record) -> None:
     """Handle one record as a coroutine; one that sleeps leaves the loop to others."""
     _audit().begin([record])

@@ -6,11 +6,11 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kunicorn import BatchError, DeadLetter, Halt, Record, Skip
+from kunicorn import BatchError, Call, DeadLetter, Halt, Record, Skip
 from kunicorn.allocator import is_loaded
 from kunicorn.commands.demo import audit as audited
 
@@ -66,6 +66,13 @@ def obedient(record: Record) -> Any:
 
 
 obedient.setup = setup  # type: ignore[attr-defined]
+
+
+def passes_over(call: Call) -> Iterator[None]:
+    """A middleware: records that say `old` do not come to the handler."""
+    if call.records[0].value == b"old":
+        raise Skip("old")
+    yield
 
 
 def batch(records: Sequence[Record]) -> None:

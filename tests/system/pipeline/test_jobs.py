@@ -67,7 +67,55 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
 
 
-@pytest.mark.parametrize("way", [{}, {"ordering": "none", "concurrency": 4}], ids=["one in hand", "several"])
+WAYS = pytest.mark.parametrize(
+    "way", [{}, {"ordering": "none", "concurrency": 4}], ids=["one in hand", "several in hand"]
+)
+
+
+@WAYS
+def test_letters_of_a_backfill_go_to_the_topics_that_those_of_the_live_service_go_to(
+    desk_of: Callable[..., Desk], way: dict[str, object]
+) -> None:
+    desk = desk_of(1, {"workers": {"max_crashes": 1}})
+    names = ("values", "said", "deadly", "refunds", "dead-letters")
+    values, said, deadly, refunds, rest = (desk.kafka.create_topic(f"{desk.topic}.{name}", 1) for name in names)
+    rules = {"max_attempts": 1, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1, "on_failure": "dead_letter"}
+    rule = {"exceptions": ["builtins.ValueError"], "max_attempts": 2, "dead_letter_topic": values}
+    desk.configure(
+        {
+            "handler": {**rules, **way, "failures": [rule], "dead_letter_topic": refunds},
+            "dead_letters": {"topics": {"handler": said, "poison": deadly}},
+        }
+    )
+    # Of several in hand it takes more deaths to find the one than Spark's local mode allows.
+    last = "x" if way else "crash"
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "poison", "letter", "once", last]})
+    said_of_it = desk.said("backfill", "--master", MASTER, "--run", "by-topic")
+    assert f"handled       {2 if way else 1} records" in said_of_it
+    for topic, offset, error in (
+        (values, b"1", b"ValueError"),
+        (said, b"2", b"kunicorn.DeadLetter"),
+        (refunds, b"3", b"ConnectionError"),
+        *(() if way else ((deadly, b"4", b"WorkerDied"),)),
+    ):
+        (letter,) = consumed(desk.kafka.bootstrap, topic, 1)
+        told = dict(headers_of(letter))
+        assert (told["kunicorn-offset"], told["kunicorn-error-type"]) == (offset, error)
+    assert consumed(desk.kafka.bootstrap, rest, 0) == []
+
+
+@WAYS
+def test_middlewares_are_around_the_calls_of_a_backfill_too(
+    desk_of: Callable[..., Desk], way: dict[str, object]
+) -> None:
+    desk = desk_of(1, {"handler": {**way, "middlewares": ["tests.system.pipeline.handlers:passes_over"]}})
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x", "old", "x"]})
+    assert "handled       2 records" in desk.said("backfill", "--master", MASTER, "--run", "within")
+    assert [(r["offset"], r["error_message"]) for r in desk.outcomes("within") if r["status"] == "skip"] == [(1, "old")]
+    assert [place.offset for place in desk.report(1).lost] == [1]
+
+
+@WAYS
 def test_a_backfill_counts_what_filters_pass_by(desk_of: Callable[..., Desk], way: dict[str, object]) -> None:
     desk = desk_of(2, {"handler": {**way, "filters": [{"on": "header:trace", "one_of": ["2"]}]}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 3, 1: ["x"] * 4})
@@ -117,10 +165,13 @@ def test_one_command_begins_a_run_goes_on_with_it_and_leaves_a_finished_one_alon
 def test_a_backfill_reads_no_faster_than_it_may_and_says_whose_limit_does_not_hold(
     desk_of: Callable[..., Desk],
 ) -> None:
-    desk = desk_of(2, {"handler": {"rate_limit": {"per_second": 1}}})
+    breaker = {"exceptions": ["builtins.ConnectionError"]}
+    desk = desk_of(2, {"handler": {"rate_limit": {"per_second": 1}, "circuit_breaker": breaker, "delay_ms": 60_000}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 60, 1: ["x"] * 60})
     command = ("backfill", "--master", MASTER, "--json")
-    assert "pipeline.max_records_per_second limits a job" in desk.told_by(*command)[1]
+    warned = desk.told_by(*command)[1]
+    for setting in ("pipeline.max_records_per_second limits a job", "handler.circuit_breaker", "handler.delay_ms"):
+        assert setting in warned
     desk.configure({"pipeline": {"max_records_per_second": 40}})
     told, warned = desk.told_by(*command)
     assert "max_records_per_second" not in warned

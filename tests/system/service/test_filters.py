@@ -24,6 +24,7 @@ WAYS: Mapping[str, dict[str, Any]] = {
     "batches": {"entrypoint": "tests.system.handlers.audited:handle_batch", "mode": "batch"},
     "threads": {"entrypoint": "tests.system.handlers.audited:handle", "concurrency": 8},
     "tasks": {"entrypoint": "tests.system.handlers.audited:handle_async"},
+    "columns": {"entrypoint": "kunicorn.commands.demo.columnar:handle", "mode": "arrow"},
 }
 FILTERS = """
 [[handler.filters]]

@@ -70,6 +70,15 @@ def test_an_output_topic_is_durable_and_otherwise_its_owners_to_set(tmp_path: Pa
     assert (change.name, then(change)) == ("totals", {"min.insync.replicas": "2"})
 
 
+def test_each_topic_with_an_encoding_of_its_own_is_an_output_topic_too(tmp_path: Path) -> None:
+    topics = '[[producing.topics]]\ntopic = "{}"\nvalue = "json"\n'
+    output = '[producing]\ndelivery = "at_least_once"\ntopic = "totals"\n'
+    settings = made(tmp_path, output + topics.format("invoices") + topics.format("totals"))
+    changes = planned(settings, {"orders": ORDERS}).changes
+    assert [(change.name, str(change.role)) for change in changes] == [("invoices", "output"), ("totals", "output")]
+    assert settings.other_topics == {"invoices": "producing.topics", "totals": "producing.topic"}
+
+
 def test_the_settings_say_partitions_replicas_and_retention(tmp_path: Path) -> None:
     own = "[topics]\npartitions = 4\nreplication_factor = 2\nmin_insync_replicas = 2\nretention_ms = 86400000\n"
     (change,) = planned(made(tmp_path, LETTERS + own), {"orders": ORDERS}).changes

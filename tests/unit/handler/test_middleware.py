@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.load import find_middleware
+from kunicorn.handler.call import AS_BYTES, arguments_of
+from kunicorn.handler.decode.forms import form_of
+from kunicorn.handler.load import Handler, find_middleware
+from kunicorn.handler.middleware import Within, loaded
 from kunicorn.testing import HandlerTest, record
 from tests.unit.handler import middlewares_under_test
 from tests.unit.handler.middlewares_under_test import NOTED
@@ -43,6 +46,25 @@ def test_a_call_with_columns_is_one_call_whose_records_it_has() -> None:
     assert run.outcomes == ["done"] * 5
     assert seen == [(5, [0, 1, 2, 3, 4])]
     assert NOTED == ["5 records, [0, 1, 2, 3, 4], Done"]
+
+
+def test_across_partitions_a_call_has_the_records_of_all_of_them() -> None:
+    rows: list[int] = []
+
+    def handle(batch: Any) -> None:
+        rows.append(batch.num_rows)
+
+    test = HandlerTest(handle, mode="arrow", batch_across_partitions=True, middlewares=[f"{HERE}:counts"])
+    run = test.run(*(record(b"x", partition=partition) for partition in (0, 1, 0)))
+    assert (run.outcomes, rows) == (["done"] * 3, [3])
+    assert NOTED == ["3 records, [0, 1, 0], Done"]
+
+
+@pytest.mark.parametrize("mode", ["record", "batch", "arrow"])
+def test_without_middlewares_the_call_has_the_form_that_it_had(mode: str) -> None:
+    plain = Handler("x:y", lambda argument: None, is_async=False)
+    assert type(arguments_of(loaded(plain, []), mode)) is type(form_of(plain.call, mode, AS_BYTES))
+    assert type(arguments_of(loaded(plain, [f"{HERE}:outer"]), mode)) is Within
 
 
 @pytest.mark.parametrize(

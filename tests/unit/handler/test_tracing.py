@@ -41,6 +41,7 @@ from kunicorn.handler.outputs import Outgoing, calls_sending
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
 from kunicorn.handler.tracing import Pairs, SendSpans, span_in_hand, with_context
+from kunicorn.testing import HandlerTest, record
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -270,6 +271,20 @@ def test_with_nobody_who_collects_what_was_attached_in_setup_is_there_too() -> N
     finally:
         detach(token)
     assert seen == ["shop"]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+@pytest.mark.parametrize("mode", ["record", "batch"])
+def test_the_test_kit_calls_a_handler_within_its_records_trace(mode: str) -> None:
+    seen: list[dict[str, str]] = []
+
+    def handle(given: Any) -> None:
+        seen.append(span_in_hand())
+
+    test = HandlerTest(handle, mode=mode, settings={"tracing": {"enabled": True}})
+    run = test.run(record(b"x", headers={"traceparent": f"00-{TRACE}-{SPAN}-01"}))
+    # A batch has the records of several traces, and so is in none of them.
+    assert (run.outcomes, seen) == (["done"], [{"trace_id": TRACE, "span_id": SPAN} if mode == "record" else {}])
 
 
 @pytest.mark.usefixtures("nobody_collects")

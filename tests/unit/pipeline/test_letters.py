@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import range_outcomes
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
-from kunicorn.pipeline.tasks.letters import Letters, LettersRefused, letter_in
+from kunicorn.pipeline.tasks.letters import Letters, LettersRefused, letter_in, topic_in
 from kunicorn.pipeline.tasks.outcomes import Row
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes
 from kunicorn.positions import OffsetRange
+from kunicorn.settings.load import load_tables
 
 
 def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -> Row:
@@ -45,6 +47,34 @@ def test_a_letter_keeps_its_records_time_even_if_no_calendar_has_it(timestamp: i
     assert (letter.value, letter.timestamp) == (b"x", timestamp)
 
 
+@pytest.mark.parametrize(
+    ("reason", "by_rule", "topic"),
+    [
+        ("attempts", None, "refunds.dead-letters"),
+        ("attempts", "fraud", "fraud"),
+        ("poison", None, "poison"),
+        ("poison", "fraud", "fraud"),
+    ],
+)
+def test_the_topic_is_that_of_the_rule_of_the_reason_or_of_the_handler(
+    reason: str, by_rule: str | None, topic: str
+) -> None:
+    tables: dict[str, Any] = {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
+        "group": {"id": "shop"},
+        "dead_letters": {"topics": {"poison": "poison"}},
+        "handlers": [
+            {"entrypoint": "shop:handle", "topics": ["orders"], "on_failure": "dead_letter"},
+            {"entrypoint": "shop:refund", "topics": ["refunds"], "dead_letter_topic": "refunds.dead-letters"},
+        ],
+    }
+    settings = load_tables(Path("config.toml"), tables)
+    given = {"topic": "refunds", "reason": reason, "letter_topic": by_rule}
+    assert topic_in(given, settings) == topic
+    of_orders = topic if by_rule or reason == "poison" else "shop.dead-letters"
+    assert topic_in({**given, "topic": "orders"}, settings) == of_orders
+
+
 class Post:
     """A producer: answers when it is flushed the second time."""
 
@@ -68,7 +98,7 @@ class Post:
 
 
 def letters(post: Any) -> Letters:
-    return Letters(post, "orders.dlq", lambda row: letter_in(row, "shop"))
+    return Letters(post, lambda row: "orders.dlq", lambda row: letter_in(row, "shop"))
 
 
 def test_a_ranges_letters_are_acknowledged_before_it_ends() -> None:
@@ -79,6 +109,12 @@ def test_a_ranges_letters_are_acknowledged_before_it_ends() -> None:
     assert (post.sent, post._flushed) == (["orders.dlq", "orders.dlq"], 0)
     sent.flush()
     assert post._flushed == 2
+
+
+def test_a_record_that_asks_for_a_letter_where_no_topic_is_set_names_the_setting() -> None:
+    without = Letters(Post(), lambda row: None, lambda row: letter_in(row, "shop"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"set dead_letters\.topic"):
+        without.add(row_of(2))
 
 
 def test_a_letter_that_is_refused_ends_its_range() -> None:

@@ -325,6 +325,12 @@ async def test_an_async_handler_inside_an_async_test_is_refused_with_the_remedy(
         HandlerTest(moody_async).run(record("a"))
 
 
+def test_nothing_waits_for_a_delay_of_the_service() -> None:
+    now = int(time.time() * 1000)
+    run = HandlerTest(lambda record: None, delay_ms=86_400_000).run(record("a", timestamp=now), record("b"))
+    assert run.outcomes == ["done", "done"]
+
+
 def test_an_interrupted_handlers_finally_blocks_run() -> None:
     said: list[str] = []
 

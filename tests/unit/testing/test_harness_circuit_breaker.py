@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from kunicorn import Batch, BatchError, Record, Skip, Wait
 from kunicorn.errors import ConfigError
+from kunicorn.handler.rows import Rows
 from kunicorn.ipc import clock
 from kunicorn.testing import HandlerTest, record
 
@@ -39,21 +41,21 @@ class Api:
         for each in batch:
             self.handle(each)
 
+    def handle_arrow(self, batch: Any) -> None:
+        self.handle_batch([Record.of(message) for message in Rows(batch)])  # type: ignore[arg-type]
+
 
 def harness(handle: Any, **more: Any) -> HandlerTest:
     return HandlerTest(handle, **{"max_attempts": 3, "on_failure": "dead_letter", "circuit_breaker": BREAKER, **more})
 
 
-@pytest.mark.parametrize("kind", ["handle", "handle_async", "handle_batch"])
-def test_an_outage_is_probed_once_a_minute_and_costs_no_record(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [("handle", "record"), ("handle_async", "record"), ("handle_batch", "batch"), ("handle_arrow", "arrow")],
+)
+def test_an_outage_is_probed_once_a_minute_and_costs_no_record(kind: str, mode: str) -> None:
     api = Api(away=12)
-    mode = "batch" if kind == "handle_batch" else "record"
-    functions: dict[str, Any] = {
-        "handle": api.handle,
-        "handle_async": api.handle_async,
-        "handle_batch": api.handle_batch,
-    }
-    run = harness(functions[kind], mode=mode).run(*map(record, "abcde"))
+    run = harness(getattr(api, kind), mode=mode).run(*map(record, "abcde"))
     assert run.outcomes == ["done"] * 5
     assert run.dead_letters == []
     assert [value for value, _ in api.calls[:13]] == [b"a"] * 13, "no other record is tried meanwhile"
@@ -124,6 +126,20 @@ def test_the_time_of_an_outage_is_none_of_a_records_retry_timeout() -> None:
 
     run = harness(handle, max_attempts=9, retry_timeout_ms=30_000).run(record("a"))
     assert (run.outcomes, run.records[0].attempts) == (["done"], 7), "three minutes of them were the outage's"
+
+
+def test_calls_that_take_too_long_open_it_where_the_settings_say_so() -> None:
+    slow = [True] * 4
+
+    def handle(record: Record) -> None:
+        if slow:
+            slow.pop()
+            time.sleep(60)
+
+    breaker = {**BREAKER, "exceptions": ["builtins.TimeoutError"]}
+    run = harness(handle, handler_timeout_ms=20, circuit_breaker=breaker).run(record("a"), record("b"))
+    assert (run.outcomes, slow) == (["done", "done"], [])
+    assert [type(error) for error in run.errors] == [TimeoutError] * 4, "one more than there are tries: a probe"
 
 
 def test_what_the_handler_has_wait_opens_it_where_the_settings_say_so() -> None:

@@ -210,7 +210,7 @@ def durability(settings: Settings, inputs: Collection[str], metadata: Metadata) 
             yield from undurable(need, topic)
 
 
-_PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: "}
+_PURPOSES = {"dead_letters.topic": "dead letters: ", "producing.topic": "outputs: ", "producing.topics": "outputs: "}
 
 
 async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[str]) -> list[Finding]:

@@ -168,7 +168,7 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     for name, retry in settings.retry_topics.items():
         at_least = {**kept, RETENTION: own.retention_ms + retry.delay_ms}
         found_needs.append(Need(name, Role.RETRIES, partitions, replicas, at_least, deleted))
-    if settings.producing.delivery is not None and (output := settings.producing.topic) is not None:
+    for output in settings.producing.output_topics:
         found_needs.append(Need(output, Role.OUTPUT, partitions, replicas, written))
     return found_needs
 

@@ -25,7 +25,7 @@ from confluent_kafka import Message
 
 from kunicorn.handler.call import Calls, OfSome, ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import HandlerConfig
-from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
+from kunicorn.handler.dead_letters import Cause, died, given_up_by
 from kunicorn.handler.load import Handler, HandlerTimeout
 from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import Wait
@@ -254,7 +254,7 @@ class ConcurrentRanges:
                         text = f"{piece.deaths} processes died with offset {offset} in hand"
                         log.warning(f"{text}: it is kept from the handler")
                         end = self._policies.default.on_failure
-                        part.failures[offset] = message, end, Cause(WORKER_DIED, text, "", piece.deaths)
+                        part.failures[offset] = message, end, died(text, piece.deaths)
                         tracker.done_before.add(offset)
                         if end is End.HALT:
                             self._halt(part, offset)
@@ -306,7 +306,8 @@ class ConcurrentRanges:
             return
         part = self._table.parts[flight.tp]
         if verdict is not End.DONE:
-            part.failures[flight.offset] = flight.messages[0], verdict, cause_of(error, flight.failures)
+            cause = given_up_by(error, flight.failures, self._policies)
+            part.failures[flight.offset] = flight.messages[0], verdict, cause
         with self._table.lock:
             if verdict is End.HALT:
                 self._halt(part, flight.offset)

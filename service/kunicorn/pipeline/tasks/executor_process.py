@@ -135,8 +135,8 @@ def without_columns() -> str | None:
 
 
 def told_of_differences(settings: Settings, say: Callable[[str], None]) -> None:
-    """Say where handlers of columns get records that were fetched one by one, and where the live service's rate limit
-    does not hold and nothing stands in for it. Caller: a driver, once.
+    """Say where handlers of columns get records that were fetched one by one, and which settings of the live service
+    do not hold in a job, where nothing stands in for them. Caller: a driver, once.
     """
     handlers = settings.every_handler
     if any(handler.mode == "arrow" for handler in handlers) and (why := without_columns()) is not None:
@@ -146,6 +146,13 @@ def told_of_differences(settings: Settings, say: Callable[[str], None]) -> None:
             "warning: handler.rate_limit is the live service's, and this job calls the handler as fast as it can: "
             "pipeline.max_records_per_second limits a job"
         )
+    if any(each.circuit_breaker is not None for each in handlers):
+        say(
+            "warning: handler.circuit_breaker is the live service's: while what the handler calls is away, this job "
+            "tries its records as the retry rules say, and then on_failure decides"
+        )
+    if any(each.delay_ms for each in handlers):
+        say("warning: handler.delay_ms is the live service's: this job handles records whatever their age")
 
 
 _read: dict[SettingsFile, Settings] = {}

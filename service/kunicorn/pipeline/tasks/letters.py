@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -15,11 +15,12 @@ from confluent_kafka import KafkaError
 from kunicorn.clients.access import Access
 from kunicorn.clients.post import Post
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
-from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of
+from kunicorn.handler.dead_letters import Cause, Letter, SourceRecord, letter_of, topic_of_letters
 from kunicorn.handler.letter_styles import OWN
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import Row
+from kunicorn.settings import Settings
 
 _LOOK_SECONDS = 1.0
 
@@ -40,19 +41,27 @@ def letter_in(row: Row, group: str, headers: str = OWN) -> Letter:
     return letter_of(record, group, cause, row["time"] or 0, headers)
 
 
+def topic_in(row: Row, settings: Settings) -> str | None:
+    """Topic of that row's letter, as the live service would choose it; None where no setting asks for dead letters."""
+    own, letters = settings.handler_of(row["topic"]).dead_letter_topic, settings.dead_letters
+    return topic_of_letters(row["reason"], row["letter_topic"], own, letters.topics) or settings.dead_letter_topic
+
+
 class Letters:
-    """Dead letters of one range on their way to the topic; the first that is refused ends it. Blocks as long as the
+    """Dead letters of one range on their way to their topics; the first that is refused ends it. Blocks as long as a
     topic does not answer, up to `dead_letters.delivery_timeout_ms` each."""
 
-    def __init__(self, post: Post, topic: str, letter: Callable[[Row], Letter]) -> None:
+    def __init__(self, post: Post, topic: Callable[[Row], str | None], letter: Callable[[Row], Letter]) -> None:
         self._post = post
         self._topic = topic
         self._letter = letter
-        self._error: KafkaError | None = None
+        self._refused: tuple[str, KafkaError] | None = None
 
     def add(self, row: Row) -> None:
-        """Send the letter of that row. Raises `LettersRefused`."""
-        self._send(self._letter(row))
+        """Send the letter of that row. Raises `LettersRefused`, and `ConfigError` where no topic is set for it."""
+        if (topic := self._topic(row)) is None:
+            raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
+        self._send(topic, self._letter(row))
 
     def flush(self) -> None:
         """Wait until all are acknowledged. Raises `LettersRefused`."""
@@ -60,39 +69,35 @@ class Letters:
             self._check()
         self._check()
 
-    def _send(self, letter: Letter) -> None:
-        self._post.send(
-            self._topic, letter.key, letter.value, letter.headers, self._answered, timestamp=letter.timestamp
-        )
+    def _send(self, topic: str, letter: Letter) -> None:
+        answered = partial(self._answered, topic)
+        self._post.send(topic, letter.key, letter.value, letter.headers, answered, timestamp=letter.timestamp)
         self._check()
 
-    def _answered(self, error: KafkaError | None) -> None:
-        self._error = self._error or error
+    def _answered(self, topic: str, error: KafkaError | None) -> None:
+        if error is not None and self._refused is None:
+            self._refused = topic, error
 
     def _check(self) -> None:
-        if (error := self._error) is not None:
+        if self._refused is not None:
+            topic, error = self._refused
             remedy = fault_of(error.code()).remedy(rights="WRITE", setting="dead_letters.topic")
             raise LettersRefused(
-                f"the dead-letter topic {self._topic!r} does not take a letter: {error.str()}: {remedy}, then resume "
+                f"the dead-letter topic {topic!r} does not take a letter: {error.str()}: {remedy}, then resume "
                 f"the run. The range does not count, and its records are handled again"
             )
 
 
 def letters_of(file: SettingsFile) -> Letters | None:
-    """For the letters of a range; None: they stay in the outcomes. Caller: a task that has one.
-
-    Raises `ConfigError` where no topic is set for them.
-    """
+    """For the letters of a range; None: they stay in the outcomes. Caller: a task that has one."""
     settings = file.settings()
     if settings.pipeline.dead_letters == "outcomes":
         return None
-    topic, group, headers = settings.dead_letter_topic, settings.group.id, settings.dead_letters.headers
-    if topic is None:
-        raise ConfigError("the handler asks for dead letters, and no topic is set for them; set dead_letters.topic")
-    return Letters(_post(file, topic), topic, lambda row: letter_in(row, group, headers))
+    group, headers = settings.group.id, settings.dead_letters.headers
+    return Letters(_post(file), lambda row: topic_in(row, settings), lambda row: letter_in(row, group, headers))
 
 
 @lru_cache(maxsize=8)
-def _post(file: SettingsFile, topic: str) -> Any:
+def _post(file: SettingsFile) -> Any:
     """This process's producer: kept over tasks, as each would connect anew."""
-    return Post(Access(file.settings()).letters(topic))
+    return Post(Access(file.settings()).letters())

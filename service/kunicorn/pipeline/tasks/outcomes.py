@@ -40,7 +40,8 @@ SCHEMA = pa.schema(
         pa.field("headers", _HEADERS),
     ]
 )
-"""`status` is one of `kunicorn.handler.retry.End`; `time` is when it was given up, `timestamp` the record's own."""
+"""`status` is one of `kunicorn.handler.retry.End`; `time` is when it was given up, `timestamp` the record's own. A
+row of a dead letter also has `reason` and `letter_topic`, which say where its letter goes; no table has them."""
 
 Row = dict[str, Any]
 
@@ -77,6 +78,7 @@ class Tiling:
         if end is End.DEAD_LETTER:
             headers = [{"key": name, "value": value} for name, value in record.headers]
             row |= {"key": record.key, "value": record.value, "headers": headers}
+            row |= {"reason": cause.reason, "letter_topic": cause.topic}
         yield row
 
     def rest(self) -> Iterator[Row]:

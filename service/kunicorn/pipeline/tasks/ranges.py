@@ -33,7 +33,7 @@ from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Interruption, OfSome, met
-from kunicorn.handler.dead_letters import WORKER_DIED, Cause, cause_of
+from kunicorn.handler.dead_letters import Cause, died, given_up_by
 from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.outcome import Wait
@@ -155,7 +155,7 @@ class RangeHandler:
     def _deadly(self, piece: Piece) -> _Failure:
         text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
         log.warning(f"{text}: it is kept from the handler")
-        return _Failure(self._rules.policies.default.on_failure, Cause(WORKER_DIED, text, "", piece.deaths))
+        return _Failure(self._rules.policies.default.on_failure, died(text, piece.deaths))
 
     def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
         """Call the handler with the messages, as often as the retry rules allow."""
@@ -180,7 +180,7 @@ class RangeHandler:
             verdict = self._rules.policies.verdict(error, failures, now - since, random.random())
             if not isinstance(verdict, TryAgain):
                 last = end if self._rules.batch_max_records is not None else done + 1
-                return _Taken(done, last, ahead, _Failure(verdict, cause_of(error, failures)))
+                return _Taken(done, last, ahead, _Failure(verdict, given_up_by(error, failures, self._rules.policies)))
             log.warning(
                 f"the handler failed on offset {messages[done].offset()} ({verdict.counted(failures)}), again in "
                 f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"

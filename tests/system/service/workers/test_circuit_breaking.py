@@ -45,8 +45,14 @@ def assert_all_handled_in_order(stage: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("handler", "handling"),
-    [("marked:handle", {}), ("marked:handle", {"concurrency": 4}), ("marked:handle_batch", {"mode": "batch"})],
-    ids=["one in hand", "threads", "batches"],
+    [
+        ("marked:handle", {}),
+        ("marked:handle", {"concurrency": 4}),
+        ("marked:handle_async", {}),
+        ("marked:handle_batch", {"mode": "batch"}),
+        ("marked:handle_arrow", {"mode": "arrow"}),
+    ],
+    ids=["one in hand", "threads", "tasks", "batches", "columns"],
 )
 def test_while_it_is_open_single_records_probe_and_a_stop_does_not_wait(
     scene: SceneMaker, handler: str, handling: dict[str, Any]

@@ -3,16 +3,21 @@ is handled or is one letter, in the topic that the settings mean."""
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
+from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
+from tests.system.outputs import committed_outputs, committed_records
 from tests.system.producing import committed_offsets, consumed, headers_of
 from tests.system.scene import Scene
 
@@ -157,3 +162,100 @@ def test_letters_of_each_handler_go_to_its_own_topic(
     for letters, origin in ((f"{topic}.dead-letters", topic), (f"{topic}.refunds", f"{topic}-refunds")):
         (letter,) = consumed(kafka.bootstrap, letters, 1)
         assert dict(headers_of(letter))["kunicorn-topic"] == origin.encode()
+
+
+KINDS = ("fine", "fraud", "locked")
+"""What records say; all but the first raise an exception of their own (`tests.system.handlers.refusing`)."""
+BY_EXCEPTION = """
+[[handler.failures]]
+exceptions = ["tests.system.handlers.refusing.Fraud"]
+max_attempts = 1
+dead_letter_topic = "{topic}.fraud"
+
+[[handler.failures]]
+exceptions = ["tests.system.handlers.refusing.Locked"]
+max_attempts = 2
+dead_letter_topic = "{topic}.locked"
+"""
+ATTEMPTS = {"fraud": 1, "locked": 2}
+WAYS: Mapping[str, dict[str, Any]] = {
+    "records": {"entrypoint": "handle"},
+    "threads": {"entrypoint": "handle", "concurrency": 8},
+    "tasks": {"entrypoint": "handle_async"},
+    "batches": {"entrypoint": "handle_batch", "mode": "batch"},
+    "columns": {"entrypoint": "handle_arrow", "mode": "arrow"},
+}
+PARTITIONS, RECORDS = 2, 60
+
+
+def offsets_of(kind: str) -> Collection[int]:
+    """Offsets, in each partition, of the records of that kind."""
+    return range(KINDS.index(kind), RECORDS, len(KINDS))
+
+
+def of_two_exceptions(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], handler: Mapping[str, Any], **more: Any
+) -> Scene:
+    """Records of every kind, and a group whose letters have three topics."""
+    for name, partitions in ((topic, PARTITIONS), *((f"{topic}.{each}", 1) for each in (*ATTEMPTS, "all", "out"))):
+        kafka.create_topic(name, partitions)
+    own = {**handler, "entrypoint": f"tests.system.handlers.refusing:{handler['entrypoint']}"}
+    settings = {
+        "handler": {"on_failure": "dead_letter", "retry_backoff_ms": 20, **own},
+        "dead_letters": {"topic": f"{topic}.all"},
+        **more,
+    }
+    members = members_of(kafka.bootstrap, topic, workers=2, settings=settings)
+    stage = Scene(kafka, topic, PARTITIONS, members, members.directory)
+    for partition in range(PARTITIONS):
+        stage.send(partition, *(KINDS[number % len(KINDS)] for number in range(RECORDS)))
+    return stage
+
+
+def assert_each_letter_is_in_its_exceptions_topic(stage: Scene) -> None:
+    """Once, with what led there; and none is anywhere else."""
+
+    def of(letter: Message) -> tuple[int, int, str, int]:
+        told = {name: (value or b"").decode() for name, value in headers_of(letter)}
+        error = told["kunicorn-error-type"].rpartition(".")[2]
+        return int(told["kunicorn-partition"]), int(told["kunicorn-offset"]), error, int(told["kunicorn-attempts"])
+
+    for kind, attempts in ATTEMPTS.items():
+        letters = committed_records(stage.kafka.bootstrap, f"{stage.topic}.{kind}", 1)
+        meant = [(p, at, kind.capitalize(), attempts) for p in range(PARTITIONS) for at in offsets_of(kind)]
+        assert sorted(map(of, letters)) == meant
+        assert {letter.value() for letter in letters} == {kind.encode()}
+    assert committed_records(stage.kafka.bootstrap, f"{stage.topic}.all", 1) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_letters_of_two_exceptions_go_to_two_topics_in_each_way_of_calling_a_handler(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], way: str
+) -> None:
+    stage = of_two_exceptions(kafka, topic, members_of, WAYS[way])
+    member = stage.members.start(more=BY_EXCEPTION.format(topic=topic))
+    stage.wait_all_committed()
+    letters = PARTITIONS * sum(len(offsets_of(kind)) for kind in ATTEMPTS)
+    counted = f'kunicorn_dead_letters_total{{group="{topic}",reason="attempts",topic="{topic}"}} {letters}.0'
+    member.wait(lambda: counted in member.get("/metrics")[1], "all letters to be counted")
+    assert member.stop() == 0
+    assert_each_letter_is_in_its_exceptions_topic(stage)
+    fine = {TopicPartition(topic, partition): offsets_of("fine") for partition in range(PARTITIONS)}
+    report = Audit(stage.members.audit).check(fine, ())
+    assert report.holds, report
+    assert report.repeated == ()
+
+
+def test_in_transactions_each_letter_is_in_its_exceptions_topic_once_although_a_worker_is_killed(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
+) -> None:
+    producing = {"delivery": "transactions", "topic": f"{topic}.out", "transaction_max_records": 5}
+    stage = of_two_exceptions(kafka, topic, members_of, {"entrypoint": "copy"}, producing=producing)
+    member = stage.members.start(more=BY_EXCEPTION.format(topic=topic))
+    member.wait(lambda: any(at > 0 for at in stage.committed().values()), "the first transaction")
+    os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+    stage.wait_all_committed(90)
+    assert member.stop() == 0
+    assert_each_letter_is_in_its_exceptions_topic(stage)
+    outputs = [f"{partition}:{offset}" for partition in range(PARTITIONS) for offset in offsets_of("fine")]
+    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == dict.fromkeys(outputs, 1)

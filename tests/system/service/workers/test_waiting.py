@@ -22,11 +22,20 @@ def waits(stage: Scene, member: MemberProcess) -> bool:
     return line in member.get("/metrics")[1]
 
 
-@pytest.mark.parametrize("handling", [{}, THREADS, {"mode": "batch"}], ids=["one in hand", "threads", "batches"])
+@pytest.mark.parametrize(
+    ("handler", "handling"),
+    [
+        ("marked:handle", {}),
+        ("marked:handle", THREADS),
+        ("marked:handle_async", {}),
+        ("marked:handle_batch", {"mode": "batch"}),
+        ("marked:handle_arrow", {"mode": "arrow"}),
+    ],
+    ids=["one in hand", "threads", "tasks", "batches", "columns"],
+)
 def test_a_record_waits_with_its_partition_and_counts_no_try_and_a_stop_does_not_wait(
-    scene: SceneMaker, handling: dict[str, Any]
+    scene: SceneMaker, handler: str, handling: dict[str, Any]
 ) -> None:
-    handler = "marked:handle_batch" if handling.get("mode") == "batch" else "marked:handle"
     stage: Scene = scene(2, workers=1, handler=handler, settings={"handler": {**ONE_TRY, **handling}})
     member = stage.members.start()
     member.wait_running(2)
