@@ -279,7 +279,7 @@ def test_the_test_kit_calls_a_handler_within_its_records_trace(mode: str) -> Non
     seen: list[dict[str, str]] = []
 
     def handle(given: Any) -> None:
-        seen.append(span_in_hand())
+        seen.append(dict(span_in_hand()))
 
     test = HandlerTest(handle, mode=mode, settings={"tracing": {"enabled": True}})
     run = test.run(record(b"x", headers={"traceparent": f"00-{TRACE}-{SPAN}-01"}))
