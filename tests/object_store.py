@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.system.members import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.deploy.charts import CHART
 from tests.deploy.tools import Tools
-from tests.system.members import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 _CONFIG = """

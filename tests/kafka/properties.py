@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.ports import free_ports
 
 AS_KAFKA_SHIPS: Mapping[str, object] = dict.fromkeys(
     (
@@ -37,26 +37,6 @@ def plan_nodes(count: int, workdir: Path) -> list[Node]:
     """`count` nodes with ports that are free now, numbered from 1."""
     ports = free_ports(2 * count)
     return [Node(n + 1, ports[2 * n], ports[2 * n + 1], workdir / f"broker-{n + 1}") for n in range(count)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below Linux's ephemeral range (32768 and up).
-
-    A port of that range may become the source port of anybody's outgoing connection while a broker is down,
-    and the broker could not come back.
-    """
-    ports: list[int] = []
-    for port in random.sample(range(15_000, 32_000), k=1_000):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise OSError("no free ports between 15000 and 32000 on 127.0.0.1")
 
 
 def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, object]) -> str:

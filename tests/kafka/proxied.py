@@ -13,8 +13,9 @@ from kunicorn.kafka.versions import Api
 from tests.kafka.access import ACCESS
 from tests.kafka.certificates import make_certificates
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.properties import Node, free_ports
+from tests.kafka.properties import Node
 from tests.kafka.scripted import Fault
+from tests.ports import free_ports
 
 Direction = Literal["to", "from"]
 """Towards the brokers, or from them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.kafka.access import ACCESS, Right, allow, forbid
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.cluster import KafkaCluster
-from tests.kafka.properties import free_ports
+from tests.ports import free_ports
 
 PASSWORDS = {"alice": "distinctive-tr0mbone", "bob": "distinctive-0cean", "carol": "distinctive-b4rley"}
 """The users of PLAIN and SCRAM. What they may do, tests say."""

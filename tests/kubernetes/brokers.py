@@ -15,8 +15,9 @@ from confluent_kafka.admin import (
 )
 
 from tests.kafka import KafkaCluster
-from tests.kafka.properties import Node, free_ports
+from tests.kafka.properties import Node
 from tests.kafka.secured import SecuredCluster
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from kunicorn.ipc.clock import now_ns
-from tests.kafka.properties import free_ports
 from tests.kubernetes.cluster import Object
 from tests.kubernetes.faults import node_pid
 from tests.kubernetes.release import Release
 from tests.kubernetes.scene import PODS, Scene
+from tests.ports import free_ports
 from tests.system.producing import produce
 from tests.waiting import wait_until
 

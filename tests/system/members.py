@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}
@@ -60,14 +60,6 @@ def _spoken(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
         return QUICK
     # Tests that commit offsets before the service starts make a classic group by that.
     return merged(QUICK, {"group": {"group_protocol": GROUP_PROTOCOL, "allow_protocol_upgrade": True}})
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class MemberProcess:

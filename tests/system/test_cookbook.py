@@ -18,9 +18,9 @@ from kunicorn.commands.broker import produce
 from tests.fakes.collector import collector, total
 from tests.kafka import KafkaCluster
 from tests.markdown import ROOT, commands, files, write_files
+from tests.ports import free_port
 from tests.postgres import postgres
 from tests.system.embedded import SERVICE, Desk
-from tests.system.members import free_port
 from tests.waiting import wait_until
 
 COOKBOOK = ROOT / "docs" / "cookbook"

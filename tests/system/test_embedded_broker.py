@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from tests.ports import free_port
 from tests.system.embedded import Desk
-from tests.system.members import free_port
 from tests.waiting import wait_until
 
 CONFIG = """\

@@ -12,8 +12,8 @@ import pytest
 
 import kunicorn
 from tests.markdown import ROOT, commands, write_files
+from tests.ports import free_port
 from tests.system.embedded import Desk
-from tests.system.members import free_port
 from tests.waiting import wait_until
 
 README = ROOT / "README.md"

@@ -19,8 +19,8 @@ from tests.deploy.tools import Tools
 from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
 from tests.markdown import ROOT, blocks, commands, files, write_files
+from tests.ports import free_port
 from tests.system.embedded import Desk
-from tests.system.members import free_port
 from tests.waiting import wait_until
 
 TUTORIAL = ROOT / "docs" / "tutorial"

@@ -25,7 +25,8 @@ from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context,
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
 from tests.kubernetes.release import not_json
-from tests.system.members import free_port, group_settings, toml
+from tests.ports import free_port
+from tests.system.members import group_settings, toml
 from tests.system.producing import producer
 from tests.waiting import wait_until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.system.members import free_port
+from tests.ports import free_port
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 

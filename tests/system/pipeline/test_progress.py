@@ -14,7 +14,7 @@ from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
-from tests.system.members import free_port
+from tests.ports import free_port
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.producing import produce
 from tests.waiting import wait_until

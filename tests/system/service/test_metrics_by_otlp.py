@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 
 from tests.fakes.collector import Collector, attributes_of, collector, total
 from tests.kafka import KafkaCluster
-from tests.system.members import MemberProcess, free_port, group_settings, merged
+from tests.ports import free_port
+from tests.system.members import MemberProcess, group_settings, merged
 from tests.waiting import wait_until
 
 RECORDS, BAD = 400, 7

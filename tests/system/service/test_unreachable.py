@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.kafka import KafkaCluster
-from tests.kafka.properties import free_ports
+from tests.ports import free_ports
 from tests.system.members import MemberProcess, Members
 from tests.system.scene import Scene
 

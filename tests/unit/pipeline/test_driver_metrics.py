@@ -11,7 +11,7 @@ from kunicorn.pipeline.report import Exposed, Tasks
 from kunicorn.pipeline.state import Counts
 from kunicorn.settings import HttpSettings
 from tests.kafka.certificates import make_certificates
-from tests.system.members import free_port
+from tests.ports import free_port
 
 
 def served(http: HttpSettings, trusted: ssl.SSLContext | None = None) -> str:
