@@ -85,26 +85,6 @@ def supervisor_killed(scene: Scene) -> None:
     scene.wait_whole(2)
 
 
-def supervisor_out_of_memory(scene: Scene) -> None:
-    """A record whose handler takes all memory, in a pod of whose processes the kernel ends the supervisor first."""
-    release = scene.installed()
-    for pod in release.pods():
-        # Which pod's worker gets the record, nobody knows before.
-        scene.hurts(pod["metadata"]["name"])
-        supervisor = node_pid(pod["metadata"]["uid"], 1, b"kunicorn")
-        Path(f"/proc/{supervisor}/oom_score_adj").write_text(_FIRST_TO_GO)
-    produce(scene.given.brokers.bootstrap, scene.topic, 1, value=handler.GREEDY)
-    wait_until(lambda: release.restarts() >= 1, "the container's restart", WITHIN, 0.5)
-    reasons = release.ends()
-    assert reasons == {"OOMKilled"}, f"containers ended by {reasons}, and none by the kernel for its memory"
-    scene.notes.append(f"{release.restarts()} containers restarted, {', '.join(reasons)}")
-    scene.wait_whole(2)
-
-
-_FIRST_TO_GO = "1000"
-"""The highest `oom_score_adj` (proc(5))."""
-
-
 def node_pid(pod: str, inside: int, name: bytes) -> int:
     """The node's pid of a process in the pod with this uid that has pid `inside` there, and this in its command."""
     spellings = (pod, pod.replace("-", "_"))
