@@ -149,7 +149,7 @@ class KafkaCluster:
         make_archive(self._kafka)
         broker.upgrade(self._kafka)
 
-    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 60.0) -> str:
+    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 180.0) -> str:
         """Run one of Kafka's Java tools to its end and return what it printed.
 
         `main` is the class: `"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"`.

@@ -39,7 +39,7 @@ def test_a_group_goes_from_eager_to_cooperative_without_a_stop(
                     member.wait_running(PARTITIONS // 2, within=40)
     first, second = serving
     assert first.status()["group"]["assignor"] == "cooperative-sticky"
-    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 40)
+    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 180)
     assert [first.stop(), second.stop()] == [0, 0]
     report = judgement(kafka, members, topic, PARTITIONS)
     assert (report.handled, report.repeated) == (flow.sent, ())

@@ -89,7 +89,7 @@ def test_members_come_and_go_and_every_record_is_handled_once(
             together_own([first, second, third], topic)
             assert [second.stop(), third.stop()] == [0, 0]
             first.wait_running(PARTITIONS)
-    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow", 60)
+    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow", 180)
     assert first.stop() == 0
     report = judgement(kafka, members, topic, PARTITIONS)
     assert (report.handled, report.repeated) == (flow.sent, ())
@@ -117,7 +117,7 @@ def test_a_foreign_consumer_shares_the_group(
             ours = members.start()
             ours.wait_running(PARTITIONS // 2)
         ours.wait_running(PARTITIONS)
-    ours.wait(lambda: handled_up_to(ours) == flow.sent, "the end of the flow")
+    ours.wait(lambda: handled_up_to(ours) == flow.sent, "the end of the flow", 180)
     assert ours.stop() == 0
     report = judgement(kafka, members, topic, PARTITIONS, foreign.unaudited)
     assert (report.handled + sum(map(len, foreign.unaudited.values())), report.repeated) == (flow.sent, ())
@@ -163,6 +163,6 @@ def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_ag
         second.process.send_signal(signal.SIGCONT)
         second.wait(lambda: "partitions are lost" in second.output(), "the loss to be noticed")
         together_own([first, second], topic)
-    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 60)
+    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 180)
     assert [first.stop(), second.stop()] == [0, 0]
     assert sum(committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values()) == flow.sent

@@ -73,7 +73,7 @@ def test_as_leader_we_share_the_group_with_a_foreign_consumer(
             before = foreign.handled
             wait_until(lambda: foreign.handled > before + 100, "records handled by the foreign consumer", 20)
         ours.wait_running(PARTITIONS)
-    ours.wait(lambda: handled_up_to(ours) == flow.sent, "the end of the flow")
+    ours.wait(lambda: handled_up_to(ours) == flow.sent, "the end of the flow", 180)
     assert ours.stop() == 0
     judge(kafka, members, topic, foreign, flow.sent)
     assert foreign.handled
@@ -99,5 +99,5 @@ def test_as_follower_we_take_the_share_that_a_foreign_leader_gives_us(
             # Its commits were refused while the group rebalanced, and it commits with records only.
             enough = handled_by_all(members, foreign) + 200
             wait_until(lambda: handled_by_all(members, foreign) >= enough, "its commits after the rebalance", 20)
-        wait_until(lambda: handled_by_all(members, foreign) >= flow.sent, "the end of the flow", 30, every=0.5)
+        wait_until(lambda: handled_by_all(members, foreign) >= flow.sent, "the end of the flow", 180, every=0.5)
     judge(kafka, members, topic, foreign, flow.sent)

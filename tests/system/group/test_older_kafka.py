@@ -44,7 +44,7 @@ def test_members_come_and_go_and_every_record_is_handled_once(
         second.wait(lambda: sum(worker["handled"] for worker in second.workers()) > 50, "its share of the flow")
         assert second.stop() == 0
         first.wait_running(PARTITIONS)
-    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow")
+    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow", 180)
     assert first.stop() == 0
     report = judgement(older, members, topic, PARTITIONS)
     assert (report.handled, report.repeated) == (flow.sent, ())
@@ -63,7 +63,7 @@ def test_a_killed_worker_costs_no_rebalance(older: KafkaCluster, topic: str, mem
         member.wait(lambda: victim not in [worker["pid"] for worker in member.workers()], "the death to be noticed")
         member.wait_running(PARTITIONS)
         assert member.generation() == generation
-    member.wait(lambda: handled_up_to(member) == flow.sent, "the end of the flow")
+    member.wait(lambda: handled_up_to(member) == flow.sent, "the end of the flow", 180)
     assert member.stop() == 0
     report = judgement(older, members, topic, PARTITIONS, killed=[victim])
     assert report.handled == flow.sent

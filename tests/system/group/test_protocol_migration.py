@@ -41,7 +41,7 @@ def test_a_live_group_changes_its_protocol_and_changes_it_back_one_member_at_a_t
                 member.wait_running(PARTITIONS // 2, within=40)
                 assert member.status()["group"]["protocol"] == settings["group"]["group_protocol"]
     first, second = serving
-    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 40)
+    first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 180)
     assert [first.stop(), second.stop()] == [0, 0]
     report = judgement(kafka, members, topic, PARTITIONS)
     assert (report.handled, report.repeated) == (flow.sent, ())

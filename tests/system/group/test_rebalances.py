@@ -64,7 +64,7 @@ def test_members_join_and_leave_a_busy_group_and_every_record_is_handled_once(
             Event().wait(uniform(0, 0.5))
             assert [guest.stop() for guest in guests] == [0, 0]
             first.wait(lambda: busy_with(first) == PARTITIONS, "all partitions again")
-    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow", 60)
+    first.wait(lambda: handled_up_to(first) == flow.sent, "the end of the flow", 180)
     assert first.stop() == 0
     report = judgement(kafka, members, topic, PARTITIONS)
     assert (report.handled, report.repeated) == (flow.sent, ())
