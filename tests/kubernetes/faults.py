@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.calls import read_calls
 from tests.deploy.charts import ROOT
 from tests.kubernetes import handler
 from tests.kubernetes.brokers import Brokers
+from tests.kubernetes.cluster import Refused
 from tests.kubernetes.release import WITHIN, Release
 from tests.kubernetes.scene import Scene
 from tests.system.producing import produce
@@ -83,6 +86,30 @@ def supervisor_killed(scene: Scene) -> None:
     os.kill(node_pid(pod["metadata"]["uid"], 1, b"kunicorn"), signal.SIGKILL)
     wait_until(lambda: release.restarts() == 1, "the container's restart", WITHIN, 0.5)
     scene.wait_whole(2)
+
+
+def supervisor_out_of_memory(scene: Scene) -> None:
+    """Something beside the supervisor takes its pod's last memory. Of the processes that are there the supervisor has
+    most, so that the kernel ends it."""
+    release = scene.installed()
+    pod = release.names()[0]
+    scene.hurts(pod)
+    usual = _resources(release, pod)
+    used = int(release.execute(pod, "sh", "-c", f"cat {_USED} 2>/dev/null || true").split()[0])
+    little = f"{(used >> 20) + _LEFT_MIB}Mi"
+    _resize(release, pod, {"requests": {"memory": "64Mi"}, "limits": {"memory": little}})
+    with contextlib.suppress(Refused):
+        release.execute(pod, "python", "-c", "taken = []\nwhile True: taken.append(b'1' * (1 << 18))")
+    wait_until(lambda: release.restarts() == 1, "the container's restart", WITHIN, 0.1)
+    _resize(release, pod, usual)
+    assert release.ends() == {"OOMKilled"}, f"the container ended by {release.ends()}"
+    scene.notes.append(f"ended as OOMKilled at {little}")
+    scene.wait_whole(2)
+
+
+_USED = "/sys/fs/cgroup/memory/memory.usage_in_bytes /sys/fs/cgroup/memory.current"
+"""In the container, with cgroup v1 and v2."""
+_LEFT_MIB = 12
 
 
 def node_pid(pod: str, inside: int, name: bytes) -> int:
@@ -173,10 +200,10 @@ def throttled(scene: Scene) -> None:
     )
     before, pods = release.generation(), release.names()
     for pod in pods:
-        _resize(release, pod, "100m")
+        _resize(release, pod, {"limits": {"cpu": "100m"}})
     scene.last(THROTTLED_FOR)
     for pod in pods:
-        _resize(release, pod, "2")
+        _resize(release, pod, {"limits": {"cpu": "2"}})
     back = time.monotonic()
     scene.wait_whole(2)
     scene.notes.append(f"backlog gone after {time.monotonic() - back:.0f} s")
@@ -184,13 +211,20 @@ def throttled(scene: Scene) -> None:
     assert release.names() == pods, "a pod was replaced"
 
 
-def _resize(release: Release, pod: str, cpu: str) -> None:
-    patch = {"spec": {"containers": [{"name": "kunicorn", "resources": {"limits": {"cpu": cpu}}}]}}
+def _resources(release: Release, pod: str) -> dict[str, Any]:
+    """Of the service's container, as the kubelet has given them to it."""
+    found = next(each for each in release.pods() if each["metadata"]["name"] == pod)
+    own = next(each for each in found["status"]["containerStatuses"] if each["name"] == "kunicorn")
+    given: dict[str, Any] = own.get("resources", {})
+    return given
+
+
+def _resize(release: Release, pod: str, resources: dict[str, Any]) -> None:
+    patch = {"spec": {"containers": [{"name": "kunicorn", "resources": resources}]}}
     release.kubectl("patch", "pod", pod, "--subresource=resize", "--patch", json.dumps(patch))
+    limits = resources["limits"]
 
     def given() -> bool:
-        found = next(each for each in release.pods() if each["metadata"]["name"] == pod)
-        own = next(each for each in found["status"]["containerStatuses"] if each["name"] == "kunicorn")
-        return bool(own.get("resources", {}).get("limits", {}).get("cpu") == cpu)
+        return bool(limits.items() <= _resources(release, pod).get("limits", {}).items())
 
-    wait_until(given, f"{pod} at {cpu}", WITHIN, 0.5)
+    wait_until(given, f"{pod} at {limits}", WITHIN, 0.5)

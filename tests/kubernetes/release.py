@@ -152,6 +152,11 @@ class Release:
         """Of all containers of the pods that are there."""
         return sum(each["restartCount"] for pod in self.pods() for each in pod["status"].get("containerStatuses", []))
 
+    def ends(self) -> set[str]:
+        """Why containers of the pods ended last, where one did: "OOMKilled", "Error"."""
+        found = [each["lastState"] for pod in self.pods() for each in pod["status"].get("containerStatuses", [])]
+        return {state["terminated"]["reason"] for state in found if "terminated" in state}
+
     def waiting(self) -> list[str]:
         """Why containers of the pods do not run: "CrashLoopBackOff", "ImagePullBackOff"; "Error" of one that has ended
         and is about to be started again."""

@@ -43,6 +43,11 @@ SCENARIOS: Mapping[str, Scenario] = {
     "supervisor": Scenario(
         "a supervisor (PID 1) killed", faults.supervisor_killed, frozenset({Need.PROCESSES}), Repeats.SINCE_COMMIT
     ),
+    "supervisor-oom": Scenario(
+        "a supervisor killed by the kernel for its pod's memory",
+        faults.supervisor_out_of_memory,
+        repeats=Repeats.SINCE_COMMIT,
+    ),
     "brokers": Scenario(
         "brokers away, pods scheduled anew meanwhile",
         faults.brokers_away,
