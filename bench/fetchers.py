@@ -41,6 +41,8 @@ PARTS_TITLE = "From an answer to the handler"
 RATES_TITLE = "The two fetchers"
 BARE = "bare loop"
 _RUN = 500
+_IN_FLIGHT = 200_000
+"""Records that wait to be taken by the broker, however many are to be written."""
 _PARTS_HEAD = f"""\
 `make bench-fetchers`: nanoseconds of CPU a record between a broker's answer and a handler that touches the value, in
 memory, in one thread; JSON orders of {ORDER_BYTES} bytes, nothing compressed, runs of {_RUN} records. librdkafka's own
@@ -148,15 +150,15 @@ def fill(bootstrap: str, topic: str, records: int, codec: str) -> None:
             "linger.ms": 100,
             "batch.num.messages": IN_A_BATCH,
             "compression.type": codec,
-            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.messages": 2 * _IN_FLIGHT,
         }
     )
     rng = Random(1)
     values = [order(number, rng) for number in range(1000)]
     for number in range(records):
+        while len(producer) >= _IN_FLIGHT:
+            producer.poll(0.05)
         producer.produce(topic, values[number % 1000], b"%07d" % number, partition=number % PARTITIONS)
-        if number % 1000 == 0:
-            producer.poll(0)
     if producer.flush(300):
         raise SystemExit(f"{bootstrap} did not take the records for {topic} within five minutes")
 

@@ -50,6 +50,12 @@ class Load(NamedTuple):
         return f"{size} × {self.partitions:,} partitions"
 
 
+FORMS: dict[str, dict[str, str]] = {
+    "librdkafka, records": {"fetcher": "librdkafka"},
+    "own fetcher, columns": {"fetcher": "own", "mode": "arrow"},
+}
+"""Who fetches, and what the handler gets."""
+
 LOADS = tuple(
     Load(size, partitions, records)
     for size, records in ((20, 2_000_000), (200, 600_000), (MB, 240))
@@ -76,14 +82,14 @@ def fill(bootstrap: str, topic: str, load: Load) -> None:
         raise SystemExit(f"{bootstrap} did not take the records of {topic} within two minutes")
 
 
-def configured(bootstrap: str, topic: str, megabytes: int) -> Configure:
+def configured(bootstrap: str, topic: str, megabytes: int, form: str) -> Configure:
     """As the supervisor would do it."""
     client = client_properties(
         bootstrap_servers=bootstrap.split(","), client_id="bench", group_id="bench", isolation_level="read_uncommitted",
         client_rack=None, security={}, extra={}, memory_per_worker_mb=megabytes,
         brokers=bootstrap.count(",") + 1,
     )  # fmt: skip
-    return configuration(bootstrap, "bench.quick_handlers:never_return", [topic], client=client)
+    return configuration(bootstrap, "bench.quick_handlers:never_return", [topic], client=client, **FORMS[form])
 
 
 def peak_mb(configure: Configure, topic: str, partitions: int) -> int:
@@ -114,10 +120,11 @@ class Row(NamedTuple):
     """Peaks by budget."""
 
     load: Load
+    form: str
     peaks: list[int]
 
     def __str__(self) -> str:
-        return f"| {self.load} | {' | '.join(map(str, self.peaks))} |"
+        return f"| {self.load} | {self.form} | {' | '.join(map(str, self.peaks))} |"
 
     @property
     def good(self) -> bool:
@@ -131,31 +138,36 @@ def measure(bootstrap: str) -> list[Row]:
     for number, load in enumerate(LOADS):
         topic = f"bench-memory-{number}"
         fill(bootstrap, topic, load)
-        peaks = [peak_mb(configured(bootstrap, topic, budget), topic, load.partitions) for budget in BUDGETS_MB]
-        rows.append(Row(load, peaks))
-        print(rows[-1], flush=True)
+        for form in FORMS:
+            configures = [configured(bootstrap, topic, budget, form) for budget in BUDGETS_MB]
+            rows.append(Row(load, form, [peak_mb(configure, topic, load.partitions) for configure in configures]))
+            print(rows[-1], flush=True)
     return rows
 
 
-def baseline(bootstrap: str) -> int:
-    """The peak of a worker that has nothing to fetch."""
+def baselines(bootstrap: str) -> list[int]:
+    """Peaks of workers that have nothing to fetch, by form."""
     topic = "bench-memory-empty"
     create(AdminClient({"bootstrap.servers": bootstrap}), topic, 1)
-    return peak_mb(configured(bootstrap, topic, BUDGETS_MB[0]), topic, 1)
+    return [peak_mb(configured(bootstrap, topic, BUDGETS_MB[0], form), topic, 1) for form in FORMS]
 
 
-def page(rows: list[Row], empty: int, brokers: int) -> str:
+def page(rows: list[Row], empty: list[int], brokers: int) -> str:
     """The section of docs/benchmarks.md."""
     head = textwrap.fill(
         f"`make bench-memory`, {datetime.now():%Y-%m-%d}: peak resident memory in MB by `memory_per_worker_mb`. "
         f"{brokers} brokers, each with its share of the partitions; Kafka {VERSION}, confluent-kafka "
         f"{confluent_kafka.__version__}. The handler never returns from its first record, so the client fetches all "
-        f"that it may hold. A worker with nothing to fetch takes {empty} MB, those pages included that it shares with "
-        "its template; what a handler's own objects take comes on top.",
+        f"that it may hold. A worker with nothing to fetch takes {' and '.join(map(str, empty))} MB (librdkafka; own "
+        "fetcher, with pyarrow), those pages included that it shares with its template; what a handler's own objects "
+        "take comes on top.",
         120,
         break_on_hyphens=False,
     )
-    table = [f"| records | {' | '.join(f'{budget} MB' for budget in BUDGETS_MB)} |", "| --- |" + " --: |" * 3]
+    table = [
+        f"| records | form | {' | '.join(f'{budget} MB' for budget in BUDGETS_MB)} |",
+        "| --- | --- |" + " --: |" * 3,
+    ]
     return "\n\n".join((head, "\n".join([*table, *map(str, rows)])))
 
 
@@ -166,7 +178,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args()
     with KafkaCluster(options.brokers) as kafka:
-        empty = baseline(kafka.bootstrap)
+        empty = baselines(kafka.bootstrap)
         rows = measure(kafka.bootstrap)
     if options.write:
         write_section(TITLE, page(rows, empty, options.brokers))
