@@ -114,15 +114,21 @@ def _prepared(leg: Leg, place: Path) -> dict[str, Any]:
     return needed
 
 
+def settings_of(leg: Leg) -> Mapping[str, object]:
+    """What the brokers are told beside what Kafka ships."""
+    return {**BROKER_SETTINGS, **(cut_logs.CHECKED if "retention-by-time" in leg.faults else {})}
+
+
+def version_of(leg: Leg) -> str:
+    """Of Kafka, with which the brokers begin."""
+    return upgrades.OLD if "upgrade-brokers" in leg.faults else VERSION
+
+
 def cluster(leg: Leg, directory: Path) -> ProxiedCluster:
     """The brokers that a leg begins with."""
+    security = leg.shape.security
     return ProxiedCluster(
-        LINKS,
-        overrides={**BROKER_SETTINGS, **(cut_logs.CHECKED if "retention-by-time" in leg.faults else {})},
-        security=leg.shape.security,
-        workdir=directory,
-        jvm=JVM,
-        version=upgrades.OLD if "upgrade-brokers" in leg.faults else VERSION,
+        LINKS, overrides=settings_of(leg), security=security, workdir=directory, jvm=JVM, version=version_of(leg)
     )
 
 
