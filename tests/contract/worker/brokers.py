@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 from kunicorn.ipc import bitmap
 from kunicorn.positions import TopicPartition as Place
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
-from tests.contract.worker.truth import Call, Log, Record
+from tests.contract.worker.truth import Call, Log, Record, Violation
 
 ACK = None
 HOPELESS = (KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -357,7 +357,8 @@ class StoryProducer:
         self._may_fail()
         for each in positions:
             metadata = each.metadata or ""
-            assert bitmap.partitions(metadata) == BEGAN_WITH, "with how many the group began is told with every commit"
+            if bitmap.partitions(metadata) != BEGAN_WITH:
+                STEPS.fail(Violation(f"a commit of {each} does not tell with how many partitions the group began"))
             done = bitmap.read(each.offset, metadata)
             self.places[Place(each.topic, each.partition)] = each.offset, done
         self._teller.note(lambda: f"adds offsets {self._shown()} to the transaction")

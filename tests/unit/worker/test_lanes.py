@@ -117,6 +117,17 @@ def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
     assert offsets(started(scheduler, one)) == [10 * WINDOW]
 
 
+def test_while_a_suspect_waits_for_what_is_before_it_nobody_is_told_to_start_it() -> None:
+    scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({1}))
+    arrive(scheduler, one, *"ab")
+    (first,) = started(scheduler, one)
+    assert not scheduler.startable(one.slots), "it is in hand, and the loop would ask again and again"
+    scheduler.send(first, lane_waits=True)
+    assert not scheduler.startable(one.slots), "it is on its way"
+    scheduler.finish(first)
+    assert scheduler.startable(one.slots)
+
+
 def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on() -> None:
     scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({0}))
     arrive(scheduler, one, *"ab")
