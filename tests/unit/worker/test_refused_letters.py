@@ -81,7 +81,7 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
         worker.brokers.letters_refused = None
         worker.until_consumed(6)
         assert worker.brokers.values(LETTERS) == [b"2"]
-        assert sorted(worker.brokers.values()) == [b"0", b"1", b"3", b"4", b"5"]
+        assert set(worker.brokers.values()) == {b"0", b"1", b"3", b"4", b"5"}
         assert sending_handlers.handled().count(2) == 2, "its tries, and no more"
         (counted,) = counts_of(*worker.made.counters.take())
         assert sum(counted.dead_letters.values()) == 1
