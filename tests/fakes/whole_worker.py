@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,16 +33,10 @@ _PATIENCE = 60.0
 class ChosenAnswers:
     """The brokers of all producers. While `held`, they answer nothing."""
 
-    refused: dict[bytes, KafkaError] = field(default_factory=dict)
-    """By an output's value."""
     letters_refused: KafkaError | None = None
     """What every dead letter is answered with."""
-    too_large_for_client: set[bytes] = field(default_factory=set)
-    """Values for which the client's own queue has no room, however empty it is."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
     """Topic and value: acknowledged, or within transactions committed."""
-    committed: dict[int, int] = field(default_factory=dict)
-    """By partition: the offset that transactions have committed."""
     _answers: threading.Event = field(default_factory=threading.Event)
     over: bool = False
 
@@ -72,15 +66,12 @@ class ChoosyProducer:
         self._brokers = brokers
         self._queued: list[tuple[str, bytes, Callable[[KafkaError | None, Any], None]]] = []
         self._open: list[tuple[str, bytes]] | None = None
-        self._offsets: Mapping[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._queued)
 
     def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Any, *more: Any) -> None:
-        """Raises `BufferError`, as the client does, for what never fits into its queue, too."""
-        if topic != LETTERS and value in self._brokers.too_large_for_client:
-            raise BufferError("Local: Queue full")
+        """See confluent-kafka's."""
         self._queued.append((topic, value, told))
 
     def poll(self, seconds: float = 0.0) -> int:
@@ -89,7 +80,7 @@ class ChoosyProducer:
             return 0
         queued, self._queued = self._queued, []
         for topic, value, told in queued:
-            error = self._brokers.letters_refused if topic == LETTERS else self._brokers.refused.get(value)
+            error = self._brokers.letters_refused if topic == LETTERS else None
             if error is None:
                 (self._brokers.delivered if self._open is None else self._open).append((topic, value))
             told(error, Message(topic=topic, partition=0, offset=0))
@@ -105,16 +96,14 @@ class ChoosyProducer:
 
     def begin_transaction(self) -> None:
         """What is produced from here on counts when it is committed."""
-        self._open, self._offsets = [], {}
+        self._open = []
 
     def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], group: bytes, seconds: float) -> None:
-        """They count once it is committed."""
-        self._offsets = {each.partition: each.offset for each in offsets}
+        """Nobody asks for them."""
 
     def commit_transaction(self, seconds: float) -> None:
         """All of it counts."""
         self._brokers.delivered += self._open or ()
-        self._brokers.committed.update(self._offsets)
 
     def abort_transaction(self, seconds: float) -> None:
         """Nothing of it counts. Raises `KafkaException` while the brokers do not answer."""
@@ -221,10 +210,6 @@ class WholeWorker:
     def consumed(self) -> int:
         """By the ledger."""
         return self.ledger.read(self._grant, self._grant).consumed.offset
-
-    def place(self, delivery: str) -> int:
-        """What would be committed, or is: where whoever has the partition next goes on."""
-        return self.brokers.committed.get(0, 0) if delivery == "transactions" else self.consumed
 
     def until_still(self, count: Callable[[], int]) -> None:
         """Wait until the outbox is full, or the client has given everything and `count` does not change any more."""

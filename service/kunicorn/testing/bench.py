@@ -51,7 +51,8 @@ from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
 from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
 from kunicorn.testing.registry import with_registry
-from kunicorn.worker.assembly import Assembled, CannotServe, Makers, Said, assemble
+from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble
+from kunicorn.worker.control import Said, apply
 from kunicorn.worker.failures import Observer
 from kunicorn.worker.produce.outbox import Outbox
 from kunicorn.worker.produce.sender import Sender
@@ -473,7 +474,7 @@ class Bench:
             # Other members begin where this one did: nothing that is reported from now on counts.
             self._lost = True
             self._ledger.lease_ns = 1
-        self._worker.apply(said)
+        apply(self._worker, said)
 
     def _reported(self, message: FromWorker) -> None:
         if isinstance(message, FetcherStopped):

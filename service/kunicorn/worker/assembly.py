@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
@@ -28,28 +28,12 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.outputs import gathering
 from kunicorn.handler.registry import HandlerRegistry, concurrency_of
 from kunicorn.handler.retry import Policies
-from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import (
-    CommitAs,
-    Configure,
-    Drain,
-    FromWorker,
-    Password,
-    Rate,
-    Rates,
-    RateUse,
-    StartFetcher,
-    StopFetcher,
-    TimedOut,
-    Token,
-    WorkerFailed,
-)
+from kunicorn.ipc.messages import Configure, FromWorker, WorkerFailed
 from kunicorn.librdkafka.errors import fault_of, librdkafka, log_client_error
 from kunicorn.observe import catalogue as c
 from kunicorn.worker.buffering import bounds_of, delays_of
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion, Deliveries
-from kunicorn.worker.executors.by_handler import Executors
 from kunicorn.worker.executors.executor import Executor, Returned
 from kunicorn.worker.executors.inline import InlineExecutor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
@@ -59,7 +43,7 @@ from kunicorn.worker.fetching.client import Client, ClientStatistics, KnownTopic
 from kunicorn.worker.grants import AT_ONCE, Parts, TableSettings
 from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
-from kunicorn.worker.loop import Loop
+from kunicorn.worker.loop import Executors, Loop
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
 from kunicorn.worker.produce.sender import Acknowledging, Outputs, Sender, SenderThreads, Startable
@@ -202,10 +186,6 @@ def refused_by_producing(error: BaseException) -> str:
     return f"the Kafka client refuses to produce: {error}. See [producing] and [producing.librdkafka]."
 
 
-Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Drain | Token | Password
-"""What the supervisor says while the worker works, other than that it asks for evidence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Assembled:
     """Parts of a worker. Nothing is fetched yet when they are made."""
@@ -221,38 +201,6 @@ class Assembled:
     """Where what handlers return is sent."""
     gates: Sequence[Gate | None] = ()
     """Of each handler."""
-
-    def _change(self, rates: Sequence[Rate]) -> None:
-        # While a reload replaces workers, the supervisor speaks of handlers that this one may not have.
-        for rate in rates:
-            if rate.handler < len(self.gates) and (gate := self.gates[rate.handler]) is not None:
-                gate.change_rate(rate.per_second, rate.burst, now_ns())
-
-    def rate_uses(self) -> list[RateUse]:
-        """What was used of the rates."""
-        uses = ((number, gate.rate_use()) for number, gate in enumerate(self.gates) if gate is not None)
-        return [RateUse(number, *use) for number, use in uses if use is not None]
-
-    def apply(self, said: Said) -> None:
-        """Carry out a message of the supervisor, at once. Caller: the control thread."""
-        match said:
-            case StartFetcher(partitions=partitions):
-                self.hooks.start(partitions)
-            case StopFetcher(grants=grants, lost=lost):
-                self.hooks.stop(grants, lost=lost)
-            case CommitAs():
-                if self.sending is not None:
-                    self.sending.group_metadata.answered(said)
-            case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
-                self.runner.time_out(grant, offset, overdue_ns)
-            case Rates(rates=rates):
-                self._change(rates)
-            case Drain():
-                self.hooks.drain()
-            case Token() | Password():
-                self.login.renew(said)
-            case _:
-                assert_never(said)
 
 
 class _Given(NamedTuple):

@@ -9,19 +9,29 @@ import os
 import select
 import threading
 import traceback
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn, assert_never
 
 from kunicorn.errors import ExitCode, PeerError
 from kunicorn.ipc.channel import BlockingChannel, SupervisorGone
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
+    CommitAs,
     Configure,
+    Drain,
     Family,
     FrameError,
+    Password,
     Ping,
     Pong,
+    Rate,
+    Rates,
+    RateUse,
+    StartFetcher,
+    StopFetcher,
+    TimedOut,
+    Token,
     ToWorker,
 )
 from kunicorn.observe import logs
@@ -34,6 +44,45 @@ _LONGEST_SLEEP_SECONDS = 5.0
 """After so long in silence the pipe is looked at: it may have been closed by the handler."""
 _PUT_OFF_TOLD = 50
 _STDERR = 2
+
+
+Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Drain | Token | Password
+"""What the supervisor says while the worker works, other than that it asks for evidence."""
+
+
+def apply(worker: Assembled, said: Said) -> None:
+    """Carry out a message of the supervisor, at once. Caller: the control thread."""
+    match said:
+        case StartFetcher(partitions=partitions):
+            worker.hooks.start(partitions)
+        case StopFetcher(grants=grants, lost=lost):
+            worker.hooks.stop(grants, lost=lost)
+        case CommitAs():
+            if worker.sending is not None:
+                worker.sending.group_metadata.answered(said)
+        case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
+            worker.runner.time_out(grant, offset, overdue_ns)
+        case Rates(rates=rates):
+            _change(worker, rates)
+        case Drain():
+            worker.hooks.drain()
+        case Token() | Password():
+            worker.login.renew(said)
+        case _:
+            assert_never(said)
+
+
+def _change(worker: Assembled, rates: Sequence[Rate]) -> None:
+    # While a reload replaces workers, the supervisor speaks of handlers that this one may not have.
+    for rate in rates:
+        if rate.handler < len(worker.gates) and (gate := worker.gates[rate.handler]) is not None:
+            gate.change_rate(rate.per_second, rate.burst, now_ns())
+
+
+def _rate_uses(worker: Assembled) -> list[RateUse]:
+    """What was used of the rates."""
+    uses = ((number, gate.rate_use()) for number, gate in enumerate(worker.gates) if gate is not None)
+    return [RateUse(number, *use) for number, use in uses if use is not None]
 
 
 class Control(threading.Thread):
@@ -89,7 +138,7 @@ class Control(threading.Thread):
             case Configure():
                 raise FrameError("a second Configure")
             case _:
-                self._worker.apply(message)
+                apply(self._worker, message)
 
     def _evidence(self, sequence: int, families: tuple[list[Family] | None, list[Family] | None]) -> Pong:
         runner, hooks, counters = self._worker.runner, self._worker.hooks, self._worker.counters
@@ -111,7 +160,7 @@ class Control(threading.Thread):
             families=families[0],
             client_families=families[1],
             in_flight=self._table.in_calls(),
-            rates=self._worker.rate_uses(),
+            rates=_rate_uses(self._worker),
             broken_circuits=self._table.broken_circuits(),
         )
 

@@ -236,7 +236,9 @@ class Partitions:
     def feed(self, tp: TopicPartition, epoch: int, messages: Run, now: int) -> int:
         """Take in fetched messages, without those of partitions that have been stopped; about how many bytes these
         take."""
-        if self._slots_of(tp.topic).runs:
+        if (grant := self._grants.fetching(tp)) is None:
+            return 0
+        if grant.tracker.slots.runs:
             return self._feed_run(tp, epoch, messages, now)
         parts = range(0, len(messages), _FED_AT_ONCE)
         return sum(self._feed(tp, epoch, messages[first : first + _FED_AT_ONCE]) for first in parts)

@@ -53,8 +53,13 @@ class Scheduler:
         return self.bytes - self._filling_bytes
 
     def startable(self, slots: Slots) -> bool:
-        """Whether `start` may find another record."""
-        return bool(slots.ready or self._suspected) and self._alone is None and slots.busy < slots.most
+        """Whether `start` may find another record. Callers need no lock.
+
+        A suspect that has to wait is none: the loop would ask for it again and again instead of waiting.
+        """
+        if self._alone is not None or slots.busy >= slots.most:
+            return False
+        return self._may_be_alone(slots) if self._suspected else bool(slots.ready)
 
     @property
     def holds_back(self) -> bool:
@@ -272,7 +277,8 @@ class Scheduler:
 
     def _may_be_alone(self, slots: Slots) -> bool:
         """Whether the next suspect is of these slots, and there is nothing beside it."""
-        mine = bool(self._suspected) and self._suspected[0].tracker.slots is slots
+        suspected = tuple(self._suspected)  # Without the lock another thread may take one out in between.
+        mine = bool(suspected) and suspected[0].tracker.slots is slots
         return mine and not self.in_flight and not self.on_their_way
 
     def _first(self, lane: Lane) -> InFlight | None:

@@ -11,11 +11,13 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 from kunicorn.ipc import bitmap
 from kunicorn.positions import TopicPartition as Place
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
-from tests.contract.worker.truth import Call, Log, Record
+from tests.contract.worker.truth import Call, Log, Record, Violation
 
 ACK = None
 HOPELESS = (KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS)
+BEGAN_WITH = 64
+"""Partitions that every topic had when the group began to consume it."""
 _FETCH_NS = 1_000_000
 """So long a fetch takes: who fetches again and again must not keep the clock from going on."""
 _LONGER = 50
@@ -40,6 +42,9 @@ class Teller(Protocol):
 
     def refused(self, output: Output) -> None:
         """The brokers will never take it."""
+
+    def never_fits(self, output: Output) -> bool:
+        """Whether the client's own queue has no room for it, however empty it is."""
 
     def letter_arrived(self, record: Record) -> None:
         """What stands for the record is in its topic."""
@@ -251,6 +256,10 @@ class StoryProducer:
     ) -> None:
         STEPS.tick()
         output = self._output(topic, value, headers, callback or on_delivery)
+        if self._teller.never_fits(output):
+            if not len(self):
+                self._teller.refused(output)
+            raise BufferError("Local: Queue full")
         self._teller.note(lambda: f"produces {output} to {topic}")
         self._on_its_way += 1
         if self.transactional:
@@ -347,7 +356,10 @@ class StoryProducer:
             raise KafkaException(KafkaError(KafkaError.ILLEGAL_GENERATION, "old", False, False, True))
         self._may_fail()
         for each in positions:
-            done = bitmap.read(each.offset, each.metadata or "")
+            metadata = each.metadata or ""
+            if bitmap.partitions(metadata) != BEGAN_WITH:
+                STEPS.fail(Violation(f"a commit of {each} does not tell with how many partitions the group began"))
+            done = bitmap.read(each.offset, metadata)
             self.places[Place(each.topic, each.partition)] = each.offset, done
         self._teller.note(lambda: f"adds offsets {self._shown()} to the transaction")
 

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from confluent_kafka import KafkaError
 from msgspec.structs import replace
 
 from kunicorn.handler.load import DrainDeadline
+from kunicorn.handler.outcome import Halt
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import FetcherStart, StopFetcher
 from kunicorn.positions import TopicPartition
@@ -31,6 +33,9 @@ from tests.contract.worker.truth import NOTHING_LEFT, Call, Log, Record, Violati
 _FOR_EVER = 1 << 62
 _STRIKES_WITHIN = 30 * NANOSECONDS
 _LONG, _SHORT = NANOSECONDS, 2_000_000
+_STILL = NANOSECONDS // 10
+NEVER_FITS = KafkaError._QUEUE_FULL
+"""The code of a refusal by the client itself, whose queue has no room for the output, however empty it is."""
 
 
 class Ending(StrEnum):
@@ -66,6 +71,19 @@ class Moment(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A record of which the brokers do not take an output, told once the worker has come as far as it can without."""
+
+    code: int = HOPELESS[0]
+    on_failure: str = "dead_letter"
+    one_key: bool = False
+    """All records have the same."""
+    hopeless_behind: bool = False
+    """The handler fails for good at one behind it."""
+    outbox_records: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """What is to hold in every one of them."""
 
@@ -74,15 +92,20 @@ class Cell:
     ending: Ending
     moment: Moment
     fetcher: str = "librdkafka"
+    suspects: bool = False
+    """Records of the first partition may have killed workers."""
+    refusal: Refusal = Refusal()
+    """Where the ending is `REWOUND`."""
 
     def plan(self) -> Plan:
         """Of a worker that chance does nothing to."""
+        on_failure = "halt" if self.ending is Ending.HALTED else self.refusal.on_failure
         return Plan(
             ways=self.ways,
             delivery=self.delivery,
             attempts=2,
-            on_failure="halt" if self.ending is Ending.HALTED else "dead_letter",
-            max_records=10_000,
+            on_failure=on_failure,
+            max_records=self.refusal.outbox_records,
             max_bytes=1_000_000,
             max_ms=5,
             ahead_bytes=1_000_000,
@@ -106,15 +129,15 @@ def play(cell: Cell, memory: Memory, seed: int, trace: list[str] | None = None) 
     scene.look_back()
 
 
-def _logs(topics: Iterable[str]) -> dict[TopicPartition, Log]:
+def _logs(topics: Iterable[str], keys: bytes) -> dict[TopicPartition, Log]:
     """Two partitions of the first topic, one of each other one: with gaps, and what is no record at their ends."""
     first, *others = (TopicPartition(topic, 0) for topic in topics)
-    short = {place: _log(place, (3, 5, 6)) for place in (TopicPartition(TOPIC, 1), *others)}
-    return {first: _log(first, (3, 4, 5, 8, 9, 10, 11, 12)), **short}
+    short = {place: _log(place, (3, 5, 6), keys) for place in (TopicPartition(TOPIC, 1), *others)}
+    return {first: _log(first, (3, 4, 5, 8, 9, 10, 11, 12), keys), **short}
 
 
-def _log(place: TopicPartition, offsets: Sequence[int]) -> Log:
-    records = [written(place, offset, b"abca"[at % 4 : at % 4 + 1]) for at, offset in enumerate(offsets)]
+def _log(place: TopicPartition, offsets: Sequence[int], keys: bytes) -> Log:
+    records = [written(place, offset, keys[at % 4 : at % 4 + 1]) for at, offset in enumerate(offsets)]
     log = Log(place, records, offsets[0], offsets[-1] + 2)
     log.visible = len(records)
     return log
@@ -124,15 +147,25 @@ class Scene(Story):
     """See above. The end strikes partition 0 of the first topic."""
 
     def __init__(self, cell: Cell, memory: Memory, choices: Choices, trace: list[str] | None) -> None:
-        super().__init__(choices, memory, cell.plan(), _logs(cell.ways), trace)
+        keys = b"aaaa" if cell.refusal.one_key else b"abca"
+        super().__init__(choices, memory, cell.plan(), _logs(cell.ways, keys), trace)
         self._cell = cell
         self._struck = False
         self._interrupted = False
         self._spared: set[int] = set()
         """Offsets that may have been handled though they are told as not: interrupted between the one and the other."""
+        self._once_more: set[int] = set()
+        """Records that their handler gave up: a person has them handled once more."""
         self._refused: Record | None = None
+        self._alone: Record | None = None
+        """A suspect that has begun and is not delivered."""
+        self._most: Counter[str] = Counter()
+        """By topic: calls at a time."""
+        self._moved_at = STEPS.now
+        """When a call began or ended last."""
         self._first = self.partitions[0]
         self._stop_at = self._first.log.offsets[5]
+        self._singly_until, self._suspect = self._first.log.offsets[1], self._first.log.offsets[3]
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -164,7 +197,9 @@ class Scene(Story):
         return False
 
     def _may_answer(self) -> bool:
-        return self._struck or self._cell.moment is not Moment.ON_ITS_WAY
+        if self._struck or self._cell.moment is not Moment.ON_ITS_WAY:
+            return True
+        return self._cell.ending is Ending.REWOUND and self._is_as_far_as_it_can
 
     def _is_the_moment(self) -> bool:
         first = self._first
@@ -183,18 +218,25 @@ class Scene(Story):
     def _befell_by_itself(self) -> bool:
         return bool(self._first.halted) or self._refused is not None
 
+    @property
+    def _is_as_far_as_it_can(self) -> bool:
+        """Whether nothing is begun any more until the brokers answer."""
+        still = STEPS.now - self._moved_at > _STILL
+        return still and not any(each.running for each in self.partitions) and bool(self._broker.unanswered)
+
     def _is_the_moment_of_rest(self) -> bool:
-        if any(each.running for each in self.partitions):
+        if self._cell.ending in (Ending.HALTED, Ending.REWOUND) or any(each.running for each in self.partitions):
             return False
         if self._cell.moment is Moment.ON_ITS_WAY:
-            waiting = any(record.handled and not record.finished for record in self._first.log.records)
-            return waiting and bool(self._broker.unanswered)
+            return self._is_as_far_as_it_can
         return self._cell.moment is Moment.IDLE and all(each.log.unfinished == NOTHING_LEFT for each in self.partitions)
 
     def _strike(self) -> None:
         self._struck = True
         each, ending = self._first, self._cell.ending
         self.note(lambda: f"-- {ending} strikes {each.log.tp}")
+        if self._cell.moment is Moment.ON_ITS_WAY and ending is not Ending.REWOUND:
+            self._look_at_what_went_on()
         match ending:
             case Ending.HALTED | Ending.REWOUND:
                 return
@@ -219,7 +261,7 @@ class Scene(Story):
         if not self._struck:
             return False
         if self._refused is not None:
-            return self._refused.finished
+            return self._refused.finished or bool(self._first.halted)
         return not self._first.grant and not self._draining
 
     def _live(self) -> bool:
@@ -230,19 +272,31 @@ class Scene(Story):
 
     def _granted(self, each: Partition) -> FetcherStart:
         start = super()._granted(each)
-        at_its_stop = self._cell.ending is Ending.AT_ITS_STOP and each is self._first and not self._struck
-        return replace(start, stop=self._stop_at) if at_its_stop else start
+        if each is not self._first or self._struck:
+            return start
+        if self._cell.suspects:
+            return replace(start, suspects=[self._suspect], singly_until=self._singly_until)
+        return replace(start, stop=self._stop_at) if self._cell.ending is Ending.AT_ITS_STOP else start
+
+    def _calm(self) -> None:
+        super()._calm()
+        for each in self.partitions:  # A person has looked, and it is handed out again.
+            each.halted = ""
 
     # -- what the handler does ---------------------------------------------------------------------------------------
 
     def _kind(self, call: Call) -> str:
         chosen = call.records[0].tp == self._first.log.tp and any(r.offset == self._chosen for r in call.records)
-        if self._cell.ending is Ending.HALTED and chosen:
+        if self._cell.ending is Ending.HALTED and chosen and not self.quiet:
             return "halt"
+        if self._hopeless in call.records and not self.quiet:
+            return "raise"
         return "" if self.quiet else "slow"
 
     def _duration(self) -> int:
-        return _LONG if self._cell.ending is Ending.REVOKED and self._struck else self.choices.pick((_SHORT, _LONG))
+        if self._cell.suspects or (self._cell.ending is Ending.REVOKED and self._struck):
+            return _LONG
+        return self.choices.pick((_SHORT, _LONG))
 
     def _outputs(self) -> int:
         return 1 + self.below(2)
@@ -250,20 +304,35 @@ class Scene(Story):
     @property
     def _chosen(self) -> int:
         """The record that its handler gives up, or whose output is refused."""
+        if self._cell.refusal.hopeless_behind:
+            return self._first.log.offsets[1]  # Of batches in another one than that.
         return self._first.log.offsets[0 if self._cell.moment is Moment.FIRST_CALL else 4]
 
+    @property
+    def _hopeless(self) -> Record | None:
+        return self._first.log.records[6] if self._cell.refusal.hopeless_behind else None
+
     def _fate(self, output: Output) -> int | None:
+        return self._cell.refusal.code if self._is_refused(output) else ACK
+
+    def never_fits(self, output: Output) -> bool:
+        """See `brokers.Teller`."""
+        return self._cell.refusal.code == NEVER_FITS and self._is_refused(output)
+
+    def _is_refused(self, output: Output) -> bool:
         if self._cell.ending is not Ending.REWOUND or output.call is None or self.quiet:
-            return ACK
+            return False
         records = output.call.records
         if records[0].tp == self._first.log.tp and any(record.offset == self._chosen for record in records):
-            self._refused = records[0]
-            return HOPELESS[0]
-        return ACK
+            self._refused = self._first.log.known[self._chosen]
+            return True
+        return False
 
     def _raised(self, call: Call, error: BaseException) -> None:
         if isinstance(error, DrainDeadline):
             self._spared.update(record.offset for record in call.records)
+        if isinstance(error, Halt):
+            self._once_more.update(map(id, call.records))
         super()._raised(call, error)
 
     # -- what is looked at -------------------------------------------------------------------------------------------
@@ -271,10 +340,59 @@ class Scene(Story):
     def begin(self, records: Any) -> Call:
         """See `handlers.Told`."""
         call = super().begin(records)
+        self._moved_at = STEPS.now
+        topic = call.records[0].tp.topic
+        in_hand = [record for each in self.partitions if each.log.tp.topic == topic for record in each.running]
+        self._most[topic] = max(self._most[topic], len(in_hand))
+        if self._cell.suspects and not self._struck:
+            self._look_at_suspects(call)
         last = call.records[-1]
         if last.tp == self._first.log.tp and last.offset >= self._stop_at and self._has_a_stop:
             STEPS.fail(Violation(f"{last.offset} is handled, which lies behind the stop {self._stop_at}"))
         return call
+
+    def _ends(self, call: Call) -> None:
+        super()._ends(call)
+        self._moved_at = STEPS.now
+
+    def _look_at_suspects(self, call: Call) -> None:
+        """A suspect has nothing beside it, in hand or on its way, until it is delivered."""
+        alone, offsets = self._alone, [record.offset for record in call.records]
+        if alone is not None and not alone.finished:
+            STEPS.fail(Violation(f"{offsets} are begun before the suspect {alone.offset} is delivered"))
+        if not any(self._is_suspect(record) for record in call.records):
+            return
+        every = [record for each in self.partitions for record in each.log.records]
+        beside = [record for each in self.partitions for record in each.running if record not in call.records]
+        beside += [record for record in every if record.handled and not record.finished]
+        if beside or len(offsets) > 1:
+            STEPS.fail(Violation(f"of {offsets} one is a suspect, and {[each.offset for each in beside]} beside it"))
+        (self._alone,) = call.records
+
+    def _is_suspect(self, record: Record) -> bool:
+        if record.tp != self._first.log.tp:
+            return False
+        in_runs = self.plan.way(record.tp.topic).concurrency == 1
+        return record.offset < self._singly_until or (
+            record.offset <= self._suspect if in_runs else record.offset == self._suspect
+        )
+
+    def _look_at_what_went_on(self) -> None:
+        """While outputs are on their way, a partition goes on, or a lane of it waits: as the rule says, and no more."""
+        for each in self.partitions:
+            way, records = self.plan.way(each.log.tp.topic), each.log.records
+            expected = {record.offset for record in records}
+            if not self.plan.in_transactions and way.concurrency > 1:
+                lanes = {self._lane(record, way): record.offset for record in reversed(records)}
+                expected = set(lanes.values())
+            begun = {record.offset for record in records if record.handled}
+            if begun != expected:
+                STEPS.fail(
+                    Violation(f"{each.log.tp}: {sorted(begun)} are handled before any answer, not {sorted(expected)}")
+                )
+
+    def _lane(self, record: Record, way: Way) -> object:
+        return record.offset if way.ordering == "none" else record.key if way.ordering == "key" else None
 
     @property
     def _has_a_stop(self) -> bool:
@@ -284,7 +402,7 @@ class Scene(Story):
         each = next((each for each in self.partitions if each.grant == grant), None)
         lost = each is not None and each.lost
         super()._ended(grant, offset, done, halted)
-        if each is None or lost:
+        if each is None or lost or (each is self._first and self._may_repeat):
             return
         told = each.done | bitmap.read(offset, done) | self._spared
         missing = [r.offset for r in each.log.records if r.finished and r.offset >= offset and r.offset not in told]
@@ -294,6 +412,11 @@ class Scene(Story):
             if self._cell.ending is Ending.AT_ITS_STOP and offset > self._stop_at:
                 STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, behind its stop {self._stop_at}"))
             self._seek(each)
+
+    @property
+    def _may_repeat(self) -> bool:
+        """Whether what is delivered behind a refused output is handled again: only transactions take it back."""
+        return self._cell.ending is Ending.REWOUND and not self.plan.in_transactions
 
     def _seek(self, each: Partition) -> None:
         """Have it go on elsewhere, as a person does with a partition that nobody handles."""
@@ -312,12 +435,35 @@ class Scene(Story):
         each.unsure = False
 
     def look_back(self) -> None:
-        """Raises `Violation` where a record was handled more often than what happened gives reason to."""
+        """Raises `Violation` where a record was handled more often than what happened gives reason to, where another
+        one became a dead letter than what failed, and where a handler never had as many calls as it may."""
+        if self._cell.moment is Moment.IDLE and self._cell.fetcher == "librdkafka":  # It gives out all at once.
+            self._look_at_concurrency()
+        if self._cell.ending is Ending.REWOUND and self._cell.refusal.on_failure == "dead_letter":
+            self._look_at_letters()
         reasons = (Ending.REVOKED, Ending.LOST, Ending.REWOUND, Ending.SOUGHT_BACK, Ending.SOUGHT_AHEAD)
         calls = Counter(id(record) for call in self.calls for record in call.records)
         for each in self.partitions:
             if each is self._first and self._cell.ending in reasons:
                 continue
-            again = [record.offset for record in each.log.records if calls[id(record)] > 1]
+            again = [
+                record.offset for record in each.log.records if calls[id(record)] > 1 + (id(record) in self._once_more)
+            ]
             if again:
                 raise Violation(f"{each.log.tp}: {again} were handled again, for no reason")
+
+    def _look_at_concurrency(self) -> None:
+        for topic, way in self.plan.ways.items():
+            records = [record for each in self.partitions if each.log.tp.topic == topic for record in each.log.records]
+            if self._cell.suspects:  # The others may be handled before those, one by one.
+                records = [r for r in self._first.log.records if r.tp.topic == topic and r.offset > self._suspect]
+            lanes = {(record.tp, self._lane(record, way)) for record in records}
+            if way.mode == "record" and self._most[topic] < min(way.concurrency, len(lanes)):
+                raise Violation(f"{topic}: never more than {self._most[topic]} calls at a time")
+
+    def _look_at_letters(self) -> None:
+        letters = [record for record in self._first.log.records if record.how == "dead letter"]
+        failed = {self._chosen} | ({self._hopeless.offset} if self._hopeless is not None else set())
+        batches = self.plan.way(self._first.log.tp.topic).mode == "batch"
+        if not letters or not (batches or {record.offset for record in letters} <= failed):
+            raise Violation(f"{[record.offset for record in letters]} are dead letters, and {failed} failed")

@@ -34,7 +34,16 @@ from kunicorn.ipc.messages import (
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import clear, live, watched
-from tests.contract.worker.brokers import ACK, HOPELESS, PASSING, Broker, Output, StoryConsumer, StoryProducer
+from tests.contract.worker.brokers import (
+    ACK,
+    BEGAN_WITH,
+    HOPELESS,
+    PASSING,
+    Broker,
+    Output,
+    StoryConsumer,
+    StoryProducer,
+)
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
@@ -334,6 +343,10 @@ class Story:
         # A batch's counts as a try of its first record: nobody knows whose output it was.
         self._failed(call.records[:1], Trouble())
 
+    def never_fits(self, output: Output) -> bool:
+        """Likewise."""
+        return False
+
     def letter_arrived(self, record: Record) -> None:
         """Likewise."""
         if not record.failures and not record.how:
@@ -367,7 +380,9 @@ class Story:
         tp = each.log.tp
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
         done = bitmap.written(each.position, each.done)
-        return FetcherStart(self._grant, each.slot, tp.topic, tp.partition, each.position, 0, done=done)
+        return FetcherStart(
+            self._grant, each.slot, tp.topic, tp.partition, each.position, 0, done=done, began_with=BEGAN_WITH
+        )
 
     def _stop(self, *, lost: bool = False) -> None:
         held = [each for each in self.partitions if each.grant and not each.stopping]

@@ -9,14 +9,16 @@ before its offset, the last word on a partition is exact, and in the end everyth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
 from tests.contract.worker.plan import OTHER, TOPIC, Way
-from tests.contract.worker.scene import Cell, Ending, Moment, play
+from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Moment, Refusal, play
 from tests.contract.worker.story import Memory
 from tests.unit.settings.files import LEAST, problems
 
@@ -61,8 +63,10 @@ DONE = {"on return": None, "on acknowledgement": "at_least_once", "on commit": "
 
 def _moments(ending: Ending, delivery: str | None) -> Iterator[Moment]:
     match ending:
-        case Ending.HALTED | Ending.REWOUND:
+        case Ending.HALTED:
             yield from (Moment.FIRST_CALL, Moment.LATER_CALL)
+        case Ending.REWOUND:
+            yield from (Moment.FIRST_CALL, Moment.LATER_CALL, Moment.ON_ITS_WAY)
         case Ending.AT_ITS_STOP:
             yield Moment.IDLE
         case _:
@@ -109,6 +113,50 @@ def test_the_contract_holds_whoever_has_the_next_turn(
     for moment in _moments(ending, delivery):
         for seed in range(1, _SEEDS):
             play(Cell(ways, delivery, ending, moment, fetcher), memory, seed)
+
+
+@pytest.mark.parametrize(
+    ("ways", "delivery"),
+    [
+        pytest.param(ways, delivery, id=f"{name}, done {done}")
+        for done, delivery in DONE.items()
+        for name, ways in (WAYS | ({} if delivery is None else YIELDING)).items()
+    ],
+)
+def test_records_that_may_have_killed_a_worker_have_nothing_beside_them_until_they_are_delivered(
+    memory: Memory, ways: Mapping[str, Way], delivery: str | None
+) -> None:
+    play(Cell(ways, delivery, Ending.DRAINED, Moment.IDLE, suspects=True), memory, 0)
+
+
+REFUSALS: dict[str, Refusal] = {
+    "too large": Refusal(code=KafkaError.MSG_SIZE_TOO_LARGE),
+    "no such topic": Refusal(code=KafkaError._UNKNOWN_TOPIC),
+    "no right": Refusal(code=KafkaError.TOPIC_AUTHORIZATION_FAILED),
+    "larger than the buffer": Refusal(code=NEVER_FITS),
+    "refused, outbox full": Refusal(outbox_records=3),
+    "refused, one hopeless behind it": Refusal(hopeless_behind=True),
+    "refused, of one key": Refusal(one_key=True),
+    "refused, of one key, outbox full": Refusal(one_key=True, outbox_records=3),
+}
+
+
+@pytest.mark.parametrize(
+    ("ways", "delivery", "refusal"),
+    [
+        pytest.param(ways, delivery, refusal, id=f"{way}, done {done}, {name}")
+        for done, delivery in DONE.items()
+        if delivery is not None
+        for way, ways in (WAYS | YIELDING).items()
+        for name, refusal in REFUSALS.items()
+    ],
+)
+def test_of_refused_outputs_nothing_is_lost_and_nothing_stays_where_it_is(
+    memory: Memory, ways: Mapping[str, Way], delivery: str, refusal: Refusal
+) -> None:
+    for on_failure in ("dead_letter", "halt"):
+        each = replace(refusal, on_failure=on_failure)
+        play(Cell(ways, delivery, Ending.REWOUND, Moment.ON_ITS_WAY, refusal=each), memory, 0)
 
 
 REFUSED = {

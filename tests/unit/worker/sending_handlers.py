@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from kunicorn import Batch, Record, Send
+from kunicorn import Record, Send
 
 calls: list[list[int]] = []
 """Offsets of each call."""
@@ -25,12 +25,10 @@ def handled() -> list[int]:
 
 def each(record: Record) -> Send:
     """One output for each."""
-    return _sent(record)
-
-
-async def each_async(record: Record) -> Send:
-    """Likewise."""
-    return _sent(record)
+    calls.append([record.offset])
+    if record.offset in hopeless:
+        raise ValueError(f"{record.offset} cannot be handled")
+    return Send(value=b"%d" % record.offset, key=record.key)
 
 
 def slipping(record: Record) -> Generator[Send, None, Send | None]:
@@ -38,22 +36,3 @@ def slipping(record: Record) -> Generator[Send, None, Send | None]:
     calls.append([record.offset])
     yield Send(value=b"%d" % record.offset)
     return Send(value=b"") if record.offset in hopeless else None
-
-
-def batch(records: Batch) -> list[Send]:
-    """Likewise, of all at once."""
-    offsets = [record.offset for record in records]
-    calls.append(offsets)
-    _fail(offsets)
-    return [Send(value=b"%d" % offset) for offset in offsets]
-
-
-def _sent(record: Record) -> Send:
-    calls.append([record.offset])
-    _fail([record.offset])
-    return Send(value=b"%d" % record.offset, key=record.key)
-
-
-def _fail(offsets: list[int]) -> None:
-    if hopeless.intersection(offsets):
-        raise ValueError(f"{offsets} cannot be handled")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.ipc.messages import FetcherStopped, Parked, Stopped
+from kunicorn.ipc.messages import Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
-from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
+from kunicorn.worker.progress import Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
 from tests.unit.worker.tables import OUTPUT, P0, Table, offsets_of
 
@@ -127,20 +127,6 @@ def test_a_lower_refusal_of_another_sender_takes_the_higher_one_with_it() -> Non
     assert len(table.refused) == 1
 
 
-def test_a_stop_waits_until_what_was_handled_is_delivered_and_a_loss_does_not() -> None:
-    for lost in (False, True):
-        table = in_runs()
-        table.handle(table.take(), sends=True)
-        table.table.stop([1])
-        assert table.reports == []
-        if lost:
-            table.table.stop([1], lost=True)
-            assert table.outbox.live(taken(table.outbox)) == []
-        else:
-            table.deliver()
-        assert table.reports == [FetcherStopped([Stopped(1, 0 if lost else 5, 0)])]
-
-
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
@@ -159,15 +145,6 @@ def test_a_record_is_done_when_its_outputs_are_delivered_and_may_be_what_a_worke
     assert table.ledger.done(1).from_offset(2) == {3}
 
 
-def test_the_next_of_a_key_starts_when_the_one_before_is_delivered() -> None:
-    table = by_key()
-    a, _, _ = table.started()
-    table.handle(a, sends=True)
-    assert table.started() == []
-    table.deliver()
-    assert [flight.offset for flight in table.started()] == [2]
-
-
 def test_a_record_without_outputs_waits_for_nothing() -> None:
     table = by_key()
     a, *_ = table.started()
@@ -184,19 +161,6 @@ def test_what_a_lost_partition_has_on_its_way_holds_up_no_suspect() -> None:
         table.table.put_back(flight)
     table.table.stop([1], lost=True)
     assert table.table._scheduler.on_their_way == 0
-
-
-def test_a_refused_output_is_its_records_failure_and_touches_no_other() -> None:
-    table = by_key()
-    a, b, _ = table.started()
-    for flight in (a, b):
-        table.handle(flight, sends=True)
-    refuse(table, 0)
-    assert (table.refused, table.consumed()) == ([a], 0)
-    assert table.ledger.done(1).from_offset(0) == {1}
-    table.table.park(Attempt(a, calls=0), "retry", "why")
-    table.table.try_again(a)
-    assert table.started() == [a], "before the next of its key"
 
 
 @pytest.mark.parametrize("slots", ["runs", "records"])

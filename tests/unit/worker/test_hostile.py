@@ -15,18 +15,10 @@ import pytest
 
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
-from kunicorn.testing.memory import MemoryProducer
 from tests.unit.worker import hostile_handlers
 from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
 from tests.unit.worker.whole import Worker
 from tests.waiting import wait_until
-
-
-class MemoryWorker(Worker):
-    """Whatever it sends arrives."""
-
-    producer = MemoryProducer
-
 
 TRIES = 3
 RECORDS = 5
@@ -79,7 +71,7 @@ class Form:
 
     def worker(self, on_failure: str) -> Worker:
         """With as many tries as `TRIES`."""
-        return MemoryWorker(order(self.handler, on_failure=on_failure, **self.settings), sends=self.sends)
+        return Worker(order(self.handler, on_failure=on_failure, **self.settings), sends=self.sends)
 
 
 FORMS = {
@@ -183,7 +175,7 @@ UNRUN = ["wrapped", "wrapped_generator", "wrapped_async_generator", "forwarding"
 @pytest.mark.parametrize("handler", UNRUN)
 @pytest.mark.filterwarnings("error")
 def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str, settings: dict[str, Any]) -> None:
-    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="halt", **settings))
+    worker = Worker(order(handler, max_attempts=1, on_failure="halt", **settings))
     worker.handle(records_of("t"))
     (halted,) = worker.halted
     assert (halted.offset, sum(begun.values())) == (0, 0)
@@ -192,14 +184,14 @@ def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str,
 
 
 def test_a_batch_that_no_body_ran_for_is_not_handled() -> None:
-    worker = MemoryWorker(order("wrapped_batch", mode="batch", max_attempts=1, on_failure="halt"))
+    worker = Worker(order("wrapped_batch", mode="batch", max_attempts=1, on_failure="halt"))
     worker.handle(records_of("t"))
     assert [each.offset for each in worker.halted] == [0]
 
 
 @pytest.mark.parametrize("handler", ["waiting", "partially"])
 def test_objects_and_partial_calls_of_async_def_are_awaited(handler: str) -> None:
-    MemoryWorker(order(handler)).handle(records_of("t"))
+    Worker(order(handler)).handle(records_of("t"))
     assert list(begun.values()) == [1] * RECORDS
 
 
@@ -233,7 +225,7 @@ def held(worker: Worker, times: int = 1) -> None:
 def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfinished(
     handler: str, settings: dict[str, Any]
 ) -> None:
-    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="skip", **settings))
+    worker = Worker(order(handler, max_attempts=1, on_failure="skip", **settings))
 
     def meanwhile() -> None:
         held(worker)
@@ -246,7 +238,7 @@ def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfi
 
 @pytest.mark.parametrize(("handler", "settings"), INTERRUPTED.values(), ids=INTERRUPTED)
 def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str, settings: dict[str, Any]) -> None:
-    worker = MemoryWorker(order(handler, max_attempts=2, on_failure="dead_letter", **settings))
+    worker = Worker(order(handler, max_attempts=2, on_failure="dead_letter", **settings))
 
     def meanwhile() -> None:
         for times in (1, 2):
@@ -261,7 +253,7 @@ def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str
 def test_a_time_out_of_an_earlier_try_does_not_make_a_drain_deadline_the_records_failure(
     handler: str, settings: dict[str, Any]
 ) -> None:
-    worker = MemoryWorker(order(handler, max_attempts=2, on_failure="skip", **settings))
+    worker = Worker(order(handler, max_attempts=2, on_failure="skip", **settings))
 
     def meanwhile() -> None:
         held(worker)
@@ -287,7 +279,7 @@ SURVIVORS = {
 def test_an_interruption_that_a_record_survives_says_nothing_of_the_next_one(
     handler: str, settings: dict[str, Any], error: str
 ) -> None:
-    worker = MemoryWorker(order(handler, max_attempts=1, on_failure="dead_letter", **settings))
+    worker = Worker(order(handler, max_attempts=1, on_failure="dead_letter", **settings))
 
     def meanwhile() -> None:
         held(worker)

@@ -110,26 +110,6 @@ def test_each_handlers_hands_take_their_own_records_in_their_own_order() -> None
     assert scheduler.in_flight == 3
 
 
-def test_a_suspect_has_nothing_beside_it_from_any_handler() -> None:
-    scheduler, one, other = (
-        Scheduler(),
-        tracker(Slots("none", 2), suspects=frozenset({0})),
-        tracker(Slots("none", 2), number=1),
-    )
-    arrive(scheduler, one, "a")
-    arrive(scheduler, other, "a", "b", "c")
-    first, second = started(scheduler, other)
-    assert started(scheduler, one) == []
-    scheduler.finish(first)
-    assert started(scheduler, other) == [], "nothing new before the suspect had its turn"
-    scheduler.finish(second)
-    assert started(scheduler, other) == []
-    (suspect,) = started(scheduler, one)
-    assert started(scheduler, other) == []
-    scheduler.finish(suspect)
-    assert offsets(started(scheduler, other)) == [2]
-
-
 def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
     scheduler, one = Scheduler(), tracker(Slots("key", 2))
     scheduler.arrive(one, 10 * WINDOW, 0, b"a", "", 1)
@@ -137,21 +117,15 @@ def test_a_gap_larger_than_the_window_is_nothing_unfinished() -> None:
     assert offsets(started(scheduler, one)) == [10 * WINDOW]
 
 
-def test_a_suspect_has_nothing_on_its_way_beside_it_and_nothing_starts_before_it_is_delivered() -> None:
+def test_while_a_suspect_waits_for_what_is_before_it_nobody_is_told_to_start_it() -> None:
     scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({1}))
-    arrive(scheduler, one, *"abc")
+    arrive(scheduler, one, *"ab")
     (first,) = started(scheduler, one)
+    assert not scheduler.startable(one.slots), "it is in hand, and the loop would ask again and again"
     scheduler.send(first, lane_waits=True)
-    assert started(scheduler, one) == [], "what the first one has left may kill, too"
-    assert scheduler.holds_back
+    assert not scheduler.startable(one.slots), "it is on its way"
     scheduler.finish(first)
-    (suspect,) = started(scheduler, one)
-    assert suspect.offset == 1
-    scheduler.send(suspect, lane_waits=True)
-    assert started(scheduler, one) == []
-    scheduler.finish(suspect)
-    assert offsets(started(scheduler, one)) == [2]
-    assert not scheduler.holds_back
+    assert scheduler.startable(one.slots)
 
 
 def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on() -> None:
@@ -162,17 +136,6 @@ def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on(
     scheduler.claim(suspect, next(NS))
     scheduler.finish(suspect)
     assert offsets(started(scheduler, one)) == [1]
-
-
-def test_a_suspect_is_handled_with_nothing_beside_it() -> None:
-    scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({1}))
-    arrive(scheduler, one, *"abcd")
-    (first,) = started(scheduler, one)
-    scheduler.finish(first)
-    (suspect,) = started(scheduler, one)
-    assert suspect.offset == 1
-    scheduler.finish(suspect)
-    assert offsets(started(scheduler, one)) == [2, 3]
 
 
 def test_what_was_done_before_is_passed_over() -> None:

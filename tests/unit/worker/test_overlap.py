@@ -295,6 +295,14 @@ def test_while_the_member_may_not_commit_nothing_is_open() -> None:
     world.check(2)
 
 
+def test_brokers_that_take_no_metadata_are_named_with_the_setting_that_lets_them() -> None:
+    world = World({("offsets", 0): KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "too large", False, False, True)})
+    world.senders.until(world.ship(0), Step.ABORT)
+    assert "offset.metadata.max.bytes" in world.outbox.trouble
+    world.senders.finish()
+    world.check(1)
+
+
 # -- any order -------------------------------------------------------------------------------------------------------
 
 CALLS = {"begin": RETRIABLE, "flush": ABORTABLE, "offsets": ABORTABLE, "commit": ABORTABLE, "abort": RETRIABLE}

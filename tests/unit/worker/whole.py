@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
 from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.ipc import clock
@@ -28,27 +27,12 @@ from kunicorn.testing.memory import (
 )
 from kunicorn.worker.assembly import Assembled, Makers, assemble
 from tests.unit.worker import crowded_handlers
-from tests.unit.worker.crowded_handlers import LARGE
 from tests.waiting import wait_until
-
-
-class PickyProducer(MemoryProducer):
-    """Refuses what is marked as too large, as brokers do."""
-
-    def produce(self, topic: str, *values: Any) -> None:
-        """See `MemoryProducer`; by position, as workers do."""
-        *_, told, _, _, headers = values
-        if topic == "out" and dict(headers or ())["large"] == LARGE:
-            told(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), Message(topic=topic, partition=0, offset=0))
-            return
-        super().produce(topic, *values)
 
 
 class Worker:
     """Handles records of one partition for each topic, until all are done (or their partition has halted) and it is
     drained."""
-
-    producer: type[MemoryProducer] = PickyProducer
 
     def __init__(self, *handlers: HandlerConfig, sends: bool = False) -> None:
         self.ledger = Ledger.create(64)
@@ -97,20 +81,19 @@ class Worker:
         records: Iterable[GivenRecord],
         message: Callable[[GivenRecord], Message] = message_of,
         meanwhile: Callable[[], None] = lambda: None,
-        **first: Any,
     ) -> None:
-        """Returns when every record is consumed, by the ledger, and everything is reported. `first`: what the first
-        topic's `FetcherStart` says; `meanwhile` is called in a thread beside the runner's."""
+        """Returns when every record is consumed, by the ledger, and everything is reported. `meanwhile`
+        is called in a thread beside the runner's."""
         given = placed(list(records), "t")
         log = MemoryLog(map(message, given))
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(log, time.sleep),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: self.producer(self.sent),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: MemoryProducer(self.sent),  # type: ignore[arg-type, return-value]
         )
         made = self.made = assemble(self._configure, self.ledger, self._report, makers)
         topics = list(dict.fromkeys(each.tp.topic for each in given))
         starts = [FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in enumerate(topics, 1)]
-        made.hooks.start([msgspec.structs.replace(starts[0], **first), *starts[1:]])
+        made.hooks.start(starts)
 
         ends = {n: log.end((topic, 0)) for n, topic in enumerate(topics, 1)}
 

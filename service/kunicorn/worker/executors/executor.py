@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from kunicorn.handler.call import OfSome
@@ -16,17 +14,6 @@ Returned = Callable[[InFlight, Any], None]
 
 class Poisoned(Exception):
     """Failure of a record that killed workers and is kept from the handler."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Callbacks of an executor to its table; each may be called by any of its threads."""
-
-    start_next: Callable[[], InFlight | None]
-    startable: Callable[[], bool]
-    finish: Callable[[InFlight], InFlight | None]
-    """Done; gives the next one, as `start_next`."""
-    fail: Callable[[InFlight, BaseException], None]
 
 
 class Executor(Protocol):
@@ -81,14 +68,3 @@ class Supply(Protocol):
         self, flight: InFlight, finished: int, nanoseconds: int, calls: int, ahead: Collection[int] = ()
     ) -> None: ...
     def failed(self, flight: InFlight, finished: int, took_ns: int, some: OfSome) -> InFlight | None: ...
-
-
-def work_of(table: Supply, slots: Slots, loop: Told) -> Work:
-    """Callbacks for the executor of these slots."""
-
-    def finish(flight: InFlight) -> InFlight | None:
-        following = table.finish(flight)
-        loop.finished()
-        return following
-
-    return Work(partial(table.start_next, slots), partial(table.startable, slots), finish, loop.fail)

@@ -16,7 +16,7 @@ import uvloop
 from kunicorn.handler.call import awaited, interrupted, uncancel
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
 
@@ -30,7 +30,9 @@ class AsyncioExecutor:
         self._handle = handle
         self._form = form
         self._on_return = on_return
-        self._work: Work
+        self._table: Supply
+        self._slots: Slots
+        self._told: Told
         self._loop = uvloop.new_event_loop()
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._interruptions: dict[InFlight, BaseException] = {}
@@ -43,10 +45,10 @@ class AsyncioExecutor:
         self._thread.start()
 
     def begin(self, table: Supply, slots: Slots, loop: Told) -> None:
-        self._work = work_of(table, slots, loop)
+        self._table, self._slots, self._told = table, slots, loop
 
     def wake(self) -> None:
-        if not self._filling and self._work.startable():
+        if not self._filling and self._table.startable(self._slots):
             self._filling = True
             self._loop.call_soon_threadsafe(self._fill)
 
@@ -109,7 +111,7 @@ class AsyncioExecutor:
         """Start records while there are free slots. Caller: the loop."""
         self._filling = False
         try:
-            while (flight := self._work.start_next()) is not None:
+            while (flight := self._table.start_next(self._slots)) is not None:
                 self._loop.create_task(self._serve(flight))
         except BaseException:
             die()
@@ -133,11 +135,12 @@ class AsyncioExecutor:
             try:
                 del self._tasks[flight]
                 if error is None:
-                    flight = self._work.finish(flight)
+                    flight = self._table.finish(flight)
+                    self._told.finished()
                 else:
-                    self._work.fail(flight, error)
-                    flight = self._work.start_next()
-                if self._work.startable():
+                    self._told.fail(flight, error)
+                    flight = self._table.start_next(self._slots)
+                if self._table.startable(self._slots):
                     self._fill()
             except BaseException:
                 die()

@@ -15,7 +15,7 @@ from kunicorn.errors import ExitCode
 from kunicorn.handler.call import OwnLoop, interrupted
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.observe import logs
-from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told, Work, work_of
+from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.progress import InFlight, Slots
 
 log = logging.getLogger("kunicorn.worker")
@@ -44,7 +44,9 @@ class ThreadExecutor:
         self._form = form
         self._most = most
         self._on_return = on_return
-        self._work: Work
+        self._table: Supply
+        self._slots: Slots
+        self._loop: Told
         self._stirred = threading.Condition()
         self._started = 0
         self._idle = 0
@@ -56,11 +58,11 @@ class ThreadExecutor:
         self._hooks = OwnLoop()
 
     def begin(self, table: Supply, slots: Slots, loop: Told) -> None:
-        self._work = work_of(table, slots, loop)
+        self._table, self._slots, self._loop = table, slots, loop
 
     def wake(self) -> None:
         with self._stirred:
-            if not self._work.startable():
+            if not self._table.startable(self._slots):
                 return
             if self._idle:
                 self._stirred.notify()
@@ -98,24 +100,26 @@ class ThreadExecutor:
             while flight is not None:
                 error = self._call(flight)
                 if error is None:
-                    flight = self._work.finish(flight) or self._next()
+                    following = self._table.finish(flight)
+                    self._loop.finished()
+                    flight = following or self._next()
                 else:
-                    self._work.fail(flight, error)
+                    self._loop.fail(flight, error)
                     flight = self._next()
         except BaseException:
             die()
 
     def _next(self) -> InFlight | None:
         """Wait for a record; None at the end. Who has begun with another table meanwhile is served from that."""
-        if (flight := self._work.start_next()) is None:
+        if (flight := self._table.start_next(self._slots)) is None:
             with self._stirred:
                 self._idle += 1
-                while (flight := self._work.start_next()) is None:
+                while (flight := self._table.start_next(self._slots)) is None:
                     if self._closed:
                         return None
                     self._stirred.wait()
                 self._idle -= 1
-        if self._work.startable():
+        if self._table.startable(self._slots):
             self.wake()
         return flight
 

@@ -49,7 +49,7 @@ def producers(target: ProducingTarget | None) -> tuple[list[dict[str, Any]], lis
     configure = Configure(
         worker=0,
         group="g",
-        handlers=[order("copy", "partition", 1)],
+        handlers=[order("wait", "partition", 1)],
         client={},
         topics=[],
         log_level="info",

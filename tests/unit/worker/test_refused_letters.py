@@ -1,0 +1,108 @@
+"""What becomes of dead letters that the brokers refuse, and of what waits for room or fails behind its outputs: a whole
+worker, on brokers whose answers the test chooses. Of refused outputs `tests/contract/worker` tells, in every way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from kunicorn.backoff import Backoff
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.worker.produce import sender, transactions
+from tests.fakes.counts import counts_of
+from tests.fakes.whole_worker import LETTERS, WholeWorker, record
+from tests.unit.worker import sending_handlers
+from tests.waiting import wait_until
+
+DELIVERIES = ["at_least_once", "transactions"]
+patiently = partial(wait_until, within=60.0)
+TOO_LARGE, NO_SUCH_TOPIC = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), KafkaError(KafkaError._UNKNOWN_TOPIC)
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sending_handlers.forget()
+    for module in (sender, transactions):
+        monkeypatch.setattr(module, "BACKOFF", Backoff(0.001, 0.001))
+
+
+def order(handler: str = "each", **more: Any) -> HandlerConfig:
+    rules = {"mode": "record", "batch_max_records": 4, "max_attempts": 2, "on_failure": "halt", **more}
+    return HandlerConfig(
+        f"{sending_handlers.__name__}:{handler}", options={}, retry_backoff_ms=1, retry_backoff_max_ms=1, **rules
+    )
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("ordering", ["partition", "key"])
+def test_of_a_record_that_fails_behind_its_outputs_none_is_sent(ordering: str, delivery: str) -> None:
+    skipping = order("slipping", on_failure="skip", ordering=ordering, concurrency=1 if ordering == "partition" else 4)
+    with WholeWorker(skipping, map(record, range(5)), delivery) as worker:
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        worker.until_consumed(5)
+        assert sending_handlers.handled().count(2) == 2
+        assert sorted(worker.brokers.values()) == [b"0", b"1", b"3", b"4"]
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_after_a_wait_for_room_no_record_is_begun_past_the_lease(delivery: str) -> None:
+    with WholeWorker(order(), map(record, range(60)), delivery, most_records=5) as worker:
+        worker.brokers.hold()
+        worker.hand_out()
+        worker.until_still(lambda: len(sending_handlers.calls))
+        lease, begun = worker.ledger.lease_ns, len(sending_handlers.calls)
+        worker.ledger.lease_ns = 1
+        worker.brokers.answer()
+        patiently(lambda: worker.made.runner.paused_by_lease, "the runner to see that the lease is over")
+        assert len(sending_handlers.calls) == begun
+        worker.ledger.lease_ns = lease
+        worker.until_consumed(60)
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+@pytest.mark.parametrize("several", [False, True], ids=["one in hand", "several"])
+def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_asked_again(
+    several: bool, delivery: str
+) -> None:
+    more: dict[str, Any] = {"ordering": "key", "concurrency": 4} if several else {}
+    with WholeWorker(order(on_failure="dead_letter", **more), map(record, range(6)), delivery) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
+        ((told,), _) = worker.made.table.parked()
+        assert "offset 2 waits for the dead-letter topic 'letters'" in told.why
+        assert worker.consumed == 2
+        worker.brokers.letters_refused = None
+        worker.until_consumed(6)
+        assert worker.brokers.values(LETTERS) == [b"2"]
+        assert set(worker.brokers.values()) == {b"0", b"1", b"3", b"4", b"5"}
+        assert sending_handlers.handled().count(2) == 2, "its tries, and no more"
+        (counted,) = counts_of(*worker.made.counters.take())
+        assert sum(counted.dead_letters.values()) == 1
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_stop_while_a_dead_letter_waits_leaves_its_record_unfinished(delivery: str) -> None:
+    with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
+        worker.made.hooks.stop([1])
+        patiently(lambda: worker.ended, "its report")
+        assert worker.consumed == 2
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_dead_letter_that_is_too_large_halts_its_partition(delivery: str) -> None:
+    with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
+        worker.brokers.letters_refused = TOO_LARGE
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        assert worker.halted().offset == 2
