@@ -189,6 +189,12 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    if not hasattr(spark, "sparkContext"):
+        # Of an environment that connects every session by itself, whatever the master: SPARK_REMOTE, Databricks.
+        raise ConfigError(
+            f"with --master {master} the session here is one of Spark Connect, where jobs cannot see their tasks: run "
+            f"them where Spark's own context is (on Databricks: access mode Dedicated), or use the source and transform"
+        )
     if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         # Of a session that was there already, such as a notebook's: its own settings were not asked for.
         raise ConfigError(
