@@ -134,7 +134,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster
     with SecuredCluster(tmp_path_factory.mktemp("brokers")) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         cluster.allow(USER, (ResourceType.TOPIC, TOPIC, AclOperation.READ))
-        produce(cluster.bootstrap, TOPIC, RECORDS)
+        for number in range(PARTITIONS):
+            produce(cluster.bootstrap, TOPIC, RECORDS // PARTITIONS, partition=number)
         yield cluster
 
 
