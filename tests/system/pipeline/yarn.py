@@ -60,10 +60,10 @@ def yarn_served(directory: Path) -> Iterator[Mapping[str, str]]:
 
 
 def attempts(environment: Mapping[str, str]) -> int:
-    """How many times the driver of the newest application was started."""
-    web = f"http://{(Path(environment['YARN_CONF_DIR']) / 'web').read_text()}/ws/v1/cluster/apps"
-    newest = max(_asked(web)["app"], key=lambda each: int(each["startedTime"]))
-    return len(_asked(f"{web}/{newest['id']}/appattempts")["appAttempt"])
+    """How many times the driver of the newest application was started: each attempt's containers have its number."""
+    logs = Path(environment["YARN_CONF_DIR"]).parent / "containers"
+    newest = max(logs.glob("application_*"))
+    return len({container.name.split("_")[3] for container in newest.glob("container_*")})
 
 
 def _configured(directory: Path) -> tuple[Path, str]:
