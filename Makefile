@@ -260,8 +260,8 @@ docs-site: venv  ## the documentation as a site, in build/site; a link that lead
 COMPILE := $(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header \
   --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 EXTRAS := dev pipeline delta iceberg connect schema-registry tracing otlp cookbook docs
-# Clusters' versions, each with a lock file of its own; tests/system/pipeline/versions.py has all that jobs are tried on.
-SPARKS := 3.5.9 4.0.5
+# Clusters' versions, each with a lock file of its own: those of tests/system/pipeline/versions.py, on which jobs are tried.
+SPARKS := 3.5.9 4.0.5 4.1.4 4.2.1 4.3.0
 
 # Of the service, of everything, of the images for columns and for pipelines, and of what builds the two wheels in an image.
 lock: venv  ## the lock files anew, with hashes, from pyproject.toml

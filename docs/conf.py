@@ -45,6 +45,7 @@ NAVIGATION = {
         "testing",
         "groups",
         "pipeline",
+        "clusters",
     ],
     "Operate": [
         "operations",

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -139,14 +139,32 @@ def _install_on_debian() -> bool:
     return True
 
 
+def jars_of(name: str, version: str, wanted: Sequence[tuple[str, str, str]]) -> Path:
+    """Directory of these artifacts' jars (group, name and version of each) and of all that they need, from the cache or
+    fetched into it. Raises `KafkaUnavailable`.
+    """
+    home = cache_directory() / f"{name}-{version}"
+    jars = home / "jars"
+    with locked(home.name):
+        if not jars.is_dir():
+            home.mkdir(exist_ok=True)
+            _copy(f"{name} {version}", wanted, jars)
+    return jars
+
+
 def _fetch(version: str, jars: Path) -> None:
     """Copy Kafka's jars and all they depend on into `jars`, which appears only when complete."""
-    maven = shutil.which("mvn") or (_install_on_debian() and shutil.which("mvn"))
-    if not maven:
-        raise KafkaUnavailable(f"Kafka {version} is not in {jars.parent} and there is no mvn to fetch it. {_ADVICE}")
     wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.slf4j", "slf4j-simple", SLF4J)]
     if tools_version(version) == version:
         wanted.append(("org.apache.kafka", "kafka-tools", version))
+    _copy(f"Kafka {version}", wanted, jars)
+
+
+def _copy(what: str, wanted: Sequence[tuple[str, str, str]], jars: Path) -> None:
+    """Fetch the artifacts with Maven, and show them under `jars` when all are there."""
+    maven = shutil.which("mvn") or (_install_on_debian() and shutil.which("mvn"))
+    if not maven:
+        raise KafkaUnavailable(f"{what} is not in {jars.parent} and there is no mvn to fetch it. {_ADVICE}")
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         pom = Path(scratch) / "pom.xml"
         pom.write_text(project_of(*wanted))
@@ -155,5 +173,5 @@ def _fetch(version: str, jars: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             complaint = done.stdout.strip()[-2000:]
-            raise KafkaUnavailable(f"Maven could not fetch Kafka {version}; is its repository in reach?\n{complaint}")
+            raise KafkaUnavailable(f"Maven could not fetch {what}; is its repository in reach?\n{complaint}")
         fetched.rename(jars)

@@ -24,6 +24,12 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("README.md", "How do I install it?", ("pip install ./kunicorn",)),
     ("docs/architecture.md", "Which processes are there, and what does each do?", ("supervisor", "template", "worker")),
     ("docs/benchmarks.md", "How fast is it beside others?", ("#beside-every-peer", "confluent-kafka", "two cores")),
+    (
+        "docs/clusters.md",
+        "I have YARN: how does my handler get there?",
+        ("| YARN | [an archive](#yarn)", "same relative one"),
+    ),
+    ("docs/clusters.md", "Does Airflow's retry repeat everything?", ("goes on where it was", "--begin-or-resume ID")),
     ("docs/columns.md", "Which columns are there, and of which types?", ("`timestamp[ms, UTC]`", "is refused")),
     ("docs/commands.md", "What do I type to see why a record fails?", ("kunicorn replay-one orders 7 1234 --pdb",)),
     ("docs/commands.md", "Which command changes something?", ("| changes |", "`dlq replay`", "asks first")),

@@ -168,6 +168,17 @@ def test_the_page_tells_of_every_extra_and_of_the_wheel_of_this_version() -> Non
     assert f"kunicorn-{__version__}-py3-none-any.whl[pipeline,delta]" in install_extra("pipeline", "delta")
 
 
+def test_each_spark_on_which_jobs_are_tried_has_a_lock_that_is_made_with_the_others() -> None:
+    (sparks,) = re.findall(r"^SPARKS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert tuple(sparks.split()) == VERSIONS
+    locked = {
+        version
+        for lock in ROOT.glob("requirements-pipeline-*.lock")
+        for version in re.findall(r"^pyspark==(\S+)", lock.read_text(), re.MULTILINE)
+    }
+    assert locked == set(VERSIONS)
+
+
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements-pipeline-*.lock")), ids=lambda file: file.name)
 def test_a_lock_for_a_spark_differs_from_the_one_that_tests_run_by_spark_alone(lock: Path) -> None:
     def pins(file: Path) -> dict[str, str]:

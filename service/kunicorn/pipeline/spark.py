@@ -50,7 +50,9 @@ _WITH_STREAMS = (4, 2)
 """The first that tells a stream's reader where the next micro-batch begins: an older one could not find out what was
 lost since the checkpoint, nor keep to a limit."""
 _JAVA = 17
-"""Oldest version of Java that Spark 4 runs on."""
+"""Oldest version of Java that Spark 4 runs on, and that anybody is told to install."""
+_JAVA_OF_SPARK_3 = 8
+"""What clusters of Spark 3.5 may still have."""
 _JAVA_REMEDY = (
     f"install Java {_JAVA} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
 )
@@ -102,10 +104,12 @@ def check_installed() -> None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"Spark needs a Java, and {java} cannot be run ({error}): {_JAVA_REMEDY}") from error
-    version = re.search(r'version "(\d+)', told.stderr + told.stdout)
-    if told.returncode != 0 or version is None or int(version[1]) < _JAVA:
+    # Java 8 calls itself 1.8.
+    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    oldest = _JAVA if _version(pyspark.__version__) >= (4,) else _JAVA_OF_SPARK_3
+    if told.returncode != 0 or version is None or int(version[1]) < oldest:
         found = (told.stderr or told.stdout).strip().partition("\n")[0]
-        raise ConfigError(f"Spark needs Java {_JAVA} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
+        raise ConfigError(f"Spark needs Java {oldest} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -185,6 +189,12 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    if not hasattr(spark, "sparkContext"):
+        # Of an environment that connects every session by itself, whatever the master: SPARK_REMOTE, Databricks.
+        raise ConfigError(
+            f"with --master {master} the session here is one of Spark Connect, where jobs cannot see their tasks: run "
+            f"them where Spark's own context is (on Databricks: access mode Dedicated), or use the source and transform"
+        )
     if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         # Of a session that was there already, such as a notebook's: its own settings were not asked for.
         raise ConfigError(

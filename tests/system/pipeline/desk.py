@@ -112,9 +112,7 @@ class Desk:
 
     def outcomes(self, run: str = "*") -> list[dict[str, Any]]:
         """All rows of the outcome tables of these runs, by place."""
-        files = sorted(self.runs.glob(f"{run}/outcomes/**/[0-9]*.parquet"))
-        rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist() if files else []
-        return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"], row["until"]))
+        return outcome_rows(self.runs, run)
 
     def manifest(self, run: str) -> dict[str, Any]:
         """What the run's manifest says."""
@@ -131,6 +129,13 @@ class Desk:
                 return None if newest is None else json.loads(newest.read_text())
             except FileNotFoundError:
                 continue  # Removed meanwhile, as newer ones are there.
+
+
+def outcome_rows(runs: Path, run: str) -> list[dict[str, Any]]:
+    """All rows of the outcome tables of the runs of that name or pattern in the directory, by place."""
+    files = sorted(runs.glob(f"{run}/outcomes/**/[0-9]*.parquet"))
+    rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist() if files else []
+    return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"], row["until"]))
 
 
 def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> bool:

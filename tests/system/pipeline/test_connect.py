@@ -14,6 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from kunicorn.errors import ExitCode
 from tests.ports import free_port
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
@@ -78,3 +79,15 @@ def test_a_client_without_a_java_reads_handles_and_streams(
         [1, 0, 1, "dead_letter", "LookupError"],
     ]  # fmt: skip
     assert told["streamed"] == [[0, 0], [0, 1], [0, 2], [1, 0]]
+
+
+def test_a_job_whose_environment_connects_every_session_refuses_in_one_sentence(
+    desk_of: Callable[..., Desk], remote: str
+) -> None:
+    desk = desk_of(1)
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x"]})
+    process = desk.start("backfill", "--from", "2h", "--master", "submitted", env={**_PATH, "SPARK_REMOTE": remote})
+    said, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == ExitCode.CONFIGURATION, said
+    assert "with --master submitted the session here is one of Spark Connect" in said
+    assert "Traceback" not in said

@@ -60,6 +60,34 @@ def test_executors_with_other_settings_than_the_drivers_refuse_to_work(config: P
         SettingsFile(str(config.with_name("missing.toml")), "x").settings()
 
 
+def test_an_archive_that_lies_elsewhere_on_each_machine_has_the_settings_under_the_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path("environment") / "config.toml"
+    for machine in ("driver", "executor", "bare"):
+        (tmp_path / machine / "environment").mkdir(parents=True)
+    for machine in ("driver", "executor"):
+        (tmp_path / machine / place).write_text(CONFIG)
+    monkeypatch.chdir(tmp_path / "driver")
+    file = settings_file(place, load(place, {}))
+    (tmp_path / "driver" / place).unlink()
+    monkeypatch.chdir(tmp_path / "bare")
+    with pytest.raises(ConfigError, match=rf"(?s)there is no file {file.path}.*in an archive"):
+        file.settings()
+    monkeypatch.chdir(tmp_path / "executor")
+    assert file.settings().kafka.secret("sasl_password") == SECRET
+
+
+def test_a_relative_path_is_the_drivers_own_place_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, topic in (("driver", "orders"), ("executor", "refunds")):
+        (tmp_path / machine).mkdir()
+        (tmp_path / machine / "config.toml").write_text(CONFIG.replace('"orders"', f'"{topic}"'))
+    monkeypatch.chdir(tmp_path / "driver")
+    file = settings_file(Path("config.toml"), load(Path("config.toml"), {}))
+    monkeypatch.chdir(tmp_path / "executor")
+    assert file.settings().group.topics == ("orders",)
+
+
 def test_a_rotated_password_is_no_other_settings(config: Path) -> None:
     before = fingerprint(load(config, {}))
     config.write_text(CONFIG.replace(SECRET, "another"))

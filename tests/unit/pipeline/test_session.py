@@ -37,6 +37,22 @@ def test_a_java_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
         check_installed()
 
 
+@pytest.mark.parametrize(
+    ("spark", "fits"), [("3.5.9", ["1.8.0_402", "11.0.2", "17.0.1", "21"]), ("4.0.5", ["17.0.1", "21"])]
+)
+def test_spark_3_runs_on_the_javas_that_its_clusters_have(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: str, fits: list[str]
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", spark)
+    for java in ("1.7.0_80", "1.8.0_402", "11.0.2", "17.0.1", "21"):
+        monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path / java, f'openjdk version "{java}" 2024-01-16'))
+        if java in fits:
+            check_installed()
+        else:
+            with pytest.raises(ConfigError, match=r"Spark needs Java (8|17) or later"):
+                check_installed()
+
+
 def test_a_local_master_tries_tasks_again_as_a_cluster_does() -> None:
     assert [patient(master) for master in ("local", "local[*]", "local[2]", "local[2,9]", "k8s://x")] == [
         "local[1,4]", "local[*,4]", "local[2,4]", "local[2,9]", "k8s://x",

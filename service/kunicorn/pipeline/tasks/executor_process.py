@@ -2,7 +2,9 @@
 the first record is handled.
 
 Spark's tasks are told the path of the settings' file and a fingerprint, nothing else: each process reads that file and
-its own environment, as the driver did, and refuses to work if the two have read different things. So no secret is ever
+its own environment, as the driver did, and refuses to work if the two have read different things. A path that is
+relative to where the driver runs is so to where a task runs, too: an archive that Spark unpacks for an application is
+in another directory on every machine. So no secret is ever
 in a closure, a partition, Spark's settings or its event log.
 """
 
@@ -65,6 +67,8 @@ class SettingsFile:
     versions: str = field(default_factory=versions)
     """Those of the driver: a task that begins with other ones, and is tried again there, would handle records by other
     rules."""
+    relative: str | None = None
+    """The path as the driver was given it, if it was a relative one: for a process that has no file at `path`."""
 
     def settings(self) -> Settings:
         """Settings as this process reads them; read once. Raises `ConfigError`, naming this machine."""
@@ -74,21 +78,30 @@ class SettingsFile:
 
     def _load(self) -> Settings:
         host = socket.gethostname()
+        path = self._here()
         try:
-            settings = load_settings(Path(self.path), os.environ)
+            settings = load_settings(path, os.environ)
         except ConfigError as error:
             raise ConfigError(
                 f"on {host}, where Spark runs a task: {error}\nThe executors need the driver's settings file under the "
-                f"same path, and its KUNICORN_ variables: see docs/pipeline.md"
+                f"same path, or under the same relative one in an archive, and its KUNICORN_ variables: see "
+                f"docs/pipeline.md"
             ) from error
         if (have := versions()) != self.versions:
             raise ConfigError(f"{host} has {have}, and the driver has {self.versions}: install the same on both")
         if (found := fingerprint(settings)) != self.fingerprint:
             raise ConfigError(
-                f"on {host} the settings in {self.path} and KUNICORN_ variables are not the driver's ({found} instead "
+                f"on {host} the settings in {path} and KUNICORN_ variables are not the driver's ({found} instead "
                 f"of {self.fingerprint}): bring the same ones to every executor"
             )
         return settings
+
+    def _here(self) -> Path:
+        """Where this process has the file: the driver's place before one of its own, as that is what most have."""
+        path = Path(self.path)
+        if self.relative is not None and not path.exists() and (ours := Path(self.relative).absolute()).exists():
+            return ours
+        return path
 
     def reader(self, limits: TaskLimits = NO_LIMITS) -> RangeReader:
         """This process's range reader, with the current password; its client connects once, as tasks follow one
@@ -163,7 +176,8 @@ _columns: dict[tuple[SettingsFile, bool], ColumnReader] = {}
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:
     """`SettingsFile` of the driver."""
-    return SettingsFile(str(path.absolute()), fingerprint(settings))
+    relative = None if path.is_absolute() else str(path)
+    return SettingsFile(str(path.absolute()), fingerprint(settings), relative=relative)
 
 
 def fingerprint(settings: Settings) -> str:
