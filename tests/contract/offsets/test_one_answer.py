@@ -98,7 +98,7 @@ def catch_up(facts: Facts) -> Starts:
     try:
         logs = {TP: LOG, ADDED: LOG}
         ends = facts.epoch_ends
-        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends))
+        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends)[0])
     except ConfigError as error:
         # It names the first partition that a person has to decide on, and the run does not begin.
         return {tp: None for tp in committed if str(tp) in str(error)}
@@ -114,7 +114,9 @@ def jobs(facts: Facts) -> Starts:
 def commands(facts: Facts) -> Starts:
     """`kunicorn offsets` and `lag`."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
-    return {tp: Standing(tp, at, *LOG, epoch_end=facts.epoch_ends.get(tp)).start for tp, at in stored.items()}
+    return {
+        tp: Standing(tp, at, LOG.first, LOG.end, epoch_end=facts.epoch_ends.get(tp)).start for tp, at in stored.items()
+    }
 
 
 EVERY: tuple[Callable[[Facts], Starts], ...] = (service, catch_up, jobs, commands)
@@ -177,7 +179,7 @@ def test_a_time_before_and_behind_all_records_is_the_same_offset_for_assign_for_
 ) -> None:
     brokers = Brokers(Facts({}))
     assert asyncio.run(find(brokers, {TP: time})).given[TP].offset == start
-    (move,) = planned(ToDatetime(time), [Standing(TP, 1, *LOG)], {TP: _answered(time)})
+    (move,) = planned(ToDatetime(time), [Standing(TP, 1, LOG.first, LOG.end)], {TP: _answered(time)})
     assert move.then == start
     bounds = Bounds(ByTime(time, {}), Everywhere(LATEST), unmatched_is_latest=True)
     found = plan([TP], bounds, brokers, fail_on_data_loss=True)
@@ -185,7 +187,7 @@ def test_a_time_before_and_behind_all_records_is_the_same_offset_for_assign_for_
 
 
 def test_the_edges_are_the_same_for_assign_and_for_reset() -> None:
-    brokers, standing = Brokers(Facts({})), [Standing(TP, 1, *LOG)]
+    brokers, standing = Brokers(Facts({})), [Standing(TP, 1, LOG.first, LOG.end)]
     for target, at in ((ToEarliest(), EARLIEST), (ToLatest(), LATEST), (ToOffset(300), 300)):
         (move,) = planned(target, standing, {})
         assert move.then == asyncio.run(find(brokers, {TP: at})).given[TP].offset

@@ -108,7 +108,7 @@ def answers(committed: Offsets) -> dict[TopicPartition, Committed]:
     ],
 )
 def test_a_catch_up_begins_where_the_live_service_would(committed: Offsets, reset: str, starts: Offsets) -> None:
-    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == starts
+    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == (starts, [])
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,25 @@ def test_a_catch_up_guesses_no_start(committed: Offsets, why: str) -> None:
         starts_of(answers(committed), EDGES, "none", fail_on_data_loss=True)
 
 
-def test_a_catch_up_handles_what_is_left_where_records_are_deleted_and_that_is_accepted() -> None:
-    found = starts_of(answers({A0: 4, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
-    assert found == {A0: 10, A1: 7, B0: 0}
-    with pytest.raises(ConfigError, match="commit an offset that exists"):
-        starts_of(answers({A0: 101, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
+@pytest.mark.parametrize(
+    ("committed", "ends", "start", "told"),
+    [
+        (4, {}, 100, "a-0 from 4 to 10 is deleted already"),
+        (101, {}, 100, "a-0 ends at 100 now, before 101: it was truncated"),
+        # The log has grown beyond the offset since, by other records.
+        (70, {A0: 60}, 60, "a-0 ends at 60 now, before 70: it was truncated"),
+    ],
+)
+def test_a_catch_up_goes_on_behind_what_is_lost_where_that_is_accepted_and_tells_of_it(
+    committed: int, ends: Offsets, start: int, told: str
+) -> None:
+    stored = answers({A0: committed, A1: 7, B0: 0})
+    with pytest.raises(ConfigError, match=f"{told}.*; set pipeline.fail_on_data_loss = false"):
+        starts_of(stored, EDGES, "latest", fail_on_data_loss=True, epoch_ends=ends)
+    found, lost = starts_of(stored, EDGES, "latest", fail_on_data_loss=False, epoch_ends=ends)
+    assert found[A1] == 7
+    assert [str(each).startswith(told) for each in lost] == [True]
+    assert found[A0] == (10 if committed == 4 else start)
 
 
 def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as_it_is_true() -> None:

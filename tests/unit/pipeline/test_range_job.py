@@ -50,7 +50,7 @@ class Scene:
         self._underway: list[OffsetRange] = []
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
-        monkeypatch.setattr(range_job, "check_topics", lambda settings, state: self._note("topics"))
+        monkeypatch.setattr(range_job, "check_logs", lambda settings, state, counted: self._note("topics"))
         self._directory = Directory(str(directory))
 
     def _note(self, name: str) -> None:
