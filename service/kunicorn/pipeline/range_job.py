@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.pipeline.tasks.range_outcomes import Summary
-from kunicorn.pipeline.tasks.ranges import Task
+from kunicorn.pipeline.tasks.ranges import Done, Task
 from kunicorn.positions import OffsetRange, Offsets, total
 from kunicorn.settings import Settings
 
@@ -118,6 +118,8 @@ class RangeJob:
     """Whether all that is underway counts at once."""
     at_once: int = 1
     """Ranges that a task handles side by side."""
+    done: Done = field(default_factory=dict)
+    """What is not to be handled again."""
 
     def __call__(self, state: RunState, master: str, run: str, say: Say) -> RunState:
         """Start Spark as `run`, and go on until nothing is left or a signal stops it; the final state.
@@ -162,7 +164,13 @@ class _Loop:
         """Save the state, then begin the ranges."""
         self._job.begun(state)
         limits = limits_of(self._job.settings.pipeline, len(state.left), self._spark.cores())
-        self._spark.submit(ranges, self._job.task(again, limits), self._job.directory, at_once=self._job.at_once)
+        self._spark.submit(
+            ranges,
+            self._job.task(again, limits),
+            self._job.directory,
+            at_once=self._job.at_once,
+            done=self._job.done,
+        )
 
     def _begin_more(self, state: RunState) -> RunState:
         if self._stop.asked:

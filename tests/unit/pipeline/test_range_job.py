@@ -77,7 +77,7 @@ class Scene:
     def room(self, at_once: int) -> int:
         return 8
 
-    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int, done: Any) -> None:
         self._note(f"submit {', '.join(f'{each.partition}@{each.start}-{each.stop}' for each in ranges)}")
         self._underway += ranges
 

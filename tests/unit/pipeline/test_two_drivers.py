@@ -195,7 +195,7 @@ class World:
     def room(self, at_once: int) -> int:
         return 8
 
-    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int, done: Any) -> None:
         """What executors do; a driver that is killed leaves it behind."""
         do = self._written(task) if isinstance(task, ExportRanges) else self._handled(task)
         driver: Driver | None = getattr(_of_thread, "driver", None)
