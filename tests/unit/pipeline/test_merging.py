@@ -126,6 +126,12 @@ def test_of_a_key_in_two_partitions_the_latest_time_counts() -> None:
     assert [(row["key"], row["value"]) for row in found] == [(b"a", "late"), (b"b", "1")]
 
 
+def test_of_a_key_in_two_topics_of_one_round_each_has_its_newest() -> None:
+    both = pa.concat_tables([rows((9, "a", "1")), rows((3, "a", "2"), topic="refunds")])
+    found: list[dict[str, Any]] = newest_of_keys(both).to_pylist()
+    assert sorted((row["topic"], row["value"]) for row in found) == [("orders", "1"), ("refunds", "2")]
+
+
 def test_a_record_without_a_key_is_named() -> None:
     table = rows((4, "a", "1"), (5, "b", "1"))
     table = table.set_column(table.schema.get_field_index("key"), "key", pa.array([b"a", None], pa.binary()))
