@@ -176,7 +176,21 @@ _RANGE_SCHEMA = pa.schema(
 
 def _as_sparks(schema: pa.Schema) -> pa.Schema:
     """The schema as Spark takes it: with its own precision of times, and nowhere a word on what may be null."""
-    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return pa.schema([each.with_type(_nullable(each.type)) for each in spark])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type with all within it nullable, as Spark reads a type that is told as text; keys of maps never are."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_nullable(each.type)).with_nullable(True) for each in kind])
+    if pa.types.is_list(kind):
+        field = kind.value_field
+        return pa.list_(field.with_type(_nullable(field.type)).with_nullable(True))
+    if pa.types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(kind.key_field, item.with_type(_nullable(item.type)).with_nullable(True))
+    return kind
 
 
 def _types(columns: str) -> dict[str, str]:

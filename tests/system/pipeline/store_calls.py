@@ -6,9 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from kunicorn.pipeline.storage import Directory, Manifest
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.pipeline.killing import START_SECONDS
 
@@ -62,7 +63,7 @@ def _request(method: str, target: str) -> Request:
 
 def _about(path: str) -> str:
     """A listing of the manifest's own directory is about the manifest: only its versions are looked for there."""
-    if re.search(r"date=|/outcomes/[^/]+/\d", path):
+    if re.search(r"date=|/outcomes/(?!all/)[^/]+/\d", path):
         return TASK
     return ROUND if re.search(r"manifest-|_kunicorn/?$|/run/?$", path) else RUN
 
@@ -70,3 +71,42 @@ def _about(path: str) -> str:
 def by_kind(calls: Calls, about: str) -> Counter[str]:
     """Of one thing."""
     return Counter({each.kind: count for each, count in calls.items() if each.about == about})
+
+
+class Counted(NamedTuple):
+    """Requests of one job, and how many of each there are to share them out over."""
+
+    job: str
+    calls: Calls
+    tasks: int
+    """Ranges; of `reconcile` files that it reads."""
+    rounds: int
+    """How often progress was counted; 0: it counts none."""
+
+    def each(self, about: str) -> dict[str, float]:
+        """By kind: a task, a round, or all that are neither."""
+        number = {TASK: self.tasks, ROUND: self.rounds, RUN: 1}[about]
+        return {kind: count / max(1, number) for kind, count in sorted(by_kind(self.calls, about).items())}
+
+
+def counted(desk: Desk, log: StoreLog, bucket: str) -> list[Counted]:
+    """An export, a backfill without failures, and the export's reconciliation. `bucket`: where they write; the desk's
+    `pipeline.directory` lies there, too. The caller's environment finds the bucket.
+    """
+    lake = f"{bucket}/{desk.topic}-lake"
+    exported = log.of(desk, "export", lake)
+    told = newest_manifest(f"{lake}/_kunicorn")
+    files = len(Directory(lake).names(".parquet"))
+    handled = log.of(desk, "backfill", "--run", "run")
+    ran = newest_manifest(f"{bucket}/{desk.topic}-runs/run")
+    compared = log.of(desk, "reconcile", lake)
+    return [
+        Counted("export", exported, files, told["rounds"]),
+        Counted("backfill", handled, len(ran["ranges"]), ran["rounds"]),
+        Counted("reconcile", compared, files, 0),
+    ]
+
+
+def newest_manifest(place: str) -> Any:
+    """In that directory of a bucket."""
+    return Manifest(Directory(place)).read()

@@ -99,7 +99,7 @@ def test_an_export_has_the_columns_and_ends_at_a_value_of_an_unknown_schema(desk
     command = ("export", str(lake), "--master", MASTER, "--columns", named(written))
     desk.said(*command)
     assert exported(lake) == written.rows
-    send(desk, [framed(9, b"whatever")])
+    send(desk, [framed(9, FIRST_MESSAGE)])
     with pytest.raises(JobFailed, match=rf"{desk.topic}-0@{len(written.rows)}: .*Schema 9 not found"):
         desk.said(*command)
     assert exported(lake) == written.rows
