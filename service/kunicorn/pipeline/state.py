@@ -240,7 +240,7 @@ class RunState:
             "filtered": self.counts.filtered,
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
-            "epochs": as_json(self.epochs),
+            **({"epochs": as_json(self.epochs)} if self.epochs else {}),
         }
 
     @classmethod
