@@ -13,7 +13,8 @@ from kunicorn.pipeline.storage import Directory, Manifest
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.pipeline.killing import START_SECONDS
 
-_LINE = re.compile(r'"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP')
+_LINE = re.compile(r'"(?:\x1b\[\d+m)*(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP')
+"""The server colours what is not a plain 200."""
 KINDS = ("PUT", "GET", "LIST", "HEAD", "POST", "DELETE")
 """LIST is a GET of names. POST begins and ends a file that is put in parts."""
 TASK, ROUND, RUN = "task", "round", "run"
