@@ -11,7 +11,18 @@ from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.pipeline.catch_up import ahead_of, starts_of
 from kunicorn.pipeline.lake.files import file_name
-from kunicorn.pipeline.plan import Bound, Bounds, ByOffset, ByTime, Everywhere, Plan, created_anew, plan, resumed
+from kunicorn.pipeline.plan import (
+    Bound,
+    Bounds,
+    ByOffset,
+    ByTime,
+    Everywhere,
+    Plan,
+    check_not_truncated,
+    created_anew,
+    plan,
+    resumed,
+)
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -48,6 +59,12 @@ def test_a_stored_position_goes_on_only_where_the_log_reaches_it() -> None:
             resumed(positions, EDGES, anew, fail_on_data_loss=True)
         found, lost = resumed(positions, EDGES, anew, fail_on_data_loss=False)
         assert (found, len(lost)) == (on, 1)
+
+
+def test_what_a_run_counts_has_to_be_in_the_log_of_its_leaders_epoch() -> None:
+    check_not_truncated({A0: 90, A1: 50}, {A0: 90})
+    with pytest.raises(ConfigError, match=r"a-0 ends at 60 now, before 90: it was truncated.*underway does not count"):
+        check_not_truncated({A0: 90, A1: 50}, {A0: 60})
 
 
 def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
