@@ -12,6 +12,7 @@ from kunicorn.commands.group_lag import Standing
 from kunicorn.commands.offsets import ToDatetime, ToEarliest, ToLatest, ToOffset, planned
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.kafka.stored_positions import up_to_epochs
 from kunicorn.pipeline.catch_up import starts_of
 from kunicorn.pipeline.plan import Bounds, ByTime, Everywhere, plan, resumed
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Offsets, Position, TopicPartition
@@ -107,7 +108,8 @@ def catch_up(facts: Facts) -> Starts:
 def jobs(facts: Facts) -> Starts:
     """Export, stream and a backfill that is resumed: what they have stored, against the log of now."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
-    starts, _ = resumed(stored, dict.fromkeys(stored, LOG), (), fail_on_data_loss=False)
+    logs = up_to_epochs(dict.fromkeys(stored, LOG), facts.epoch_ends)
+    starts, _ = resumed(stored, logs, (), fail_on_data_loss=False)
     return dict(starts)
 
 
@@ -128,24 +130,30 @@ def test_a_stored_position_goes_on_at_the_same_offset(user: Callable[[Facts], St
     assert user(Facts({TP: Committed(0, stored), ADDED: Committed(0, 100)}))[TP] == start
 
 
-@pytest.mark.parametrize("user", [service, jobs, commands], ids=lambda user: user.__name__)
+@pytest.mark.parametrize("user", EVERY, ids=lambda user: user.__name__)
 def test_behind_a_truncation_all_go_on_at_the_logs_end(user: Callable[[Facts], Starts]) -> None:
     for policy in ("earliest", "latest"):
         assert user(Facts({TP: Committed(0, 900), ADDED: Committed(0, 100)}, policy))[TP] == 500
 
 
-@pytest.mark.parametrize("user", [service, commands], ids=lambda user: user.__name__)
-def test_where_the_committed_epoch_was_cut_all_go_on_at_its_end(user: Callable[[Facts], Starts]) -> None:
-    # The log has grown beyond the committed offset since, with other records.
+@pytest.mark.parametrize("user", EVERY, ids=lambda user: user.__name__)
+def test_where_the_stored_epoch_was_cut_all_go_on_at_its_end(user: Callable[[Facts], Starts]) -> None:
+    # The log has grown beyond the stored offset since, with other records.
     committed = {TP: Committed(0, 400, 3), ADDED: Committed(0, 100)}
     for policy in ("earliest", "latest"):
         assert user(Facts(committed, policy, {TP: 300}))[TP] == 300
 
 
 @pytest.mark.parametrize(("at", "epoch_ends"), [(900, {}), (400, {TP: 300})])
-def test_a_catch_up_leaves_a_truncation_to_a_person(at: int, epoch_ends: Mapping[TopicPartition, int]) -> None:
+def test_a_job_that_may_lose_nothing_leaves_a_truncation_to_a_person(
+    at: int, epoch_ends: Mapping[TopicPartition, int]
+) -> None:
+    logs = {TP: LOG, ADDED: LOG}
+    with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
+        resumed({TP: at}, up_to_epochs(logs, epoch_ends), (), fail_on_data_loss=True)
     committed = {TP: Committed(0, at, 3), ADDED: Committed(0, 100)}
-    assert catch_up(Facts(committed, "earliest", epoch_ends)) == {TP: None}
+    with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
+        starts_of(committed, logs, "earliest", fail_on_data_loss=True, epoch_ends=epoch_ends)
 
 
 @pytest.mark.parametrize("user", [service, catch_up], ids=lambda user: user.__name__)
