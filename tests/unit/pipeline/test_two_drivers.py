@@ -65,6 +65,8 @@ class Driver:
     def __init__(self, run: Callable[[], Any]) -> None:
         self.killed = False
         self.over = False
+        self.committing = False
+        """Whether it stands before a commit to a table: others often get ahead of it there."""
         self.error: BaseException | None = None
         self._turn, self._given_back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(run,), daemon=True)
@@ -136,6 +138,10 @@ class World:
                 started.append(self._begun(run))
             elif alive:
                 chosen = self.rng.choice(alive)
+                if chosen.committing and self.rng.random() < 0.9:
+                    if len(started) < drivers:
+                        started.append(self._begun(run))
+                    continue
                 chosen.killed = self.rng.random() < 0.02
                 # Another one often has many turns while this one stands still.
                 for _ in range(self.rng.choice((1, 1, 5, 60))):
@@ -325,7 +331,12 @@ def between_steps(method: Callable[..., Any]) -> Callable[..., Any]:
     """Somebody else may go on before it, and behind it, where nobody knows yet that it has happened."""
 
     def stepped(*arguments: Any, **named: Any) -> Any:
+        driver: Driver | None = getattr(_of_thread, "driver", None)
+        if driver is not None:
+            driver.committing = True
         step()
+        if driver is not None:
+            driver.committing = False
         found = method(*arguments, **named)
         step()
         return found
