@@ -32,7 +32,7 @@ JOBS ?= 4
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
-.PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-differential bench-features bench-sharing
+.PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-lake-columns bench-store-calls bench-differential bench-features bench-sharing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -221,6 +221,12 @@ bench-job-size: venv  ## what a job over 10,000 partitions costs its driver, in 
 
 bench-decoding: venv  ## what decoding adds to a record, in half a minute
 	$(BIN)/python -m bench.decoding --write
+
+bench-lake-columns: columns  ## what the form of a value costs an export and the data source, in a minute
+	$(BIN)/python -m bench.lake_columns --write
+
+bench-store-calls: venv  ## requests to an object store by kind, a task and a round, in about ten minutes
+	$(BIN)/python -m bench.store_calls --write
 
 bench-fetchers: columns  ## a worker over librdkafka and over our own fetcher beside a bare loop
 	$(BIN)/python -m bench.fetchers --write

@@ -54,6 +54,8 @@ class Edges(NamedTuple):
 
     first: int
     end: int
+    epoch: int = NO_EPOCH
+    """Leader epoch in which the leader told the end; `NO_EPOCH` where nobody asked."""
 
     def placed(self, offset: int) -> int:
         """The offset that `EARLIEST` or `LATEST` stands for; any other one as it is.

@@ -16,6 +16,7 @@ from typing import Any
 
 from kunicorn.clients.range_reader import (
     GONE_REMEDY,
+    NO_EPOCHS,
     PATIENCE_SECONDS,
     UNKNOWN_EDGES,
     RangeUnreadable,
@@ -57,15 +58,15 @@ class ColumnReader:
         self._passes_over_deleted = passes_over_deleted
         self._numbers = count(1)
 
-    def read(self, *wanted: OffsetRange) -> Iterator[Run]:
+    def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[Run]:
         """Rows of the ranges, of one partition at a time; of each, in offset order. Raises `RangeUnreadable`, after
         what came before it.
 
-        A partition is in one of the ranges at most.
+        A partition is in one of the ranges at most. `epochs` as `RangeReader.read` has them.
         """
         reading = _Reading({each.tp: each for each in wanted if each.start < each.stop})
         for tp, each in reading.left.items():
-            self._place(reading, tp, each.start)
+            self._place(reading, tp, each.start, epochs.get(tp, NO_EPOCH))
         try:
             yield from self._until_the_end(reading)
         finally:
@@ -127,10 +128,10 @@ class ColumnReader:
         except (ServiceError, PeerError):
             return UNKNOWN_EDGES
 
-    def _place(self, reading: _Reading, tp: TopicPartition, offset: int) -> None:
+    def _place(self, reading: _Reading, tp: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
         number = reading.numbers[tp] = next(self._numbers)
         stop = reading.left[tp].stop
-        self._fetcher.call(lambda table: table.place(tp, number, offset, NO_EPOCH, stop))
+        self._fetcher.call(lambda table: table.place(tp, number, offset, epoch, stop))
 
     def _remove(self, tp: TopicPartition, number: int) -> None:
         self._fetcher.call(lambda table: table.remove(tp, number))

@@ -25,7 +25,7 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.rows import between_times
 from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
-from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, Edges, OffsetRange, TopicPartition
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, OffsetRange, TopicPartition
 
 log_of_jobs = logging.getLogger("kunicorn.pipeline")
 
@@ -49,6 +49,7 @@ class RangeUnreadable(PeerError):
     """The range's records cannot be had; the message names what is missing and what to do."""
 
 
+NO_EPOCHS: Mapping[TopicPartition, int] = {}
 UNKNOWN_EDGES = Edges(NO_OFFSET, NO_OFFSET)
 
 
@@ -143,15 +144,16 @@ class RangeReader:
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
 
-    def read(self, *wanted: OffsetRange) -> Iterator[list[Message]]:
+    def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[list[Message]]:
         """Records of the ranges, many at a time; of each, in offset order. Raises `RangeUnreadable`, after what came
         before it.
 
-        A partition is in one of the ranges at most.
+        A partition is in one of the ranges at most. `epochs`: leader epochs that had the ranges' starts; where the log
+        was truncated before one since, that is an error (KIP-320).
         """
         ranges = {each.tp: each for each in wanted if each.start < each.stop}
         self._warm_up({each.topic for each in ranges.values()})
-        self.consumer.assign([ClientPartition(*tp, each.start) for tp, each in ranges.items()])
+        self.consumer.assign([_place(each, epochs.get(tp, NO_EPOCH)) for tp, each in ranges.items()])
         try:
             yield from self._until_the_end(ranges)
         finally:
@@ -251,6 +253,12 @@ class RangeReader:
         except KafkaException:
             return UNKNOWN_EDGES
         return Edges(int(answer[0]), int(answer[1]))
+
+
+def _place(wanted: OffsetRange, epoch: int) -> ClientPartition:
+    if epoch == NO_EPOCH:
+        return ClientPartition(*wanted.tp, wanted.start)
+    return ClientPartition(*wanted.tp, wanted.start, leader_epoch=epoch)
 
 
 def _of_one(records: list[Message], wanted: OffsetRange) -> tuple[list[Message], list[TopicPartition]]:

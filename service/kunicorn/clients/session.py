@@ -22,7 +22,7 @@ from uuid import UUID
 from kunicorn.clients.config import security_of, token_request
 from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
-from kunicorn.group.protocol import Committed, LogOffset
+from kunicorn.group.protocol import Committed, EpochEnd, LogOffset
 from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import FetchToken, Token
@@ -39,6 +39,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
 
 T = TypeVar("T")
+A = TypeVar("A", LogOffset, EpochEnd)
 
 CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
@@ -225,7 +226,7 @@ class ClusterSession:
         wanted = list(partitions)
         self._know(wanted)
         first, end = (self._sure(dict.fromkeys(wanted, at), level) for at in (EARLIEST, LATEST))
-        return {tp: Edges(first[tp].offset, end[tp].offset) for tp in wanted}
+        return {tp: Edges(first[tp].offset, end[tp].offset, end[tp].leader_epoch) for tp in wanted}
 
     def at(self, times: Offsets) -> dict[TopicPartition, int]:
         """First offset that is not older than each time (milliseconds since 1970); `NO_OFFSET` where all are older.
@@ -253,13 +254,22 @@ class ClusterSession:
         """Where the logs of the committed offsets' leader epochs end (KIP-320): an offset beyond that was truncated,
         whatever is there by now. A partition is missing whose offset has no epoch, or whose leader does not know.
         """
-        epochs = {
-            tp: each.leader_epoch
-            for tp, each in stored.items()
-            if each.offset != NO_OFFSET and each.leader_epoch != NO_EPOCH
-        }
-        self._know(epochs)
-        return known_ends(self.ask(lambda: epoch_ends(self.cluster, epochs, REQUEST_TIMEOUT))) if epochs else {}
+        return self.ends_of_epochs({tp: each.leader_epoch for tp, each in stored.items() if each.offset != NO_OFFSET})
+
+    def ends_of_epochs(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where the logs of these leader epochs end (KIP-320): what was read beyond that was truncated, whatever is
+        there by now. A partition is missing whose epoch is `NO_EPOCH`, or whose leader does not know it.
+
+        Asks on while leaders move, for as long as the session is patient. Raises `ConfigError` where one does not
+        answer then: records that are lost would pass for there.
+        """
+        known = {tp: epoch for tp, epoch in epochs.items() if epoch != NO_EPOCH}
+        self._know(known)
+
+        async def answers() -> Mapping[TopicPartition, EpochEnd]:
+            return await epoch_ends(self.cluster, known, REQUEST_TIMEOUT)
+
+        return known_ends(self._while_leaders_move(answers)) if known else {}
 
     def _know(self, partitions: Iterable[TopicPartition]) -> None:
         """Ask for the partitions' leaders, where they are not known yet."""
@@ -270,19 +280,26 @@ class ClusterSession:
     def _sure(
         self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None
     ) -> Mapping[TopicPartition, LogOffset]:
-        """The leaders' answers, asked for again while leaders move, for as long as the session is patient."""
+        return self._while_leaders_move(lambda: self._list_offsets(queries, level)) if queries else {}
 
-        async def answers() -> Mapping[TopicPartition, LogOffset]:
+    def _while_leaders_move(
+        self, answers: Callable[[], Awaitable[Mapping[TopicPartition, A]]]
+    ) -> Mapping[TopicPartition, A]:
+        """The leaders' answers, asked for again while leaders move, for as long as the session is patient. Raises
+        `ConfigError` for the errors that are left.
+        """
+
+        async def settled() -> Mapping[TopicPartition, A]:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + self._patience
             while True:
-                found = await self._list_offsets(queries, level)
+                found = await answers()
                 errors = {each.error for each in found.values() if each.error}
                 if not errors or not errors <= _MOVING or loop.time() >= deadline:
                     return found
                 await asyncio.sleep(_PAUSE)
 
-        return _checked(self.ask(answers)) if queries else {}
+        return _checked(self.ask(settled))
 
     async def _list_offsets(
         self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None
@@ -376,7 +393,7 @@ def _refuse_missing(name: str, topic: TopicInfo | None, setting: str) -> None:
         raise ConfigError(f"topic {name!r}: {describe(error)}; {remedy}")
 
 
-def _checked(answers: Mapping[TopicPartition, LogOffset]) -> Mapping[TopicPartition, LogOffset]:
+def _checked(answers: Mapping[TopicPartition, A]) -> Mapping[TopicPartition, A]:
     for tp, answer in answers.items():
         if answer.error:
             remedy = fault(answer.error).remedy(rights="DESCRIBE and READ")

@@ -22,7 +22,7 @@ from kunicorn.handler.record import Record
 from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.kafka.stored_positions import Lost, resolve
 from kunicorn.kafka_errors import describe, fault
-from kunicorn.positions import OffsetRange, Position, TopicPartition
+from kunicorn.positions import Edges, OffsetRange, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.handler import default_topic
 from kunicorn.text import json_bytes, printable, shown_bytes, utc
@@ -176,7 +176,7 @@ class LettersTopic:
                 f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
                 f"dead_letters.topic"
             )
-        self.bounds = {tp.partition: edges for tp, edges in session.edges(self._each(partitions)).items()}
+        self.bounds = {tp.partition: (log.first, log.end) for tp, log in session.edges(self._each(partitions)).items()}
         """First offset and end of each partition, at the start."""
 
     def partitions_of(self, topic: str) -> int:
@@ -209,7 +209,7 @@ class LettersTopic:
         found: dict[int, Replayed] = {}
         for tp, known in committed.items():
             at = max(0, known.offset)
-            loss = resolve(tp, Position(at), self.bounds[tp.partition]).loss
+            loss = resolve(tp, Position(at), Edges(*self.bounds[tp.partition])).loss
             # Behind the end: the topic was deleted and created again, what was remembered is about other letters.
             anew = loss is not None and loss.why is Lost.TRUNCATED
             found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)

@@ -136,7 +136,7 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
         count = len(session.partitions([tp.topic], "the name"))
         if tp.partition >= count:
             raise ConfigError(f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{count - 1}")
-        first, end = session.edges([tp], IsolationLevel.READ_UNCOMMITTED)[tp]
+        first, end, _ = session.edges([tp], IsolationLevel.READ_UNCOMMITTED)[tp]
         token = session.token
     if first >= end:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")

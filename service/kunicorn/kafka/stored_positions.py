@@ -100,6 +100,13 @@ def known_ends(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartitio
     return {tp: each.end_offset for tp, each in answers.items() if not each.error and each.end_offset != NO_OFFSET}
 
 
+def up_to_epochs(logs: Mapping[TopicPartition, Edges], epoch_ends: Offsets) -> dict[TopicPartition, Edges]:
+    """The logs as far as they are those of the leader epochs that positions were stored in: what comes behind is other
+    records, by the same offsets. Pure.
+    """
+    return {tp: log._replace(end=min(log.end, epoch_ends.get(tp, log.end))) for tp, log in logs.items()}
+
+
 def resolve_all(
     stored: Offsets, logs: Mapping[TopicPartition, Edges], anew: Collection[str] = ()
 ) -> tuple[dict[TopicPartition, int], list[Loss]]:

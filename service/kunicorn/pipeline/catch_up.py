@@ -18,8 +18,9 @@ from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_sessi
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
-from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve
+from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resolve
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
+from kunicorn.pipeline.plan import epochs_of
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
@@ -43,6 +44,10 @@ class TakeOver:
     topics: Mapping[str, str]
     """Ids of the topics."""
     ahead: Ahead
+    epochs: Mapping[TopicPartition, int]
+    """Leader epochs in which the topics' ends were told."""
+    lost: Sequence[Loss]
+    """What the group goes on behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +82,17 @@ def starts_of(
     *,
     fail_on_data_loss: bool,
     epoch_ends: Offsets | None = None,
-) -> dict[TopicPartition, int]:
-    """Start offset of each partition, by the live service's rules (`kunicorn.kafka.stored_positions`). Pure.
+) -> tuple[dict[TopicPartition, int], list[Loss]]:
+    """Start offset of each partition, by the live service's rules (`kunicorn.kafka.stored_positions`), and what is lost
+    before them. Pure.
 
     `committed`: for each partition the group's answer, also where nothing is committed. `epoch_ends`: where the logs
-    of their leader epochs end, as far as that is known. Raises `ConfigError` where a person has to decide, and for what
-    is lost: always where the log, or that of the epoch, ends before the committed offset, as nobody knows what came
-    instead; with `fail_on_data_loss` also where records are deleted.
+    of their leader epochs end, as far as that is known. Raises `ConfigError` where a person has to decide, and with
+    `fail_on_data_loss` for what is lost.
     """
     counts = {topic: began_with(topic, committed, committed) for topic in {tp.topic for tp in committed}}
     starts: dict[TopicPartition, int] = {}
+    lost: list[Loss] = []
     for tp, found in committed.items():
         if found.offset == NO_OFFSET:
             edge = edge_of_new(tp, reset, counts[tp.topic])
@@ -99,13 +105,13 @@ def starts_of(
         start, loss = resolve(
             tp, Position(found.offset, found.leader_epoch), edges[tp], epoch_end=(epoch_ends or {}).get(tp)
         )
-        if loss is not None and loss.why is Lost.TRUNCATED:
-            raise ConfigError(f"{loss}; commit an offset that exists")
         if loss is not None and fail_on_data_loss:
             raise ConfigError(f"{loss}; set pipeline.fail_on_data_loss = false to go on behind that")
+        if loss is not None:
+            lost.append(loss)
         assert start is not None
         starts[tp] = start
-    return starts
+    return starts, lost
 
 
 def dry_run(settings: Settings) -> DryRun:
@@ -114,7 +120,7 @@ def dry_run(settings: Settings) -> DryRun:
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)
     note = f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins"
-    return DryRun(found.ranges, pace, [note] if members else ())
+    return DryRun(found.ranges, pace, [*map(str, found.lost), *([note] if members else ())])
 
 
 def catch_up(
@@ -126,25 +132,29 @@ def catch_up(
     check_handlers(settings)
     wait_until_empty(settings, wait_seconds)
     found = _standing(settings)
+    for each in found.lost:
+        say(f"warning: {each}")
     if not found.ranges:
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
-    new = runs.start(JOB, settings.handler.entrypoint, "", RunState(found.ranges, topics=found.topics), run)
+    state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
+    new = runs.start(JOB, settings.handler.entrypoint, "", state, run)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
-    return _run(settings, file, runs, new, Holding(settings, new.id, dict(found.starts), found.ahead), master, say)
+    return _run(settings, file, runs, new, Holding(settings, new.id, found), master, say)
 
 
 class Holding:
     """The group's offsets while the run has them."""
 
-    def __init__(self, settings: Settings, run: str, positions: dict[TopicPartition, int], ahead: Ahead) -> None:
-        self.done = ahead.done
+    def __init__(self, settings: Settings, run: str, found: TakeOver) -> None:
+        self.done = found.ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings
         self._who = f"spark:{run}"
-        self._positions = positions
-        self._ahead = ahead
+        self._positions = dict(found.starts)
+        self._ahead = found.ahead
+        self._epochs = found.epochs
 
     def take(self) -> None:
         """Commit the group's offsets under the run's name. Raises `FatalGroupError`."""
@@ -161,7 +171,7 @@ class Holding:
 
     def _commit(self, session: ClusterSession, offsets: Offsets) -> None:
         own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
-        commit(session, offsets, self._who, own)
+        commit(session, offsets, self._who, own, self._epochs)
 
     def _check_ours(self, found: Mapping[TopicPartition, Committed]) -> None:
         for tp, at in self._positions.items():
@@ -191,8 +201,10 @@ def _standing(settings: Settings) -> TakeOver:
         edges = session.edges(partitions)
         ends = session.epoch_ends(committed)
     strict = settings.pipeline.fail_on_data_loss
-    starts = starts_of(committed, edges, settings.group.auto_offset_reset, fail_on_data_loss=strict, epoch_ends=ends)
-    return TakeOver(starts, between(starts, ends_of(edges)), ids, ahead_of(committed))
+    reset = settings.group.auto_offset_reset
+    starts, lost = starts_of(committed, edges, reset, fail_on_data_loss=strict, epoch_ends=ends)
+    ranges = between(starts, ends_of(edges))
+    return TakeOver(starts, ranges, ids, ahead_of(committed), epochs_of(edges), lost)
 
 
 def _run(
@@ -216,9 +228,10 @@ def _run(
         settings=settings,
         file=file,
         directory=outcomes,
-        task=lambda again, limits: HandleRanges(file, outcomes, done=holding.done, again=again, limits=limits),
+        task=lambda again, limits: HandleRanges(file, outcomes, again=again, limits=limits),
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
+        done=holding.done,
         ready=holding.take,
         begun=begun,
         ended=ended,

@@ -24,7 +24,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
-from kunicorn.kafka.stored_positions import Loss, Lost
+from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
 from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.lake.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name
@@ -200,14 +200,16 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
     everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         found = plan(session.partitions(topics), everything, session, fail_on_data_loss=strict)
+        ends = session.ends_of_epochs({tp: epoch for tp, epoch in before.epochs.items() if tp in found.edges})
+    logs = up_to_epochs(found.edges, ends)
     anew = created_anew(before.topics, found.topics)
     first = {each.tp: each.start for each in before.ranges}
     stored = {**first, **before.positions}
-    deleted = {tp for tp in stored if tp not in found.edges and _is_wanted(tp.topic, topics)}
-    known = {tp: at for tp, at in stored.items() if tp in found.edges or tp in deleted}
-    positions, lost = resumed(known, found.edges, anew, fail_on_data_loss=strict)
-    cut_off = [each for each in before.underway if each.tp in found.edges and each.stop > found.edges[each.tp].end]
-    short = [Loss(each.tp, Lost.TRUNCATED, each.stop, found.edges[each.tp].end) for each in cut_off]
+    deleted = {tp for tp in stored if tp not in logs and _is_wanted(tp.topic, topics)}
+    known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
+    positions, lost = resumed(known, logs, anew, fail_on_data_loss=strict)
+    cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]
+    short = [Loss(each.tp, Lost.TRUNCATED, each.stop, logs[each.tp].end) for each in cut_off]
     lost += [each for each in short if each.tp.topic not in anew]
     if strict:
         check_nothing_lost(lost)
@@ -221,6 +223,7 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
         },
         underway=tuple(each for each in before.underway if each not in dropped),
         topics={**before.topics, **found.topics},
+        epochs=found.epochs,
     )
     return state, lost, {file_name(each, before.topics.get(each.topic)) for each in dropped}
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import FatalGroupError
 from kunicorn.kafka_errors import ErrorCode
-from kunicorn.positions import Offsets, Position, TopicPartition
+from kunicorn.positions import NO_EPOCH, Offsets, Position, TopicPartition
 from kunicorn.settings import Settings
 
 _PAUSE = 1.0
@@ -25,13 +25,21 @@ _FENCED = frozenset(
 
 
 def commit(
-    session: ClusterSession, offsets: Offsets, metadata: str, own: Mapping[TopicPartition, str] | None = None
+    session: ClusterSession,
+    offsets: Offsets,
+    metadata: str,
+    own: Mapping[TopicPartition, str] | None = None,
+    epochs: Mapping[TopicPartition, int] | None = None,
 ) -> None:
     """Commit for the session's group without being a member. `own`: metadata of single partitions in place of
-    `metadata`. Raises `FatalGroupError` where the broker refuses."""
+    `metadata`. `epochs`: leader epochs that had these offsets, as far as they are known, so that whoever goes on from
+    there notices a log that was truncated before them (KIP-320). Raises `FatalGroupError` where the broker refuses.
+    """
     if not offsets:
         return
-    positions = {tp: Position(at, done=(own or {}).get(tp, "")) for tp, at in offsets.items()}
+    positions = {
+        tp: Position(at, (epochs or {}).get(tp, NO_EPOCH), (own or {}).get(tp, "")) for tp, at in offsets.items()
+    }
     answers = session.ask(lambda: session.group.commit(positions, metadata))
     for tp in offsets:
         error = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, resolve_all
+from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.positions import (
     EARLIEST,
     LATEST,
+    NO_EPOCH,
     NO_OFFSET,
     Edges,
     OffsetRange,
@@ -195,6 +196,16 @@ class Plan:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics that the offsets are of; see `ClusterSession.topic_ids`."""
 
+    @property
+    def epochs(self) -> dict[TopicPartition, int]:
+        """Leader epochs in which the ranges' ends were in the logs, as far as brokers tell."""
+        return epochs_of(self.edges)
+
+
+def epochs_of(edges: Mapping[TopicPartition, Edges]) -> dict[TopicPartition, int]:
+    """Leader epochs in which the logs' ends were told, as far as brokers tell. Pure."""
+    return {tp: log.epoch for tp, log in edges.items() if log.epoch != NO_EPOCH}
+
 
 def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fail_on_data_loss: bool) -> Plan:
     """Ranges of these partitions between the bounds. Blocks on the brokers.
@@ -230,6 +241,18 @@ def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
         raise ConfigError(
             f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
             f"former ones are gone. What is underway does not count; begin another run, or with "
+            f"fail_on_data_loss = false go on with this one, without what is gone"
+        )
+
+
+def check_not_truncated(counted: Offsets, epoch_ends: Offsets) -> None:
+    """Raise `ConfigError` if a log ends before what a run counts of it, for a run that must not take the records that
+    came instead for those that are gone. `epoch_ends`: of the epochs in which the run's ends were told.
+    """
+    lost = [Loss(tp, Lost.TRUNCATED, at, epoch_ends[tp]) for tp, at in counted.items() if at > epoch_ends.get(tp, at)]
+    if lost:
+        raise ConfigError(
+            f"records are lost: {_listed(map(str, lost))}. What is underway does not count; begin another run, or with "
             f"fail_on_data_loss = false go on with this one, without what is gone"
         )
 

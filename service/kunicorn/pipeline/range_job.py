@@ -14,13 +14,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ExitCode, ServiceError
-from kunicorn.pipeline.plan import check_same_topics
+from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.state import RunState
@@ -28,8 +28,8 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.pipeline.tasks.range_outcomes import Summary
-from kunicorn.pipeline.tasks.ranges import Task
-from kunicorn.positions import OffsetRange, total
+from kunicorn.pipeline.tasks.ranges import Done, Task
+from kunicorn.positions import OffsetRange, Offsets, total
 from kunicorn.settings import Settings
 
 _PAUSE_SECONDS = 1.0
@@ -40,10 +40,15 @@ _FILE_SECONDS = 60.0
 """Between two files of the outcome table that the driver writes."""
 
 
-def check_topics(settings: Settings, state: RunState) -> None:
-    """Raise `ConfigError` if one of the topics was created anew since the run began. Asks the cluster. Blocks."""
+def check_logs(settings: Settings, state: RunState, counted: Offsets) -> None:
+    """Raise `ConfigError` if one of the topics was created anew since the run began, or if the log of one of these
+    partitions was truncated before what is counted of it. Asks the cluster. Blocks.
+    """
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         check_same_topics(state.topics, session.topic_ids(state.topics))
+        known = session.existing([tp for tp in counted if tp in state.epochs])
+        ends = session.ends_of_epochs({tp: state.epochs[tp] for tp in known})
+    check_not_truncated(counted, ends)
 
 
 class StoppedAtOnce(ServiceError):
@@ -104,7 +109,7 @@ class RangeJob:
     begun: Callable[[RunState], None]
     """Saves what has to be known after a crash, before ranges are begun."""
     ended: Callable[[RunState, Sequence[Summary]], None]
-    """Makes ranges count that have ended, and whose topics are still the same."""
+    """Makes ranges count that have ended, and whose logs are still the same."""
     written: Callable[[RunState], None] = lambda _: None
     """Writes the state's tiles into the outcome table."""
     discard: Callable[[Summary], None] = lambda _: None
@@ -113,6 +118,8 @@ class RangeJob:
     """Whether all that is underway counts at once."""
     at_once: int = 1
     """Ranges that a task handles side by side."""
+    done: Done = field(default_factory=dict)
+    """What is not to be handled again."""
 
     def __call__(self, state: RunState, master: str, run: str, say: Say) -> RunState:
         """Start Spark as `run`, and go on until nothing is left or a signal stops it; the final state.
@@ -157,7 +164,13 @@ class _Loop:
         """Save the state, then begin the ranges."""
         self._job.begun(state)
         limits = limits_of(self._job.settings.pipeline, len(state.left), self._spark.cores())
-        self._spark.submit(ranges, self._job.task(again, limits), self._job.directory, at_once=self._job.at_once)
+        self._spark.submit(
+            ranges,
+            self._job.task(again, limits),
+            self._job.directory,
+            at_once=self._job.at_once,
+            done=self._job.done,
+        )
 
     def _begin_more(self, state: RunState) -> RunState:
         if self._stop.asked:
@@ -183,7 +196,7 @@ class _Loop:
                 self._job.discard(each)
         state = state.end(counting, began - self._counted_at)
         self._counted_at = began
-        check_topics(self._job.settings, state)
+        check_logs(self._job.settings, state, {each.range.tp: state.positions[each.range.tp] for each in counting})
         self._job.ended(state, counting)
         self._job.next.learn(counting)
         self._exposed.moved(state.counts, state.rounds, total(state.left))

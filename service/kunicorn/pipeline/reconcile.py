@@ -143,7 +143,7 @@ def of_partition(
     """What the rows of one partition, in the order of their starts, lack and have too often, from the first row to the
     log's end. `log`: None where the topic does not exist. Pure; goes through the rows once.
     """
-    first, end = (0, 0) if log is None else log
+    first, end = (0, 0) if log is None else (log.first, log.end)
     missing, repeated, beyond = (_Joined(tp, named) for _ in KINDS)
     begin = at = -1
     for start, stop in rows:
@@ -276,7 +276,9 @@ def summed(told: Iterable[Sequence[Any]], logs: Mapping[TopicPartition, Edges]) 
             sums[each.kind] = sums[each.kind].plus(Found((), each.ranges, each.offsets))
         else:
             named[each.kind].append(OffsetRange(*tp, each.start, each.stop))
-    unseen = [OffsetRange(*tp, *log) for tp, log in logs.items() if tp not in seen and log.first < log.end]
+    unseen = [
+        OffsetRange(*tp, log.first, log.end) for tp, log in logs.items() if tp not in seen and log.first < log.end
+    ]
     sums["missing"] = sums["missing"].plus(Found.of(unseen))
     named["missing"] += unseen
     return Difference(

@@ -37,11 +37,7 @@ from kunicorn.pipeline.plan import (
 )
 from kunicorn.pipeline.spark import check_filters, check_source, check_streams
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
-from kunicorn.positions import (
-    OffsetRange,
-    cut,
-    largest_first,
-)
+from kunicorn.positions import NO_EPOCH, OffsetRange, TopicPartition, cut, largest_first
 from kunicorn.settings import Settings, load
 
 try:
@@ -180,7 +176,21 @@ _RANGE_SCHEMA = pa.schema(
 
 def _as_sparks(schema: pa.Schema) -> pa.Schema:
     """The schema as Spark takes it: with its own precision of times, and nowhere a word on what may be null."""
-    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return pa.schema([each.with_type(_nullable(each.type)) for each in spark])
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """The type with all within it nullable, as Spark reads a type that is told as text; keys of maps never are."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_nullable(each.type)).with_nullable(True) for each in kind])
+    if pa.types.is_list(kind):
+        field = kind.value_field
+        return pa.list_(field.with_type(_nullable(field.type)).with_nullable(True))
+    if pa.types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(kind.key_field, item.with_type(_nullable(item.type)).with_nullable(True))
+    return kind
 
 
 def _types(columns: str) -> dict[str, str]:
@@ -226,10 +236,10 @@ class KunicornDataSource(DataSource):
 
 
 class RangePartition(InputPartition):
-    """One range, for one task."""
+    """One range, for one task, and the leader epoch in which the log had it."""
 
-    def __init__(self, value: OffsetRange) -> None:
-        super().__init__(tuple(value))
+    def __init__(self, value: OffsetRange, epoch: int = NO_EPOCH) -> None:
+        super().__init__((*value, epoch))
 
 
 class RowsReader:
@@ -243,7 +253,8 @@ class RowsReader:
         """The range's records, or the range itself. Raises `RangeUnreadable`."""
         if partition.value is None:
             return  # Where nothing is planned, Spark reads a partition of its own making.
-        whole = OffsetRange(*partition.value)
+        *place, epoch = partition.value
+        whole = OffsetRange(*place)
         if self._options.rows == "ranges":
             batch = pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
             yield batch.select(list(self._options.columns or _RANGE_SCHEMA.names))
@@ -251,7 +262,8 @@ class RowsReader:
         columns = list(self._options.columns or SCHEMA.names)
         typed = self._options.value_schema is not None and "value" in columns
         made = self._options.lake_columns(whole.topic) if typed else None
-        for run in in_batches(self._options.file.records(timestamp_types=True).read(whole)):
+        reader = self._options.file.records(timestamp_types=True)
+        for run in in_batches(reader.read(whole, epochs={whole.tp: epoch})):
             batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
             if batch.num_rows:
                 batch = batch.select(columns)
@@ -261,8 +273,10 @@ class RowsReader:
         return cluster_session(self._options.settings(), patience=JOB_PATIENCE)
 
 
-def tasks_of_ranges(ranges: Sequence[OffsetRange], pieces: int | None) -> list[RangePartition]:
-    return [RangePartition(each) for each in largest_first(cut(ranges, pieces))]
+def tasks_of_ranges(
+    ranges: Sequence[OffsetRange], pieces: int | None, epochs: Mapping[TopicPartition, int]
+) -> list[RangePartition]:
+    return [RangePartition(each, epochs.get(each.tp, NO_EPOCH)) for each in largest_first(cut(ranges, pieces))]
 
 
 class KunicornReader(RowsReader, DataSourceReader):
@@ -281,7 +295,7 @@ class KunicornReader(RowsReader, DataSourceReader):
             left = set(pushed.partitions(known))
             ranges = [each for each in found.ranges if each.tp in left]
             young = {} if pushed.since_ms is None else log.at({each.tp: pushed.since_ms for each in ranges})
-        return tasks_of_ranges(pushed.ranges(ranges, young), options.min_partitions)
+        return tasks_of_ranges(pushed.ranges(ranges, young), options.min_partitions, found.epochs)
 
 
 class FilteringReader(KunicornReader):

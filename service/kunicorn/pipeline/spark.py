@@ -31,7 +31,7 @@ from kunicorn.pipeline.tasks.executor_process import CHECKED, CheckExecutor, Set
 from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, noted_so_far
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES
 from kunicorn.pipeline.tasks.range_outcomes import Summary
-from kunicorn.pipeline.tasks.ranges import FromRows, Task, ranges_text
+from kunicorn.pipeline.tasks.ranges import NOTHING_DONE, Done, FromRows, Task, ranges_text
 from kunicorn.positions import OffsetRange, largest_first
 from kunicorn.settings import PipelineSettings, Settings
 
@@ -333,16 +333,24 @@ class Job:
         """How many ranges may be underway, with so many in each task: enough for every core that Spark has now."""
         return max(_FEW, _BUSY * self.cores()) * at_once
 
-    def submit(self, ranges: Sequence[OffsetRange], task: Task, hands: Directory, *, at_once: int = 1) -> None:
+    def submit(
+        self,
+        ranges: Sequence[OffsetRange],
+        task: Task,
+        hands: Directory,
+        *,
+        at_once: int = 1,
+        done: Done = NOTHING_DONE,
+    ) -> None:
         """Begin to run the task over the ranges, the largest first. `hands`: where it notes its records in hand.
-        `at_once`: so many ranges a task, where there are more than cores. Does not block.
+        `at_once`: so many ranges a task, where there are more than cores. `done`: what it leaves out. Does not block.
         """
         self._underway.update(ranges)
         self._hands = hands
         told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
-        frame = rows_frame(self._spark, [ranges_text(each) for each in tasks], "ranges")
+        frame = rows_frame(self._spark, [ranges_text(each, done) for each in tasks], "ranges")
         work = frame.mapInArrow(FromRows(task, told), NOTHING)
         threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
 

@@ -109,6 +109,8 @@ class RunState:
     """Counted, and in no file of the outcome table yet."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Ids of the topics that the offsets are of, as far as they are known."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Leader epochs in which the ends of `ranges` were in the logs, as far as they are known (KIP-320)."""
 
     @property
     def left(self) -> list[OffsetRange]:
@@ -193,8 +195,9 @@ class RunState:
         """State without what the logs have lost, that, and the ranges underway that are not begun again: what was
         written of them does not count.
 
-        `logs`: of the partitions that still exist. `anew`: topics that were created anew, whose records are others. A
-        range underway whose beginning was deleted keeps its name: its task passes over what is gone.
+        `logs`: of the partitions that still exist, as far as they are those of `epochs` (`up_to_epochs`). `anew`:
+        topics that were created anew, whose records are others. A range underway whose beginning was deleted keeps its
+        name: its task passes over what is gone.
         """
         at = {each.tp: each.start for each in self.left}
         starts, lost = resolve_all(at, logs, anew)
@@ -237,6 +240,7 @@ class RunState:
             "filtered": self.counts.filtered,
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
+            **({"epochs": as_json(self.epochs)} if self.epochs else {}),
         }
 
     @classmethod
@@ -254,6 +258,7 @@ class RunState:
             last_seconds=told["last_seconds"],
             tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None in a run whose every range has a file.
             topics=told["topics"],
+            epochs=from_json(told.get("epochs", {})),  # None in a run of a version that did not ask for them.
         )
 
 

@@ -15,14 +15,26 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kunicorn.clients.session import ClusterSession
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.plan import Bounds, Everywhere, as_json, created_anew, from_json, gone_text, plan, resumed
+from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
+from kunicorn.pipeline.plan import (
+    Bounds,
+    Everywhere,
+    as_json,
+    check_nothing_lost,
+    created_anew,
+    epochs_of,
+    from_json,
+    gone_text,
+    plan,
+    resumed,
+)
 from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges
 from kunicorn.positions import LATEST, Offsets, TopicPartition, between, ends_of, first_of_each, still_there
 from kunicorn.text import listed
 
 logger = logging.getLogger("kunicorn.pipeline")
 
-_IDS, _PIECES = "@topic_ids", "@min_partitions"
+_IDS, _PIECES, _EPOCHS, _RESUMED = "@topic_ids", "@min_partitions", "@leader_epochs", "@resumed"
 """Beside topics' names, none of which can have an @."""
 
 
@@ -35,15 +47,24 @@ class _Place:
     """Ids of the topics that the offsets are of; see `ClusterSession.topic_ids`."""
     pieces: int | None
     """What the micro-batch that ends here is cut into: when it is repeated, the setting may be another."""
+    epochs: Mapping[TopicPartition, int]
+    """Leader epochs that had these offsets, as far as brokers tell (KIP-320)."""
+    resumed: Offsets
+    """Where the micro-batch that ends here begins in logs that were truncated before its start: Spark remembers its
+    former end."""
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> _Place:
         offsets = {key: value for key, value in told.items() if not key.startswith("@")}
-        return cls(from_json(offsets), told.get(_IDS, {}), told.get(_PIECES))
+        epochs, begins = (from_json(told.get(each, {})) for each in (_EPOCHS, _RESUMED))
+        return cls(from_json(offsets), told.get(_IDS, {}), told.get(_PIECES), epochs, begins)
 
     def as_json(self) -> dict[str, Any]:
         # Spark compares the text: what is the same must be written the same.
-        return {**as_json(self.offsets), _IDS: dict(sorted(self.topics.items())), _PIECES: self.pieces}
+        told = {_EPOCHS: as_json(self.epochs), _RESUMED: as_json(self.resumed)}
+        topics = dict(sorted(self.topics.items()))
+        some = {name: each for name, each in told.items() if each}
+        return {**as_json(self.offsets), _IDS: topics, _PIECES: self.pieces, **some}
 
 
 class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +87,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             partitions = log.partitions(self._options.topics)
             found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
         starts = {**ends_of(found.edges), **{each.tp: each.start for each in found.ranges}}
-        return _Place(starts, found.topics, self._options.min_partitions).as_json()
+        return _Place(starts, found.topics, self._options.min_partitions, found.epochs, {}).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """End of the next micro-batch: the logs' ends, or so many offsets in proportion.
@@ -81,9 +102,12 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
             known = {tp: known[tp] for tp in self._there(log, known)}
             edges = log.edges({*known, *partitions})
-        resume, lost = resumed(known, edges, anew, fail_on_data_loss=self._options.fail_on_data_loss)
+            epoch_ends = log.ends_of_epochs({tp: at for tp, at in before.epochs.items() if tp in known})
+        logs = up_to_epochs(edges, {tp: end for tp, end in epoch_ends.items() if tp.topic not in anew})
+        resume, lost = resumed(known, logs, anew, fail_on_data_loss=self._options.fail_on_data_loss)
         for each in lost:
             logger.warning(each)
+        cut = {each.tp: resume[each.tp] for each in lost if each.why is Lost.TRUNCATED}
         # Partitions that have come since begin at their beginning, whatever a new query would do.
         begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
         now = ends_of(edges)
@@ -92,7 +116,12 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
-        return _Place(stops, topics, self._options.min_partitions).as_json()
+        # Of a partition that stays where it is, the epoch stays, too: Spark would take another for something to do.
+        stays = {
+            tp: at for tp, at in before.epochs.items() if stops.get(tp) == before.offsets.get(tp) and tp not in cut
+        }
+        epochs = {**epochs_of(edges), **stays}
+        return _Place(stops, topics, self._options.min_partitions, epochs, cut).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Limit by `maxOffsetsPerTrigger`."""
@@ -117,13 +146,27 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             since = created_anew(planned.topics, log.topic_ids(planned.topics))
             stops = {tp: stops[tp] for tp in self._there(log, stops)}
             edges = log.edges(stops)
-        known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before}
+            epoch_ends = log.ends_of_epochs(
+                {tp: at for tp, at in planned.epochs.items() if tp in stops and tp.topic not in since}
+            )
+        logs = up_to_epochs(edges, epoch_ends)
+        short = {tp: logs[tp].end for tp, stop in stops.items() if tp.topic not in since and logs[tp].end < stop}
+        self._tell([Loss(tp, Lost.TRUNCATED, stops[tp], end) for tp, end in short.items()])
+        known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before} | dict(planned.resumed)
         begin = {tp: known.get(tp, edges[tp].first) for tp in stops}
+        stops = {tp: max(begin[tp], short[tp]) if tp in short else stop for tp, stop in stops.items()}
         there = {tp: stop if tp.topic in since else edges[tp].first for tp, stop in stops.items()}
         ranges, gone = still_there(begin, stops, there)
         if gone and self._options.fail_on_data_loss:
             raise ConfigError(f"{gone_text(gone, edges)}; set failOnDataLoss = false to go on behind them")
-        return tasks_of_ranges(ranges, planned.pieces)
+        return tasks_of_ranges(ranges, planned.pieces, planned.epochs)
+
+    def _tell(self, lost: Collection[Loss]) -> None:
+        """Log what is lost. Raises `ConfigError` where that is not accepted."""
+        if self._options.fail_on_data_loss:
+            check_nothing_lost(lost)
+        for each in lost:
+            logger.warning(each)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: see the class."""

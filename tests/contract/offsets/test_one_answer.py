@@ -12,6 +12,7 @@ from kunicorn.commands.group_lag import Standing
 from kunicorn.commands.offsets import ToDatetime, ToEarliest, ToLatest, ToOffset, planned
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.kafka.stored_positions import up_to_epochs
 from kunicorn.pipeline.catch_up import starts_of
 from kunicorn.pipeline.plan import Bounds, ByTime, Everywhere, plan, resumed
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Offsets, Position, TopicPartition
@@ -98,7 +99,7 @@ def catch_up(facts: Facts) -> Starts:
     try:
         logs = {TP: LOG, ADDED: LOG}
         ends = facts.epoch_ends
-        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends))
+        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends)[0])
     except ConfigError as error:
         # It names the first partition that a person has to decide on, and the run does not begin.
         return {tp: None for tp in committed if str(tp) in str(error)}
@@ -107,14 +108,17 @@ def catch_up(facts: Facts) -> Starts:
 def jobs(facts: Facts) -> Starts:
     """Export, stream and a backfill that is resumed: what they have stored, against the log of now."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
-    starts, _ = resumed(stored, dict.fromkeys(stored, LOG), (), fail_on_data_loss=False)
+    logs = up_to_epochs(dict.fromkeys(stored, LOG), facts.epoch_ends)
+    starts, _ = resumed(stored, logs, (), fail_on_data_loss=False)
     return dict(starts)
 
 
 def commands(facts: Facts) -> Starts:
     """`kunicorn offsets` and `lag`."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
-    return {tp: Standing(tp, at, *LOG, epoch_end=facts.epoch_ends.get(tp)).start for tp, at in stored.items()}
+    return {
+        tp: Standing(tp, at, LOG.first, LOG.end, epoch_end=facts.epoch_ends.get(tp)).start for tp, at in stored.items()
+    }
 
 
 EVERY: tuple[Callable[[Facts], Starts], ...] = (service, catch_up, jobs, commands)
@@ -126,24 +130,30 @@ def test_a_stored_position_goes_on_at_the_same_offset(user: Callable[[Facts], St
     assert user(Facts({TP: Committed(0, stored), ADDED: Committed(0, 100)}))[TP] == start
 
 
-@pytest.mark.parametrize("user", [service, jobs, commands], ids=lambda user: user.__name__)
+@pytest.mark.parametrize("user", EVERY, ids=lambda user: user.__name__)
 def test_behind_a_truncation_all_go_on_at_the_logs_end(user: Callable[[Facts], Starts]) -> None:
     for policy in ("earliest", "latest"):
         assert user(Facts({TP: Committed(0, 900), ADDED: Committed(0, 100)}, policy))[TP] == 500
 
 
-@pytest.mark.parametrize("user", [service, commands], ids=lambda user: user.__name__)
-def test_where_the_committed_epoch_was_cut_all_go_on_at_its_end(user: Callable[[Facts], Starts]) -> None:
-    # The log has grown beyond the committed offset since, with other records.
+@pytest.mark.parametrize("user", EVERY, ids=lambda user: user.__name__)
+def test_where_the_stored_epoch_was_cut_all_go_on_at_its_end(user: Callable[[Facts], Starts]) -> None:
+    # The log has grown beyond the stored offset since, with other records.
     committed = {TP: Committed(0, 400, 3), ADDED: Committed(0, 100)}
     for policy in ("earliest", "latest"):
         assert user(Facts(committed, policy, {TP: 300}))[TP] == 300
 
 
 @pytest.mark.parametrize(("at", "epoch_ends"), [(900, {}), (400, {TP: 300})])
-def test_a_catch_up_leaves_a_truncation_to_a_person(at: int, epoch_ends: Mapping[TopicPartition, int]) -> None:
+def test_a_job_that_may_lose_nothing_leaves_a_truncation_to_a_person(
+    at: int, epoch_ends: Mapping[TopicPartition, int]
+) -> None:
+    logs = {TP: LOG, ADDED: LOG}
+    with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
+        resumed({TP: at}, up_to_epochs(logs, epoch_ends), (), fail_on_data_loss=True)
     committed = {TP: Committed(0, at, 3), ADDED: Committed(0, 100)}
-    assert catch_up(Facts(committed, "earliest", epoch_ends)) == {TP: None}
+    with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
+        starts_of(committed, logs, "earliest", fail_on_data_loss=True, epoch_ends=epoch_ends)
 
 
 @pytest.mark.parametrize("user", [service, catch_up], ids=lambda user: user.__name__)
@@ -177,7 +187,7 @@ def test_a_time_before_and_behind_all_records_is_the_same_offset_for_assign_for_
 ) -> None:
     brokers = Brokers(Facts({}))
     assert asyncio.run(find(brokers, {TP: time})).given[TP].offset == start
-    (move,) = planned(ToDatetime(time), [Standing(TP, 1, *LOG)], {TP: _answered(time)})
+    (move,) = planned(ToDatetime(time), [Standing(TP, 1, LOG.first, LOG.end)], {TP: _answered(time)})
     assert move.then == start
     bounds = Bounds(ByTime(time, {}), Everywhere(LATEST), unmatched_is_latest=True)
     found = plan([TP], bounds, brokers, fail_on_data_loss=True)
@@ -185,7 +195,7 @@ def test_a_time_before_and_behind_all_records_is_the_same_offset_for_assign_for_
 
 
 def test_the_edges_are_the_same_for_assign_and_for_reset() -> None:
-    brokers, standing = Brokers(Facts({})), [Standing(TP, 1, *LOG)]
+    brokers, standing = Brokers(Facts({})), [Standing(TP, 1, LOG.first, LOG.end)]
     for target, at in ((ToEarliest(), EARLIEST), (ToLatest(), LATEST), (ToOffset(300), 300)):
         (move,) = planned(target, standing, {})
         assert move.then == asyncio.run(find(brokers, {TP: at})).given[TP].offset

@@ -14,3 +14,6 @@ AVRO_ORDER = {
 """A reader schema: of writers that have no region, and other names."""
 
 ORDER = pa.schema([("id", pa.int64()), ("region", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+
+SHOP_ORDER = pa.schema([("by", pa.string())])
+"""The fields that are wanted of the shop's Protobuf message, whose class its `handler.value` names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.group.protocol import Committed
-from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve, resolve_all
+from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve, resolve_all, up_to_epochs
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, OffsetRange, Position, TopicPartition, still_there
 
 TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -103,3 +103,12 @@ def test_a_range_is_cut_where_its_log_begins(
 ) -> None:
     found = still_there({TP: asked[0]}, {TP: asked[1]}, {TP: LOG.first})
     assert found == ([OffsetRange(*TP, *there)] if there else [], [OffsetRange(*TP, *gone)] if gone else [])
+
+
+def test_a_log_ends_for_a_stored_position_where_its_leaders_epoch_does() -> None:
+    """It may have grown beyond the position since, by other records."""
+    cut = up_to_epochs({TP: LOG, OTHER: LOG}, {TP: LOG.first + 3, OTHER: LOG.end + 7})
+    assert (cut[TP].end, cut[OTHER]) == (LOG.first + 3, LOG)
+    starts, (loss,) = resolve_all({TP: LOG.end, OTHER: LOG.end}, cut)
+    assert starts == {TP: LOG.first + 3, OTHER: LOG.end}
+    assert (loss.tp, loss.why, loss.stored, loss.edge) == (TP, Lost.TRUNCATED, LOG.end, LOG.first + 3)

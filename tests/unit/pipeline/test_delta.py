@@ -10,15 +10,23 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Message
 
 from kunicorn.handler.columns import SCHEMA
-from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, partitioning
+from kunicorn.handler.config import Decoding
+from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, partitioning
 from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import TopicPartition
 
 FILES = [LakeFile("date=2026-01-01/a.parquet", 100, 7)]
 ENDS = {TopicPartition("orders", 0): 7}
+ROWS = Form().columns(Decoding())
+
+
+def message(offset: int, time_ms: int) -> Message:
+    return Message(topic="orders", partition=3, offset=offset, value=b"v", timestamp=(1, time_ms))
 
 
 def lake(place: Path) -> DeltaLake:
@@ -74,3 +82,26 @@ def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_wo
     monkeypatch.setattr(DeltaLake, "rounds", lambda self: 0)
     with pytest.raises(NotCommitted, match=r"does not take round 1: .*then export again: it goes on where it ended"):
         second.commit(1, FILES, ENDS)
+
+
+def test_readers_choose_files_by_the_least_and_the_largest_values(tmp_path: Path) -> None:
+    """Of what tasks have written, without looking into the files; a time is told in milliseconds, and never cuts one
+    off.
+    """
+    made, target, day_us = lake(tmp_path), Directory(str(tmp_path)), 86_400_000_000
+    for number in range(2):
+        first = number * 10
+        path = f"{{}}/{number}.parquet".format
+        with PartitionedFiles(target, path, ROWS, partitioning("day").split) as files:
+            files.add([message(first, day_us // 1000 + first), message(first + 9, day_us // 1000 + first + 9)])
+            made.commit(number + 1, files.close(), ENDS)
+    told = deltalake.DeltaTable(str(tmp_path)).get_add_actions(flatten=True)
+    found = sorted(pa.table(told).to_pylist(), key=lambda row: row["path"])
+    assert [(row["num_records"], row["min.offset"], row["max.offset"]) for row in found] == [(2, 0, 9), (2, 10, 19)]
+    for row, first in zip(found, (0, 10), strict=True):
+        assert (row["min.topic"], row["max.topic"], row["min.partition"], row["null_count.offset"]) == (
+            "orders", "orders", 3, 0,
+        )  # fmt: skip
+        least, most = (row[name].timestamp() * 1000 for name in ("min.timestamp", "max.timestamp"))
+        assert least <= day_us // 1000 + first
+        assert most >= day_us // 1000 + first + 9

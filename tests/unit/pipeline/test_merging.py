@@ -77,7 +77,9 @@ def test_the_newest_record_of_a_key_is_its_row_and_a_tombstone_deletes_it(tmp_pa
     assert table.merge(rows((6, "a", "3"), (7, "b", None), (8, "b", "4"))) == {
         ("orders", "a"): "3", ("orders", "b"): "4", ("orders", "c"): "1",
     }  # fmt: skip
-    assert table.merge(rows((0, "c", "5"), topic="refunds"))["refunds", "c"] == "5", "another topic's key is another"
+    assert table.merge(rows((0, "c", "5"), topic="refunds")) == {
+        ("orders", "a"): "3", ("orders", "b"): "4", ("orders", "c"): "1", ("refunds", "c"): "5",
+    }, "another topic's key is another"  # fmt: skip
 
 
 def test_a_round_that_is_merged_is_not_merged_again_whatever_came_behind_it(tmp_path: Path) -> None:
@@ -122,6 +124,12 @@ def test_of_a_key_in_two_partitions_the_latest_time_counts() -> None:
     both = pa.concat_tables([rows((9, "a", "late"), partition=0), rows((3, "a", "early"), (2, "b", "1"), partition=1)])
     found: list[dict[str, Any]] = newest_of_keys(both).sort_by("key").to_pylist()
     assert [(row["key"], row["value"]) for row in found] == [(b"a", "late"), (b"b", "1")]
+
+
+def test_of_a_key_in_two_topics_of_one_round_each_has_its_newest() -> None:
+    both = pa.concat_tables([rows((9, "a", "1")), rows((3, "a", "2"), topic="refunds")])
+    found: list[dict[str, Any]] = newest_of_keys(both).to_pylist()
+    assert sorted((row["topic"], row["value"]) for row in found) == [("orders", "1"), ("refunds", "2")]
 
 
 def test_a_record_without_a_key_is_named() -> None:

@@ -11,7 +11,18 @@ from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.pipeline.catch_up import ahead_of, starts_of
 from kunicorn.pipeline.lake.files import file_name
-from kunicorn.pipeline.plan import Bound, Bounds, ByOffset, ByTime, Everywhere, Plan, created_anew, plan, resumed
+from kunicorn.pipeline.plan import (
+    Bound,
+    Bounds,
+    ByOffset,
+    ByTime,
+    Everywhere,
+    Plan,
+    check_not_truncated,
+    created_anew,
+    plan,
+    resumed,
+)
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -48,6 +59,12 @@ def test_a_stored_position_goes_on_only_where_the_log_reaches_it() -> None:
             resumed(positions, EDGES, anew, fail_on_data_loss=True)
         found, lost = resumed(positions, EDGES, anew, fail_on_data_loss=False)
         assert (found, len(lost)) == (on, 1)
+
+
+def test_what_a_run_counts_has_to_be_in_the_log_of_its_leaders_epoch() -> None:
+    check_not_truncated({A0: 90, A1: 50}, {A0: 90})
+    with pytest.raises(ConfigError, match=r"a-0 ends at 60 now, before 90: it was truncated.*underway does not count"):
+        check_not_truncated({A0: 90, A1: 50}, {A0: 60})
 
 
 def test_a_topic_is_another_one_only_where_both_ids_are_known() -> None:
@@ -108,7 +125,7 @@ def answers(committed: Offsets) -> dict[TopicPartition, Committed]:
     ],
 )
 def test_a_catch_up_begins_where_the_live_service_would(committed: Offsets, reset: str, starts: Offsets) -> None:
-    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == starts
+    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == (starts, [])
 
 
 @pytest.mark.parametrize(
@@ -125,11 +142,25 @@ def test_a_catch_up_guesses_no_start(committed: Offsets, why: str) -> None:
         starts_of(answers(committed), EDGES, "none", fail_on_data_loss=True)
 
 
-def test_a_catch_up_handles_what_is_left_where_records_are_deleted_and_that_is_accepted() -> None:
-    found = starts_of(answers({A0: 4, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
-    assert found == {A0: 10, A1: 7, B0: 0}
-    with pytest.raises(ConfigError, match="commit an offset that exists"):
-        starts_of(answers({A0: 101, A1: 7, B0: 0}), EDGES, "latest", fail_on_data_loss=False)
+@pytest.mark.parametrize(
+    ("committed", "ends", "start", "told"),
+    [
+        (4, {}, 100, "a-0 from 4 to 10 is deleted already"),
+        (101, {}, 100, "a-0 ends at 100 now, before 101: it was truncated"),
+        # The log has grown beyond the offset since, by other records.
+        (70, {A0: 60}, 60, "a-0 ends at 60 now, before 70: it was truncated"),
+    ],
+)
+def test_a_catch_up_goes_on_behind_what_is_lost_where_that_is_accepted_and_tells_of_it(
+    committed: int, ends: Offsets, start: int, told: str
+) -> None:
+    stored = answers({A0: committed, A1: 7, B0: 0})
+    with pytest.raises(ConfigError, match=f"{told}.*; set pipeline.fail_on_data_loss = false"):
+        starts_of(stored, EDGES, "latest", fail_on_data_loss=True, epoch_ends=ends)
+    found, lost = starts_of(stored, EDGES, "latest", fail_on_data_loss=False, epoch_ends=ends)
+    assert found[A1] == 7
+    assert [str(each).startswith(told) for each in lost] == [True]
+    assert found[A0] == (10 if committed == 4 else start)
 
 
 def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as_it_is_true() -> None:

@@ -50,7 +50,7 @@ class Scene:
         self._underway: list[OffsetRange] = []
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
-        monkeypatch.setattr(range_job, "check_topics", lambda settings, state: self._note("topics"))
+        monkeypatch.setattr(range_job, "check_logs", lambda settings, state, counted: self._note("topics"))
         self._directory = Directory(str(directory))
 
     def _note(self, name: str) -> None:
@@ -77,7 +77,7 @@ class Scene:
     def room(self, at_once: int) -> int:
         return 8
 
-    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int, done: Any) -> None:
         self._note(f"submit {', '.join(f'{each.partition}@{each.start}-{each.stop}' for each in ranges)}")
         self._underway += ranges
 

@@ -140,6 +140,12 @@ def test_a_run_leaves_out_what_was_truncated_or_deleted_and_begins_that_round_an
     assert [each for each in state.left if each.tp == A0] == ([OffsetRange(*A0, 10, end)] if end > 10 else [])
 
 
+def test_a_run_keeps_the_leaders_epochs_in_which_its_ends_were_told() -> None:
+    state = replace(NEW, epochs={A0: 7})
+    assert RunState.from_json(json.loads(json.dumps(state.as_json()))) == state
+    assert "epochs" not in NEW.as_json(), "where brokers do not tell them"
+
+
 def test_a_run_takes_no_record_of_a_topic_that_was_created_anew() -> None:
     begun = begun_of(NEW, 20)
     state, lost, dropped = begun.in_logs(WHOLE, {"a"})

@@ -1,17 +1,19 @@
 """Drivers that are killed at any step, beside others that were started too early: nothing is lost, nothing doubled.
 
 Spark and the cluster are left out. Drivers are threads that take turns, by a seed: each stops before every step that
-another process could see (a file that is read, written, listed, deleted), and there another one goes on, or it is
-killed. What a killed one's executors have in hand they may write later.
+another process could see (a file that is read, written, listed, deleted, a table that is read or committed to), and
+there another one goes on, or it is killed. What a killed one's executors have in hand they may write later.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +21,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
+from kunicorn.handler.config import Decoding
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
-from kunicorn.pipeline.lake.columns import Asked, Form, form_asked
+from kunicorn.pipeline.lake.columns import Asked, form_asked
+from kunicorn.pipeline.lake.iceberg import IcebergLake
+from kunicorn.pipeline.lake.tables import DeltaLake
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
@@ -58,6 +65,8 @@ class Driver:
     def __init__(self, run: Callable[[], Any]) -> None:
         self.killed = False
         self.over = False
+        self.committing = False
+        """Whether it stands before a commit to a table: others often get ahead of it there."""
         self.error: BaseException | None = None
         self._turn, self._given_back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(run,), daemon=True)
@@ -111,6 +120,9 @@ class World:
         self.rng = random.Random(seed)
         self.directory = directory
         self.ends = {tp: self.rng.randrange(1, 40) for tp in PARTITIONS}
+        directory.mkdir()
+        self.catalog = {"type": "sql", "uri": f"sqlite:///{directory}/catalog.db"}
+        """Of Iceberg tables."""
         self.orphans: list[Callable[[], object]] = []
         """What executors of killed drivers have in hand."""
         self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
@@ -126,6 +138,10 @@ class World:
                 started.append(self._begun(run))
             elif alive:
                 chosen = self.rng.choice(alive)
+                if chosen.committing and self.rng.random() < 0.9:
+                    if len(started) < drivers:
+                        started.append(self._begun(run))
+                    continue
                 chosen.killed = self.rng.random() < 0.02
                 # Another one often has many turns while this one stands still.
                 for _ in range(self.rng.choice((1, 1, 5, 60))):
@@ -160,6 +176,8 @@ class World:
                 ordering="none",
                 min_partitions=pieces,
                 max_offsets_per_trigger=10,
+                iceberg_catalog="test",
+                iceberg=self.catalog,
             ),
         )
 
@@ -173,6 +191,9 @@ class World:
 
     def existing(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
         return partitions
+
+    def ends_of_epochs(self, epochs: Any) -> Mapping[TopicPartition, int]:
+        return {}
 
     def edges(self, partitions: Any) -> Mapping[TopicPartition, Edges]:
         step()
@@ -195,7 +216,7 @@ class World:
     def room(self, at_once: int) -> int:
         return 8
 
-    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int) -> None:
+    def submit(self, ranges: Sequence[OffsetRange], task: Any, hands: Directory, *, at_once: int, done: Any) -> None:
         """What executors do; a driver that is killed leaves it behind."""
         do = self._written(task) if isinstance(task, ExportRanges) else self._handled(task)
         driver: Driver | None = getattr(_of_thread, "driver", None)
@@ -224,9 +245,9 @@ class World:
                 Message(topic=whole.topic, partition=whole.partition, offset=at, value=b"v", timestamp=(1, at * 10**8))
                 for at in range(whole.start, whole.stop)
             ]
-            columns = Form().columns(SimpleNamespace())  # type: ignore[arg-type]
+            columns = replace(task.form.columns(Decoding()), schema=task.schema)
             files = task._write(whole, iter([messages]), columns)
-            return Summary(*whole, whole.stop, whole.size, 0, 0, None, str(files), 1.0)
+            return Summary(*whole, whole.stop, whole.size, 0, 0, None, json.dumps(files), 1.0)
 
         return written
 
@@ -291,6 +312,10 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
             step()
 
     monkeypatch.setattr(Directory, "writing", writing)
+    monkeypatch.setattr(SqlCatalog, "commit_table", between_steps(SqlCatalog.commit_table))
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", between_steps(DeltaTable.create_write_transaction))
+    for table in (IcebergLake, DeltaLake):
+        monkeypatch.setattr(table, "rounds", stepping(table.rounds))
     return made
 
 
@@ -298,6 +323,23 @@ def stepping(method: Callable[..., Any]) -> Callable[..., Any]:
     def stepped(*arguments: Any, **named: Any) -> Any:
         step()
         return method(*arguments, **named)
+
+    return stepped
+
+
+def between_steps(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Somebody else may go on before it, and behind it, where nobody knows yet that it has happened."""
+
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        driver: Driver | None = getattr(_of_thread, "driver", None)
+        if driver is not None:
+            driver.committing = True
+        step()
+        if driver is not None:
+            driver.committing = False
+        found = method(*arguments, **named)
+        step()
+        return found
 
     return stepped
 
@@ -318,23 +360,37 @@ def check_ends(drivers: Sequence[Driver]) -> None:
     assert drivers[-1].error is None
 
 
-@pytest.mark.parametrize("seed", few_and_many(10, 60))
+TABLE = "shop.orders"
+
+
+@pytest.mark.parametrize("to", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("seed", few_and_many(5, 55))
 def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
-    world_of: Callable[[int], World], seed: int
+    world_of: Callable[[int], World], seed: int, to: str
 ) -> None:
     world = world_of(seed)
     lake = Directory(str(world.directory / "lake"))
     file: Any = SimpleNamespace(path="config.toml")
-    form = form_asked(world._settings(None), Asked())
+    form = form_asked(world._settings(None), Asked(to, table=TABLE if to == "iceberg" else None))
     check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
     for orphan in world.orphans:
         orphan()
-    offsets = Counter(
-        (row["partition"], row["offset"])
-        for path in (world.directory / "lake").glob("date=*/[!_]*.parquet")
-        for row in pq.ParquetFile(path).read(["partition", "offset"]).to_pylist()
+    assert Counter(offsets_in(world, to)) == Counter(
+        (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
     )
-    assert offsets == Counter((tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp]))
+
+
+def offsets_in(world: World, to: str) -> list[tuple[int, int]]:
+    """Partition and offset of all that the lake has, as another reader finds it."""
+    if to == "iceberg":
+        tables = [SqlCatalog("test", **world.catalog).load_table(TABLE).scan().to_arrow()]
+    elif to == "delta":
+        tables = [DeltaTable(str(world.directory / "lake")).to_pyarrow_table()]
+    else:
+        paths = (world.directory / "lake").glob("date=*/[!_]*.parquet")
+        tables = [pq.ParquetFile(path).read() for path in paths]
+    rows = [row for table in tables for row in table.select(["partition", "offset"]).to_pylist()]
+    return [(row["partition"], row["offset"]) for row in rows]
 
 
 @pytest.mark.parametrize("seed", few_and_many(10, 60))

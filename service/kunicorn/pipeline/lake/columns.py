@@ -10,6 +10,7 @@ kept as JSON in a string, which every engine can look into. By a schema (`column
 from __future__ import annotations
 
 import base64
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -210,11 +211,10 @@ class LakeColumns:
 
     def _texts(self, run: Run, plain: pa.RecordBatch, names: Mapping[Part, str]) -> dict[Part, pa.Array]:
         """Columns of texts, by the decoders of these names."""
-        if set(names.values()) == {"text"}:
-            try:
-                return {part: plain.column(part.value).cast(pa.string()) for part in names}
-            except pa.ArrowInvalid:
-                pass  # Not UTF-8: below, the record is named.
+        if set(names.values()) <= {"text", "json"}:
+            with contextlib.suppress(pa.ArrowInvalid, ValueError):
+                return {part: _as_text(plain.column(part.value), name) for part, name in names.items()}
+            # Below, the record is named.
         messages = list(run)
         (values, keys), failure = self._patiently(partial(decoded_columns, messages, self.value, self.key))
         if failure is not None:
@@ -242,6 +242,16 @@ class LakeColumns:
             except Undecodable as error:
                 raise NotExportable(f"{error}; {_REMEDY}") from error
             time.sleep(min(_PAUSE_SECONDS, self.patience))
+
+
+def _as_text(column: pa.Array, name: str) -> pa.Array:
+    """The bytes as text, without an object a record; of `json` each is parsed. Raises `ArrowInvalid` for what is not
+    UTF-8, `ValueError` for what is not JSON.
+    """
+    if name == "json":
+        for each in filter(None.__ne__, column.to_pylist()):
+            orjson.loads(each)
+    return column.cast(pa.string())
 
 
 def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:

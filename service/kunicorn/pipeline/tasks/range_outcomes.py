@@ -112,7 +112,7 @@ class RangeOutcomes:
                 self._letters.add(row)
         self._last = row
         self._rows.append(row)
-        self._bytes += len(row.get("value") or b"")
+        self._bytes += _bytes_of(row)
         if len(self._rows) >= _ROWS or self._bytes >= _ROWS_BYTES:
             self._write()
 
@@ -163,6 +163,13 @@ class RangeOutcomes:
         for batch in self._outcomes.batches(name):
             for self._last in batch.to_pylist():
                 self._counts[self._last["status"]] += self._last["records"]
+
+
+def _bytes_of(row: Row) -> int:
+    """What a row takes that may be large: the record of a dead letter, and what went wrong with it."""
+    parts = [row.get(name) for name in ("key", "value", "error_message", "error_stack")]
+    parts += [each["value"] for each in row.get("headers") or ()]
+    return sum(map(len, filter(None, parts)))
 
 
 def _why(row: Row) -> str:

@@ -24,8 +24,8 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from types import FrameType
+from dataclasses import dataclass, field, replace
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +41,7 @@ from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
+from kunicorn.ipc import bitmap
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls
 from kunicorn.pipeline.tasks.executor_process import InTask, SettingsFile, named_by_place, set_up
@@ -317,9 +318,20 @@ class FromSource:
                 yield from map(summary_batch, self.task([whole]))
 
 
-def ranges_text(ranges: Iterable[OffsetRange]) -> str:
-    """Ranges as a row has them."""
-    return json.dumps([list(each) for each in ranges])
+Done = Mapping[TopicPartition, Collection[int]]
+"""Offsets that were handled before, of partitions that have any."""
+NOTHING_DONE: Done = MappingProxyType({})
+
+
+def ranges_text(ranges: Iterable[OffsetRange], done: Done = NOTHING_DONE) -> str:
+    """Ranges as a row has them, each with what is done of it."""
+    return json.dumps([[*each, bitmap.written(each.start, done.get(each.tp, ()))] for each in ranges])
+
+
+def _told(text: str) -> tuple[list[OffsetRange], dict[TopicPartition, frozenset[int]]]:
+    """Ranges in a text of `ranges_text`, and what is done of them."""
+    rows = [(OffsetRange(*place), marks) for *place, marks in json.loads(text)]
+    return [each for each, _ in rows], {each.tp: bitmap.read(each.start, marks) for each, marks in rows if marks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +348,9 @@ class FromRows:
         """Function for `mapInArrow`: tells the driver by the accumulator, and gives no row."""
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                for summary in self.task([OffsetRange(*each) for each in json.loads(text)]):
+                ranges, done = _told(text)
+                task = replace(self.task, done=done) if isinstance(self.task, HandleRanges) else self.task
+                for summary in task(ranges):
                     self.told.add([summary])
         return iter(())
 
@@ -349,8 +363,8 @@ class HandleRanges:
     outcomes: Directory
     window: Window | None = None
     """Which of their records; None: all."""
-    done: Mapping[TopicPartition, Collection[int]] = field(default_factory=dict)
-    """Offsets that were handled before."""
+    done: Done = field(default_factory=dict)
+    """Those of its own ranges, as its row tells: with all of a job's in the closure, each task would be sent them."""
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
     limits: TaskLimits = NO_LIMITS

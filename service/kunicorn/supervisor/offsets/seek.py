@@ -148,4 +148,4 @@ def _planned(partition: Partition, goal: Goal, firsts: Ends, ends: Ends, found: 
     problem = ""
     if resolve(tp, Position(then), edges).loss is not None:
         problem = f"offset {then} is not in the log ({edges.first} to {edges.end})"
-    return SeekMove(tp.topic, tp.partition, now, partition.committed, then, *edges, problem)
+    return SeekMove(tp.topic, tp.partition, now, partition.committed, then, edges.first, edges.end, problem)
