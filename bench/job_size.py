@@ -232,8 +232,8 @@ def page_of_reconcile(found: Sequence[Reconciled]) -> str:
     text = (
         f"The driver of `kunicorn pipeline reconcile` over an outcome table of {ROWS} rows a partition in {FILES} "
         f"files, every offset there once. Its JVM runs the tasks, too, on two cores, so that what it has is no "
-        f"driver's alone; the Python of the tasks is in processes of their own. Memory counts: seconds are of a machine "
-        f"with other work."
+        f"driver's alone; the Python of the tasks is in processes of their own. Memory counts: seconds are of a "
+        f"machine with other work."
     )
     head = "| partitions | rows | seconds | driver's Python MiB | JVM MiB |"
     return "\n".join([text, "", head, "|--:|--:|--:|--:|--:|", *rows])
