@@ -31,7 +31,7 @@ from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Asked, form_asked
 from kunicorn.pipeline.lake.iceberg import IcebergLake
-from kunicorn.pipeline.lake.tables import DeltaLake
+from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
@@ -354,9 +354,9 @@ def said(line: str) -> None:
 
 
 def check_ends(drivers: Sequence[Driver]) -> None:
-    """Killed, overtaken, or at the end: no other way out."""
+    """Killed, overtaken, refused by the table that has the round of another, or at the end: no other way out."""
     for each in drivers:
-        assert each.error is None or isinstance(each.error, Killed | Overtaken), each.error
+        assert each.error is None or isinstance(each.error, Killed | Overtaken | NotCommitted), each.error
     assert drivers[-1].error is None
 
 
