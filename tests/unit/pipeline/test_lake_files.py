@@ -6,13 +6,14 @@ import random
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.lake.columns import Form
-from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles
+from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles, parquet_writer
 from kunicorn.pipeline.storage import Directory
 
 COLUMNS = Form().columns(Decoding())
@@ -60,6 +61,26 @@ def test_a_row_group_is_as_large_as_readers_like_it(tmp_path: Path) -> None:
         (written,) = files.close()
     told = pq.ParquetFile(tmp_path / written.path).metadata
     assert [told.row_group(number).num_rows for number in range(told.num_row_groups)] == [300, 300, 300, 100]
+
+
+def test_what_hardly_repeats_has_no_dictionary(tmp_path: Path) -> None:
+    with files_of(tmp_path) as files:
+        files.add([record(offset, 1, 10) for offset in range(100)])
+        (written,) = files.close()
+    group = pq.ParquetFile(tmp_path / written.path).metadata.row_group(0)
+    of = {(column := group.column(at)).path_in_schema: column.has_dictionary_page for at in range(group.num_columns)}
+    assert (of["topic"], of["partition"], of["offset"], of["value"]) == (True, True, False, False)
+
+
+def test_fields_of_values_that_are_columns_have_dictionaries() -> None:
+    region = pa.struct([pa.field("region", pa.string()), pa.field("value", pa.string())])
+    schema = pa.schema([pa.field("offset", pa.int64()), pa.field("value", region)])
+    written = pa.BufferOutputStream()
+    rows = [{"offset": at, "value": {"region": "eu", "value": "same"}} for at in range(100)]
+    with parquet_writer(written, schema) as writer:
+        writer.write_table(pa.Table.from_pylist(rows, schema))
+    group = pq.ParquetFile(pa.BufferReader(written.getvalue())).metadata.row_group(0)
+    assert [group.column(at).has_dictionary_page for at in range(3)] == [False, True, True]
 
 
 def test_a_range_that_fails_leaves_no_file(tmp_path: Path) -> None:

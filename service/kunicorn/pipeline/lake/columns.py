@@ -249,7 +249,7 @@ def _as_text(column: pa.Array, name: str) -> pa.Array:
     UTF-8, `ValueError` for what is not JSON.
     """
     if name == "json":
-        for each in filter(None.__ne__, column.to_pylist()):
+        for each in column.drop_null().to_pylist():
             orjson.loads(each)
     return column.cast(pa.string())
 

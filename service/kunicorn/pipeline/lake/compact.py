@@ -21,10 +21,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kunicorn.errors import ConfigError, ExitCode
-from kunicorn.pipeline.lake.files import OWN, log_name
+from kunicorn.pipeline.lake.files import OWN, log_name, parquet_writer
 from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
@@ -200,7 +199,7 @@ def _merge(target: Directory, merge: Merge, known: Sources, check: Callable[[], 
     names = {each.name for each in merge.sources}.union(*(known.get(each, ()) for each in merge.sources))
     told = schema.with_metadata({_SOURCES: json.dumps(sorted(names)).encode()})
     with target.writing(merge.into.path) as stream:
-        with pq.ParquetWriter(stream, told, compression="zstd") as writer:
+        with parquet_writer(stream, told) as writer:
             for rows in _row_groups(target, merge.sources, schema):
                 writer.write_table(rows)
         check()
