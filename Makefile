@@ -188,8 +188,8 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
 
 # Nothing may be slower by more than two in a hundred; what cannot be told from noise passes, with its interval.
-bench-pairs: venv  ## another commit's cost a record and this one's, in turns, in about five minutes; OLD=commit, PAIRS=n
-	$(BIN)/python -m bench.pairs --old $(or $(OLD),HEAD~1) $(if $(PAIRS),--pairs $(PAIRS))
+bench-pairs: venv  ## another commit's cost a record and this one's, in turns, in about five minutes; OLD=commit, PAIRS=n, ONLY=export
+	$(BIN)/python -m bench.pairs --old $(or $(OLD),HEAD~1) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(ONLY),--only $(ONLY))
 
 bench-producing: venv  ## what transactions cost beside at least once, in about three minutes
 	$(BIN)/python -m bench.producing --write

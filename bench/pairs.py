@@ -1,11 +1,14 @@
 """Two commits in turns: what has a change cost? `make bench-pairs OLD=commit`
 
-    python -m bench.pairs --old COMMIT [--pairs N] [--only features | quick]
+    python -m bench.pairs --old COMMIT [--pairs N] [--only features | quick | export]
 
 `features`: CPU time a record of each feature around a handler that does nothing, in one thread, no broker. `quick`:
-CPU time a record of a worker that drains a topic, all its threads counted. A pair measures one after the other, either
-first by turns; neighbours disturb both alike. The ratio is the median of the pairs' ratios, with an interval that has
-the true one in it in 95 of 100 series (of resampled pairs). Exit status 1 where some ratio is above 1.02 for certain.
+CPU time a record of a worker that drains a topic, all its threads counted. `export`, which is not part of the whole:
+time a record of `kunicorn pipeline export` of JSON orders on two cores, start-up apart.
+
+A pair measures one after the other, either first by turns; neighbours disturb both alike. The ratio is the median of
+the pairs' ratios, with an interval that has the true one in it in 95 of 100 series (of resampled pairs). Exit status 1
+where some ratio is above 1.02 for certain.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from bench.fetchers import fill as fill_with_orders
 from bench.quick import fill
 from tests.kafka import KafkaCluster
+from tests.system.members import group_settings, toml
 
 ROOT = Path(__file__).parents[1]
 _TOPIC = "pairs"
@@ -59,7 +64,29 @@ for name, (handler, more) in forms.items():
     taken[name + " handler, a worker and its client"] = quick.worker_rate(configure, "{_TOPIC}", {_RECORDS}).cpu_ns
 print(json.dumps(taken))
 """
-"""Programs for either commit: what they use of `bench` has been there since the first of them."""
+_EXPORT = """
+import json, subprocess, sys, time
+from kunicorn.commands.cli import main
+
+def seconds(directory, topic):
+    began = time.monotonic()
+    sys.argv = ["kunicorn", "pipeline", "export", f"{directory}/lake-{topic}-{time.time_ns()}"]
+    sys.argv += ["--config", f"{directory}/{topic}.toml", "--master", "local[2]"]
+    try:
+        main()
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    return time.monotonic() - began
+
+directory, few, many = sys.argv[1:]
+seconds(directory, few)
+taken = seconds(directory, many) - seconds(directory, few)
+print(json.dumps({"an export to Parquet": taken / (int(many) - int(few)) * 1e9}))
+"""
+"""Programs for either commit: what they use of `bench`, and of the commands, has been there since the first of them."""
+_FEW, _MANY = 200_000, 4_000_000
+"""Records of the topics that are exported: by the difference the start of Spark does not count."""
 
 Pair = tuple[Mapping[str, float], Mapping[str, float]]
 """Nanoseconds a record by name: the old commit's, and the new one's."""
@@ -98,6 +125,16 @@ def in_turns(measure: Callable[[Path], Mapping[str, float]], old: Path, pairs: i
     return found
 
 
+def exported(directory: Path, bootstrap: str) -> Sequence[str]:
+    """Topics to be exported, filled, and settings for each; the arguments of `_EXPORT`."""
+    for records in (_FEW, _MANY):
+        fill_with_orders(bootstrap, str(records), records, "none")
+        settings = group_settings(bootstrap, [str(records)], "export", "bench.quick_handlers:count")
+        settings["pipeline"] = {"directory": str(directory / "runs")}
+        (directory / f"{records}.toml").write_text(toml(settings))
+    return [str(directory), str(_FEW), str(_MANY)]
+
+
 def interval(ratios: Sequence[float], chance: random.Random) -> tuple[float, float]:
     """Of the median: the middle 95 of 100 medians of resampled ratios."""
     medians = sorted(median(chance.choices(ratios, k=len(ratios))) for _ in range(_SAMPLES))
@@ -124,10 +161,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__)
     parser.add_argument("--old", required=True, help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--only", choices=["features", "quick"])
+    parser.add_argument("--only", choices=["features", "quick", "export"])
     options = parser.parse_args()
     console, good = Console(width=130), True
     with checked_out(options.old) as old:
+        if options.only == "export":
+            with KafkaCluster() as kafka, tempfile.TemporaryDirectory(prefix="kunicorn-lakes-") as directory:
+                arguments = exported(Path(directory), kafka.bootstrap)
+                found = in_turns(lambda where: measured(where, _EXPORT, *arguments), old, options.pairs)
+            return 0 if show(console, found) else 1
         if options.only != "quick":
             good &= show(console, in_turns(lambda where: measured(where, _FEATURES), old, options.pairs))
         if options.only != "features":
