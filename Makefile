@@ -108,8 +108,9 @@ format: venv  ## what ruff can put right by itself
 test: lint tools test-fast  ## lint, unit and contract tests, and the core tests against a real Kafka
 	$(SYSTEM) -n $(JOBS) --dist loadfile
 
-test-fast: venv  ## unit and contract tests: no broker, a minute or two
-	$(PYTEST) tests/unit tests/contract -m "$(FAST)" -n $(JOBS) --dist loadfile
+# A file runs as a whole. The longest ones come first: at the end one process would be left with them.
+test-fast: venv  ## unit and contract tests: no broker, a few minutes
+	$(PYTEST) tests/contract/worker tests/contract tests/unit -m "$(FAST)" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-pythons: tools  ## unit and contract tests on each Python from 3.11 to 3.13 that is there
 	$(BIN)/python -m tests.pythons
