@@ -22,7 +22,7 @@ from kunicorn.handler.load import DrainDeadline
 from kunicorn.handler.outcome import DeadLetter, Halt
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import FetcherStart, StopFetcher
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
@@ -172,6 +172,8 @@ class Scene(Story):
         """Offsets that may have been handled though they are told as not: interrupted between the one and the other."""
         self._once_more: set[int] = set()
         """Records that their handler gave up: a person has them handled once more."""
+        self._given_up_at = NO_OFFSET
+        """The first record of the call that its handler asked for a person with."""
         self._refused: Record | None = None
         self._alone: Record | None = None
         """A suspect that has begun and is not delivered."""
@@ -377,6 +379,8 @@ class Scene(Story):
     def _raised(self, call: Call, error: BaseException) -> None:
         if isinstance(error, DrainDeadline):
             self._spared.update(record.offset for record in call.records)
+        if isinstance(error, Halt):
+            self._given_up_at = call.records[0].offset
         if isinstance(error, Halt) or (isinstance(error, DeadLetter) and self._cell.letter is Letter.NEVER):
             self._once_more.update(map(id, call.records))
         super()._raised(call, error)
@@ -448,6 +452,8 @@ class Scene(Story):
         each = next((each for each in self.partitions if each.grant == grant), None)
         lost = each is not None and each.lost
         super()._ended(grant, offset, done, halted)
+        if self._cell.ending is Ending.HALTED and halted and each is self._first:
+            self._look_at_what_is_named(offset, halted)
         if each is None or lost or (each is self._first and self._may_repeat):
             return
         waited = STEPS.now - self._struck_at
@@ -461,6 +467,11 @@ class Scene(Story):
             if self._cell.ending is Ending.AT_ITS_STOP and offset > self._stop_at:
                 STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, behind its stop {self._stop_at}"))
             self._seek(each)
+
+    def _look_at_what_is_named(self, offset: int, halted: str) -> None:
+        """A partition may halt before another record than the one that its handler gave up: people look for that."""
+        if offset != self._given_up_at and f"offset {self._given_up_at}: " not in halted:
+            STEPS.fail(Violation(f"{self._given_up_at} is given up, and what is told at {offset} is {halted!r}"))
 
     @property
     def _may_repeat(self) -> bool:

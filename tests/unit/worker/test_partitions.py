@@ -242,6 +242,24 @@ def test_what_was_fetched_before_an_error_is_handled_first_and_of_several_errors
     assert set(table.client.assigned) == {P1}
 
 
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_that_waits_for_its_next_try_is_handled_before_the_clients_error_behind_it_ends_the_partition(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0)
+    failed = table.take()
+    table.table.park(Attempt(failed), "retry", "why")
+    table.table.broken(P0, FailureKind.PARTITION, "damaged")
+    table.table.balance(0)
+    assert table.reports == [], "the error is not record 0's"
+    table.table.try_again(failed)
+    table.table.balance(0)
+    table.handle(table.take())
+    table.table.balance(0)
+    assert table.reports == [Failed(1, FailureKind.PARTITION, 1, 0, "damaged", "")]
+
+
 def test_an_error_is_of_no_interest_once_the_partition_is_given_up() -> None:
     table = Table()
     table.begin(P0, 0, 1)
