@@ -391,6 +391,7 @@ class Scene(Story):
         """See `handlers.Told`."""
         call = super().begin(records)
         self._moved_at = STEPS.now
+        self._look_at_what_is_told(call)
         topic = call.records[0].tp.topic
         in_hand = [record for each in self.partitions if each.log.tp.topic == topic for record in each.running]
         self._most[topic] = max(self._most[topic], len(in_hand))
@@ -404,6 +405,16 @@ class Scene(Story):
     def _ends(self, call: Call) -> None:
         super()._ends(call)
         self._moved_at = STEPS.now
+
+    def _look_at_what_is_told(self, call: Call) -> None:
+        """Of what is in hand the ledger says since when, and how old it is: by that it is timed out, and its lag is
+        told in seconds."""
+        each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
+        reading = self.memory.ledger.read(each.slot, each.grant)
+        if not reading.hand_count or not START <= reading.hand_since_ns <= STEPS.now:
+            STEPS.fail(Violation(f"{each.log.tp} has a record in hand, and the ledger says {reading}"))
+        if reading.timestamp_ms != call.records[0].message.timestamp()[1]:
+            STEPS.fail(Violation(f"{each.log.tp} has a record in hand, of the time {reading.timestamp_ms}"))
 
     def _look_at_suspects(self, call: Call) -> None:
         """A suspect has nothing beside it, in hand or on its way, until it is delivered."""
