@@ -35,21 +35,25 @@ class Pipe(Protocol):
 class _Seen:
     """Memory of which each store is told."""
 
-    def __init__(self, memory: memoryview, stored: Callable[[Any], None]) -> None:
-        self._memory, self._stored = memory, stored
+    def __init__(self, memory: memoryview, storing: Callable[[Any], None], stored: Callable[[Any], None]) -> None:
+        self._memory, self._storing, self._stored = memory, storing, stored
 
     def __getitem__(self, at: Any) -> Any:
         return self._memory[at]
 
     def __setitem__(self, at: Any, value: Any) -> None:
         STEPS.check()
+        self._storing(at)
         self._memory[at] = value
         self._stored(at)
 
 
-def watched(ledger: Ledger, moved: Callable[[int], None], marked: Callable[[int], None]) -> Ledger:
-    """The ledger as a worker has it. `moved` is called with a slot whose grant or consumed offset was stored, `marked`
-    with the first byte behind the slots' lines that was: after each store, before the next thing happens."""
+def watched(
+    ledger: Ledger, storing: Callable[[int], None], moved: Callable[[int], None], marked: Callable[[int], None]
+) -> Ledger:
+    """The ledger as a worker has it. `storing` is called with the index of a word before each store into it, `moved`
+    with a slot whose grant or consumed offset was stored, `marked` with the first byte behind the slots' lines that
+    was: after each store, before the next thing happens."""
 
     behind = Ledger.index(ledger.slots)
 
@@ -63,8 +67,8 @@ def watched(ledger: Ledger, moved: Callable[[int], None], marked: Callable[[int]
         STEPS.tick()
 
     theirs = Ledger(ledger.fd)
-    theirs.cells = _Seen(theirs.cells, stored)  # type: ignore[assignment]
-    theirs._bytes = _Seen(theirs._bytes, stored_bytes)  # type: ignore[assignment]
+    theirs.cells = _Seen(theirs.cells, storing, stored)  # type: ignore[assignment]
+    theirs._bytes = _Seen(theirs._bytes, lambda at: None, stored_bytes)  # type: ignore[assignment]
     return theirs
 
 

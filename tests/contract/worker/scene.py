@@ -19,10 +19,10 @@ from confluent_kafka import KafkaError
 from msgspec.structs import replace
 
 from kunicorn.handler.load import DrainDeadline
-from kunicorn.handler.outcome import Halt
+from kunicorn.handler.outcome import DeadLetter, Halt
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import FetcherStart, StopFetcher
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
@@ -34,6 +34,8 @@ _FOR_EVER = 1 << 62
 _STRIKES_WITHIN = 30 * NANOSECONDS
 _LONG, _SHORT = NANOSECONDS, 2_000_000
 _STILL = NANOSECONDS // 10
+_LETS_GO_WITHIN = 3 * NANOSECONDS
+"""Longer than a letter is waited for, and than a turn in which nothing comes."""
 NEVER_FITS = KafkaError._QUEUE_FULL
 """The code of a refusal by the client itself, whose queue has no room for the output, however empty it is."""
 
@@ -83,6 +85,14 @@ class Refusal:
     outbox_records: int = 10_000
 
 
+class Letter(StrEnum):
+    """When a dead letter arrives that is on its way at the end."""
+
+    AT_ONCE = "at once"
+    NEVER = "never"
+    """Not before the partition is reported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What is to hold in every one of them."""
@@ -96,6 +106,11 @@ class Cell:
     """Records of the first partition may have killed workers."""
     refusal: Refusal = Refusal()
     """Where the ending is `REWOUND`."""
+    letter: Letter | None = None
+    """Its handler gives up a record of the first partition, and the end strikes while the letter is on its way."""
+    just_returned: bool = False
+    """Where the ending is `REVOKED`: its handler is interrupted when it has returned, and the worker has not noted that
+    yet."""
 
     def plan(self) -> Plan:
         """Of a worker that chance does nothing to."""
@@ -151,11 +166,14 @@ class Scene(Story):
         super().__init__(choices, memory, cell.plan(), _logs(cell.ways, keys), trace)
         self._cell = cell
         self._struck = False
+        self._struck_at = 0
         self._interrupted = False
         self._spared: set[int] = set()
         """Offsets that may have been handled though they are told as not: interrupted between the one and the other."""
         self._once_more: set[int] = set()
         """Records that their handler gave up: a person has them handled once more."""
+        self._given_up_at = NO_OFFSET
+        """The first record of the call that its handler asked for a person with."""
         self._refused: Record | None = None
         self._alone: Record | None = None
         """A suspect that has begun and is not delivered."""
@@ -176,7 +194,7 @@ class Scene(Story):
             return
         if not self._struck and self._is_the_moment():
             self._strike()
-        elif self._cell.ending is Ending.REVOKED and self._first.applied and not self._interrupted:
+        elif self._is_to_be_interrupted and not self._cell.just_returned:
             self._interrupt_it()
         elif self._is_over():
             self._calm()
@@ -197,12 +215,18 @@ class Scene(Story):
         return False
 
     def _may_answer(self) -> bool:
+        if self._cell.letter is Letter.NEVER:
+            return not self._first.grant
         if self._struck or self._cell.moment is not Moment.ON_ITS_WAY:
             return True
         return self._cell.ending is Ending.REWOUND and self._is_as_far_as_it_can
 
     def _is_the_moment(self) -> bool:
         first = self._first
+        if self._cell.letter is not None:
+            return self._letter_is_on_its_way
+        if self._cell.just_returned:
+            return any(record.offset == self._chosen for record in first.running)
         match self._cell.ending, self._cell.moment:
             case ((Ending.HALTED | Ending.REWOUND), _):
                 return self._befell_by_itself()
@@ -219,12 +243,19 @@ class Scene(Story):
         return bool(self._first.halted) or self._refused is not None
 
     @property
+    def _letter_is_on_its_way(self) -> bool:
+        letters = (output.letter_of for _, output in self._broker.unanswered)
+        return any(letter is not None and letter.tp == self._first.log.tp for letter in letters)
+
+    @property
     def _is_as_far_as_it_can(self) -> bool:
         """Whether nothing is begun any more until the brokers answer."""
         still = STEPS.now - self._moved_at > _STILL
         return still and not any(each.running for each in self.partitions) and bool(self._broker.unanswered)
 
     def _is_the_moment_of_rest(self) -> bool:
+        if self._cell.letter is not None or self._cell.just_returned:
+            return False
         if self._cell.ending in (Ending.HALTED, Ending.REWOUND) or any(each.running for each in self.partitions):
             return False
         if self._cell.moment is Moment.ON_ITS_WAY:
@@ -232,10 +263,10 @@ class Scene(Story):
         return self._cell.moment is Moment.IDLE and all(each.log.unfinished == NOTHING_LEFT for each in self.partitions)
 
     def _strike(self) -> None:
-        self._struck = True
+        self._struck, self._struck_at = True, STEPS.now
         each, ending = self._first, self._cell.ending
         self.note(lambda: f"-- {ending} strikes {each.log.tp}")
-        if self._cell.moment is Moment.ON_ITS_WAY and ending is not Ending.REWOUND:
+        if self._cell.moment is Moment.ON_ITS_WAY and ending is not Ending.REWOUND and self._cell.letter is None:
             self._look_at_what_went_on()
         match ending:
             case Ending.HALTED | Ending.REWOUND:
@@ -246,6 +277,19 @@ class Scene(Story):
                 each.stopping, each.lost = True, ending is Ending.LOST
                 self.generation += each.lost
                 self._pipe.put(StopFetcher([each.grant], None, each.lost))
+
+    @property
+    def _is_to_be_interrupted(self) -> bool:
+        return self._cell.ending is Ending.REVOKED and self._first.applied and not self._interrupted
+
+    def storing(self, at: int) -> None:
+        """See `Story`."""
+        if not self._cell.just_returned or not self._is_to_be_interrupted or self.quiet:
+            return
+        call = self.calls[-1]
+        if call.returned and call.records[0].offset == self._chosen:
+            self._interrupt_it()
+            STEPS.point()
 
     def _interrupt_it(self) -> None:
         self._interrupted = True
@@ -289,6 +333,10 @@ class Scene(Story):
         chosen = call.records[0].tp == self._first.log.tp and any(r.offset == self._chosen for r in call.records)
         if self._cell.ending is Ending.HALTED and chosen and not self.quiet:
             return "halt"
+        if self._cell.letter is not None and chosen and not self.quiet:
+            return "letter"
+        if self._cell.just_returned:
+            return "slow" if chosen and not self.quiet else ""  # Else a call gets one record.
         if self._hopeless in call.records and not self.quiet:
             return "raise"
         return "" if self.quiet else "slow"
@@ -296,7 +344,7 @@ class Scene(Story):
     def _duration(self) -> int:
         if self._cell.suspects or (self._cell.ending is Ending.REVOKED and self._struck):
             return _LONG
-        return self.choices.pick((_SHORT, _LONG))
+        return _SHORT if self._cell.letter is not None else self.choices.pick((_SHORT, _LONG))
 
     def _outputs(self) -> int:
         return 1 + self.below(2)
@@ -332,6 +380,8 @@ class Scene(Story):
         if isinstance(error, DrainDeadline):
             self._spared.update(record.offset for record in call.records)
         if isinstance(error, Halt):
+            self._given_up_at = call.records[0].offset
+        if isinstance(error, Halt) or (isinstance(error, DeadLetter) and self._cell.letter is Letter.NEVER):
             self._once_more.update(map(id, call.records))
         super()._raised(call, error)
 
@@ -341,6 +391,7 @@ class Scene(Story):
         """See `handlers.Told`."""
         call = super().begin(records)
         self._moved_at = STEPS.now
+        self._look_at_what_is_told(call)
         topic = call.records[0].tp.topic
         in_hand = [record for each in self.partitions if each.log.tp.topic == topic for record in each.running]
         self._most[topic] = max(self._most[topic], len(in_hand))
@@ -354,6 +405,16 @@ class Scene(Story):
     def _ends(self, call: Call) -> None:
         super()._ends(call)
         self._moved_at = STEPS.now
+
+    def _look_at_what_is_told(self, call: Call) -> None:
+        """Of what is in hand the ledger says since when, and how old it is: by that it is timed out, and its lag is
+        told in seconds."""
+        each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
+        reading = self.memory.ledger.read(each.slot, each.grant)
+        if not reading.hand_count or not START <= reading.hand_since_ns <= STEPS.now:
+            STEPS.fail(Violation(f"{each.log.tp} has a record in hand, and the ledger says {reading}"))
+        if reading.timestamp_ms != call.records[0].message.timestamp()[1]:
+            STEPS.fail(Violation(f"{each.log.tp} has a record in hand, of the time {reading.timestamp_ms}"))
 
     def _look_at_suspects(self, call: Call) -> None:
         """A suspect has nothing beside it, in hand or on its way, until it is delivered."""
@@ -402,8 +463,13 @@ class Scene(Story):
         each = next((each for each in self.partitions if each.grant == grant), None)
         lost = each is not None and each.lost
         super()._ended(grant, offset, done, halted)
+        if self._cell.ending is Ending.HALTED and halted and each is self._first:
+            self._look_at_what_is_named(offset, halted)
         if each is None or lost or (each is self._first and self._may_repeat):
             return
+        waited = STEPS.now - self._struck_at
+        if self._cell.letter is Letter.NEVER and each is self._first and waited > _LETS_GO_WITHIN:
+            STEPS.fail(Violation(f"{each.log.tp} waits {waited / NANOSECONDS:.1f} s for its letter"))
         told = each.done | bitmap.read(offset, done) | self._spared
         missing = [r.offset for r in each.log.records if r.finished and r.offset >= offset and r.offset not in told]
         if missing:
@@ -412,6 +478,11 @@ class Scene(Story):
             if self._cell.ending is Ending.AT_ITS_STOP and offset > self._stop_at:
                 STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, behind its stop {self._stop_at}"))
             self._seek(each)
+
+    def _look_at_what_is_named(self, offset: int, halted: str) -> None:
+        """A partition may halt before another record than the one that its handler gave up: people look for that."""
+        if offset != self._given_up_at and f"offset {self._given_up_at}: " not in halted:
+            STEPS.fail(Violation(f"{self._given_up_at} is given up, and what is told at {offset} is {halted!r}"))
 
     @property
     def _may_repeat(self) -> bool:

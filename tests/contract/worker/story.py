@@ -97,7 +97,10 @@ class Memory:
     def __init__(self) -> None:
         self.ledger = Ledger.create(6)
         self.story: Story
-        self.theirs = watched(self.ledger, self._moved, self._marked)
+        self.theirs = watched(self.ledger, self._storing, self._moved, self._marked)
+
+    def _storing(self, at: int) -> None:
+        self.story.storing(at)
 
     def _moved(self, slot: int) -> None:
         self.story.moved(slot)
@@ -527,6 +530,9 @@ class Story:
         else:
             self._keep(lambda: self._goes_on_at(each, offset, each.done | told))
             each.halted = halted
+
+    def storing(self, at: int) -> None:
+        """The worker is about to store that word of the ledger."""
 
     def moved(self, slot: int) -> None:
         """The worker has stored how far it is."""

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
 from tests.contract.worker.plan import OTHER, TOPIC, Way
-from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Moment, Refusal, play
+from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Moment, Refusal, play
 from tests.contract.worker.story import Memory
 from tests.unit.settings.files import LEAST, problems
 
@@ -157,6 +157,23 @@ def test_of_refused_outputs_nothing_is_lost_and_nothing_stays_where_it_is(
     for on_failure in ("dead_letter", "halt"):
         each = replace(refusal, on_failure=on_failure)
         play(Cell(ways, delivery, Ending.REWOUND, Moment.ON_ITS_WAY, refusal=each), memory, 0)
+
+
+@pytest.mark.parametrize("letter", Letter)
+@pytest.mark.parametrize("ending", [Ending.DRAINED, Ending.WORKER_STOPPED])
+@pytest.mark.parametrize("ways", [pytest.param(ways, id=name) for name, ways in WAYS.items()])
+def test_a_partition_that_ends_waits_for_a_letter_on_its_way_for_a_moment_and_no_longer(
+    memory: Memory, ways: Mapping[str, Way], ending: Ending, letter: Letter
+) -> None:
+    play(Cell(ways, None, ending, Moment.ON_ITS_WAY, letter=letter), memory, 0)
+
+
+@pytest.mark.parametrize("delivery", [delivery for delivery in DONE.values() if delivery is not None])
+@pytest.mark.parametrize("way", [Way("record"), Way("record_async"), Way("yielding")], ids=lambda way: way.entry)
+def test_what_a_record_has_left_is_sent_once_also_where_it_is_interrupted_before_it_counts_as_handled(
+    memory: Memory, way: Way, delivery: str
+) -> None:
+    play(Cell({TOPIC: way}, delivery, Ending.REVOKED, Moment.LATER_CALL, just_returned=True), memory, 0)
 
 
 REFUSED = {

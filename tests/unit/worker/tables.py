@@ -26,16 +26,18 @@ OUTPUT = Outgoing("out", b"v", None, None, -1, 0)
 
 
 class PlayedClient:
-    """What is assigned to it; `told` is the position that it says of every partition."""
+    """What is assigned to it; `told` is the position that it says of every partition, with its leader epoch."""
 
     def __init__(self) -> None:
         self.assigned: dict[TopicPartition, tuple[int, int | None]] = {}
         """Offset and leader epoch."""
         self.told = OFFSET_INVALID
+        self.told_epoch = NO_EPOCH
         self.refusal: KafkaException | None = None
 
     def position(self, partitions: list[ClientPartition]) -> list[ClientPartition]:
-        return [ClientPartition(each.topic, each.partition, self.told) for each in partitions]
+        at = self.told, "", self.told_epoch
+        return [ClientPartition(each.topic, each.partition, *at) for each in partitions]
 
     def incremental_assign(self, partitions: list[ClientPartition]) -> None:
         if self.refusal is not None:

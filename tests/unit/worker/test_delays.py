@@ -7,7 +7,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 
 from kunicorn.handler.config import HandlerConfig, RetryTopic
 from kunicorn.ipc.clock import wall_ms
-from kunicorn.ipc.messages import FetcherStopped
+from kunicorn.ipc.messages import FetcherStopped, Stopped
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays, Wait, delays_of, ripe
 from kunicorn.worker.progress import Attempt, Slots
@@ -103,6 +103,22 @@ def test_a_partition_that_is_stopped_while_it_waits_is_reported_at_once(table: T
     delays.end_due(LATER)
     table.table.begin_turn(LATER)
     assert table.client.assigned == {}
+
+
+def test_a_partition_that_is_stopped_with_a_record_in_hand_is_reported_also_where_its_delay_ends_before(
+    table: Table,
+) -> None:
+    delays, now = Delays(table.table, DELAYS), wall_ms()
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    fetched(table, delays, *sent(now - 9_000, now))
+    flight = table.take()
+    table.table.stop([2])
+    delays.end_due(LATER)
+    table.table.begin_turn(LATER)
+    assert (table.client.assigned, table.reports) == ({}, [])
+    table.handle(flight)
+    assert table.reports == [FetcherStopped([Stopped(2, 1, 0)])]
 
 
 def test_what_is_ripe_is_handled_while_the_rest_waits_for_its_time_and_comes_once(table: Table) -> None:

@@ -8,7 +8,7 @@ from kunicorn.ipc.messages import Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
 from kunicorn.worker.progress import Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
-from tests.unit.worker.tables import OUTPUT, P0, Table, offsets_of
+from tests.unit.worker.tables import OUTPUT, P0, Table, messages, offsets_of
 
 REFUSED = ValueError("too large")
 
@@ -65,6 +65,15 @@ def test_the_ledger_says_exactly_what_is_handled_and_not_delivered() -> None:
     assert not undelivered(table), "a gap before a record is nothing that is not delivered"
     table.handle(flight, sends=True)
     assert undelivered(table) == range(7, 8)
+
+
+def test_a_run_whose_last_records_leave_nothing_is_done_with_what_the_others_left() -> None:
+    table = in_runs()
+    flight = table.take()
+    flight.leave(1, 2, [OUTPUT])
+    table.handle(flight)
+    table.deliver()
+    assert table.consumed() == 5
 
 
 def test_a_refused_record_of_a_run_fails_and_only_what_was_behind_it_is_handled_again() -> None:
@@ -175,6 +184,18 @@ def test_no_record_starts_without_room(slots: str) -> None:
     assert not table.table.startable(table.slots)
     table.deliver()
     assert table.table.startable(table.slots)
+
+
+def test_records_that_wait_for_their_outputs_count_by_their_own_size_too() -> None:
+    """They are kept, as they may have to be handled again, however little they left."""
+    table = Table(Slots("none", 1), ON_ACKNOWLEDGEMENT)
+    table.begin(P0)
+    table.table.feed(P0, 0, messages(P0, 0, 1, 2, size=600_000), 0)
+    for _ in range(2):
+        table.handle(table.take(), sends=True)
+    assert table.started() == [], "two are more than the MiB that there is"
+    table.deliver()
+    assert [flight.offset for flight in table.started()] == [2]
 
 
 @pytest.mark.parametrize("slots", ["runs", "records"])

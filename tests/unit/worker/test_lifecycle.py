@@ -151,6 +151,58 @@ def test_a_stop_that_comes_while_the_handler_is_being_told_is_not_lost() -> None
     ]
 
 
+def test_a_worker_that_is_told_to_end_while_the_handler_is_being_told_lets_go_of_that_partition_too() -> None:
+    stage: Stage = Stage(on_assigned=lambda _: stage.hooks.drain(), on_revoked=nothing)
+    stage.start(start(1))
+    stage.hooks.call_due(0)
+    stage.hooks.finish()
+    assert stage.taken()[1:] == [
+        ("fetch", 1, 100),
+        ("on_revoked", {P0: 105}),
+        FetcherStopped([Stopped(1, 105, 0)]),
+    ]
+    assert stage.fetched.open == {}
+
+
+def test_a_partition_that_is_stopped_while_its_handler_fails_to_take_it_on_is_reported_and_not_offered_again() -> None:
+    def on_assigned(_: object) -> None:
+        stage.hooks.stop([1])
+        raise ValueError("the cache is cold")
+
+    stage = Stage(on_assigned=on_assigned, on_revoked=nothing)
+    stage.start(start(1))
+    stage.hooks.call_due(0)
+    assert stage.taken()[1:] == [FetcherStopped([Stopped(1, 100, 3)])]
+    stage.hooks.call_due(LATER)
+    assert stage.taken() == [], "another member may have it by now"
+    assert stage.hooks.parked() == []
+
+
+def test_a_partition_that_comes_does_not_wait_with_one_that_its_handler_did_not_take_on_nor_is_that_one_hurried() -> (
+    None
+):
+    def on_assigned(partitions: object) -> None:
+        if partitions == {P0: 100}:
+            raise ValueError("the cache is cold")
+
+    stage = Stage(on_assigned=on_assigned)
+    stage.start(start(1))
+    stage.hooks.call_due(0)
+    stage.start(start(2, P1))
+    stage.hooks.call_due(0)
+    assert stage.taken() == [("on_assigned", {P0: 100}), ("on_assigned", {P1: 100}), ("fetch", 2, 100)]
+
+
+def test_of_a_partition_without_an_offset_the_handler_is_told_neither_that_it_comes_nor_that_it_goes() -> None:
+    stage = Stage(on_assigned=nothing, on_revoked=nothing)
+    stage.start(start(1, offset=-1), start(2, P1))
+    stage.hooks.call_due(0)
+    refused = Failed(1, FailureKind.PARTITION, -1, -1, "no offset")
+    stage.revocations.report(refused)
+    stage.hooks.call_due(0)
+    assert stage.taken() == [("on_assigned", {P1: 100}), ("fetch", 1, -1), ("fetch", 2, 100), refused]
+
+
 def test_on_revoked_returns_before_the_partition_is_reported() -> None:
     stage = Stage(on_revoked=nothing)
     stage.start(start(1))
@@ -318,6 +370,9 @@ def test_of_two_handlers_each_is_told_of_its_own_topics() -> None:
 
 def test_an_interrupt_without_a_hook_in_the_way_does_nothing() -> None:
     stage = Stage(on_revoked=nothing)
+    stage.start(start(1))
+    stage.hooks.stop([1])
+    stage.hooks.call_due(0)
     try:
         stage.hooks.interrupt()
     except DrainDeadline:  # pragma: no cover

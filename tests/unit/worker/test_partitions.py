@@ -67,6 +67,18 @@ def test_an_assignment_that_the_client_refuses_ends_its_partition() -> None:
 
 
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_where_nothing_but_markers_came_the_position_has_their_leader_epoch(slots: Slots | None) -> None:
+    """With the one before, whoever begins there would take the log for truncated: that epoch ended further back."""
+    table = Table(slots)
+    table.begin(P0, 0)
+    table.handle(table.take())
+    table.client.told, table.client.told_epoch = 5, 3
+    table.table.begin_turn(LATER)
+    table.table.stop([1])
+    assert table.reports == [FetcherStopped([Stopped(1, 5, 3)])]
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
 def test_what_lies_behind_a_stop_is_never_consumed(slots: Slots | None) -> None:
     table = Table(slots)
     table.start(P0, 1, 3, stop=3)
@@ -240,6 +252,38 @@ def test_what_was_fetched_before_an_error_is_handled_first_and_of_several_errors
     assert table.reports == [Failed(1, FailureKind.PARTITION, 2, 0, "damaged", "")]
     table.table.begin_turn(0)
     assert set(table.client.assigned) == {P1}
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_that_waits_for_its_next_try_is_handled_before_the_clients_error_behind_it_ends_the_partition(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0)
+    failed = table.take()
+    table.table.park(Attempt(failed), "retry", "why")
+    table.table.broken(P0, FailureKind.PARTITION, "damaged")
+    table.table.balance(0)
+    assert table.reports == [], "the error is not record 0's"
+    table.table.try_again(failed)
+    table.table.balance(0)
+    table.handle(table.take())
+    table.table.balance(0)
+    assert table.reports == [Failed(1, FailureKind.PARTITION, 1, 0, "damaged", "")]
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_that_its_handler_gives_up_halts_no_partition_that_is_another_members_next(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0, 1)
+    failed = table.take()
+    table.table.stop([1])
+    table.table.give_up(Attempt(failed), "a person has to look")
+    (report,) = table.reports
+    assert isinstance(report, FetcherStopped)
+    assert [each.offset for each in report.partitions] == [0], "its next owner begins with that record"
 
 
 def test_an_error_is_of_no_interest_once_the_partition_is_given_up() -> None:
