@@ -136,7 +136,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         handler=False,
         task=lambda again, limits: ExportRanges(file, target, form, written, topics, limits),
         next=WholeRounds(
-            pipeline.max_offsets_per_trigger or (None if form.merge_by is None else _MERGED_RECORDS),
+            round_size(pipeline.max_offsets_per_trigger, merged=form.merge_by is not None),
             _FILE_RECORDS,
             pipeline.min_partitions,
         ),
@@ -170,8 +170,13 @@ def _settled(lake: TableLog, state: RunState) -> RunState:
 
 _FILE_RECORDS = 1_000_000
 """Offsets of a range, unless a setting says otherwise: a file of a day is about as large as readers like it."""
-_MERGED_RECORDS = 200_000
-"""Offsets of a round that the driver merges, unless a setting says otherwise: it holds their newest records."""
+_MERGED_RECORDS, _MOST_MERGED = 200_000, 1_000_000
+"""Offsets of a round that the driver merges, unless a setting says otherwise, and at most: it has an index of them."""
+
+
+def round_size(wanted: int | None, *, merged: bool) -> int | None:
+    """Offsets of a round, by `max_offsets_per_trigger`; None: as many for each partition. Pure."""
+    return min(wanted or _MERGED_RECORDS, _MOST_MERGED) if merged else wanted
 
 
 def _clear(target: Directory, lake: TableLog | None, dropped: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
@@ -204,6 +204,13 @@ _RECORD_TYPES, _RANGE_TYPES = _types(RECORD_COLUMNS), _types(RANGE_COLUMNS)
 class KunicornDataSource(DataSource):
     """The data source `kunicorn`, as PySpark's Python data source API wants it."""
 
+    _planned = False
+    """Whether there is a reader: Spark sends what it pickles from then on to every task."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the options, once there is a reader: those that name each partition's offset grow with a topic."""
+        return {name: each for name, each in self.__dict__.items() if not (self._planned and name == "options")}
+
     @classmethod
     def name(cls) -> str:
         """`format("kunicorn")`."""
@@ -225,6 +232,7 @@ class KunicornDataSource(DataSource):
         if options.push_filters:
             check_filters("pushFilters")
         kind = FilteringReader if options.push_filters else KunicornReader
+        self._planned = True
         return kind(options, bounds_of(self.options, batch=True))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -232,7 +240,9 @@ class KunicornDataSource(DataSource):
         check_streams("a stream of the data source kunicorn")
         from kunicorn.pipeline.stream_source import KunicornStreamReader
 
-        return KunicornStreamReader(SourceOptions.of(self.options).pruned(schema), bounds_of(self.options, batch=False))
+        options = SourceOptions.of(self.options).pruned(schema)
+        self._planned = True
+        return KunicornStreamReader(options, bounds_of(self.options, batch=False))
 
 
 class RangePartition(InputPartition):
@@ -245,9 +255,15 @@ class RangePartition(InputPartition):
 class RowsReader:
     """Reading of ranges, for batch and stream alike. Caller: an executor's Python process."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
+        """`bounds`: for planning, which the process does that makes the reader."""
         self._options = options
+        self._bounds = bounds
         self._pushed = Pushed()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What every task is sent. A task has its own range, and the bounds may name each partition."""
+        return {name: each for name, each in self.__dict__.items() if name != "_bounds"}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The range's records, or the range itself. Raises `RangeUnreadable`."""
@@ -281,10 +297,6 @@ def tasks_of_ranges(
 
 class KunicornReader(RowsReader, DataSourceReader):
     """Reader of a batch: from one bound to another."""
-
-    def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
-        super().__init__(options)
-        self._bounds = bounds
 
     def partitions(self) -> Sequence[InputPartition]:
         """One range a task. Raises `ConfigError`."""

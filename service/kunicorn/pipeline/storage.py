@@ -148,17 +148,15 @@ class Directory:
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
             return pq.read_metadata(file)
 
-    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """Rows of a Parquet file, without the columns that its directories' names would add."""
-        system, path = self._opened()
-        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
-            return pq.ParquetFile(file).read(columns)
-
     def batches(self, name: str, rows: int = 100, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows of a Parquet file, so many at a time."""
+        """Rows of a Parquet file, so many at a time at most, and those of a row group alone: what is in memory follows
+        from the file's row groups, not from the size of its rows.
+        """
         system, path = self._opened()
         with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
-            yield from pq.ParquetFile(file).iter_batches(rows, columns=columns and list(columns))
+            whole = pq.ParquetFile(file)
+            for group in range(whole.num_row_groups):
+                yield from whole.iter_batches(rows, [group], columns=columns and list(columns))
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:

@@ -75,8 +75,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     """
 
     def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
-        super().__init__(options)
-        self._bounds = bounds
+        super().__init__(options, bounds)
         self._target: dict[TopicPartition, int] | None = None
         """Where `availableNow` ends."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.accumulators import INT_ACCUMULATOR_PARAM, Accumulator
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from kunicorn.clients.config import consumer_properties
 from kunicorn.handler.columns import SCHEMA
@@ -19,6 +22,7 @@ from kunicorn.pipeline.catch_up import Ahead, Holding, TakeOver
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.range_job import RangeJob
+from kunicorn.pipeline.source import KunicornDataSource
 from kunicorn.pipeline.spark import Job
 from kunicorn.pipeline.state import Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory
@@ -46,7 +50,11 @@ def file(config: Path) -> SettingsFile:
 
 def closure(task: Task) -> bytes:
     """As Spark sends it."""
-    found: bytes = cloudpickle.dumps(FromRows(task, Accumulator(0, 0, INT_ACCUMULATOR_PARAM)))  # type: ignore[no-untyped-call]
+    return pickled(FromRows(task, Accumulator(0, 0, INT_ACCUMULATOR_PARAM)))
+
+
+def pickled(what: Any) -> bytes:
+    found: bytes = cloudpickle.dumps(what)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -128,6 +136,25 @@ def test_no_job_puts_its_ranges_into_the_closure(
             job = Job(SimpleNamespace(sparkContext=context), file)  # type: ignore[arg-type]
             job.submit([OffsetRange("orders", number, 0, 500) for number in range(partitions)], task, place)
     assert frame.sent[0::2] == frame.sent[1::2], "bytes of a closure for 10 partitions, and for 10,000"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_reader_is_sent_without_the_options_that_name_each_partitions_offset(config: Path, streaming: bool) -> None:
+    sizes = []
+    for partitions in (2, 2_000):
+        offsets = json.dumps({"orders": {f"{number}": 10**9 + number for number in range(partitions)}})
+        edges = ("starting",) if streaming else ("starting", "ending")
+        options = {"config": str(config), **{f"{edge}Offsets": offsets for edge in edges}}
+        # The driver's Python makes it, and another process beside the driver plans.
+        made: Any = cloudpickle.loads(pickled(KunicornDataSource(options)))
+        reader = made.streamReader(StructType()) if streaming else made.reader(StructType())
+        assert len(reader._bounds.start.offsets) == partitions, "it plans by them"
+        # Spark's function reads by the one, and names the other in messages.
+        sent = pickled((made, reader))
+        sizes.append(len(sent))
+        there, reads = cloudpickle.loads(sent)
+        assert (there.name(), list(reads.read(InputPartition(None)))) == ("kunicorn", [])
+    assert sizes[0] == sizes[1], "bytes of a closure by offsets of 2 partitions, and of 2,000"
 
 
 def test_a_process_keeps_its_client_from_task_to_task(file: SettingsFile) -> None:

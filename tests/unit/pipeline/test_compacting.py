@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +20,23 @@ from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import _Known
 from kunicorn.pipeline.lake import compact as job
 from kunicorn.pipeline.lake.columns import Form
-from kunicorn.pipeline.lake.compact import Piece, compact, covered, merges, pieces_of, remove_covered, sources_in
-from kunicorn.pipeline.lake.files import PartitionedFiles, file_name
+from kunicorn.pipeline.lake.compact import (
+    Piece,
+    compact,
+    compact_delta,
+    covered,
+    merges,
+    pieces_of,
+    remove_covered,
+    sources_in,
+)
+from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles, file_name
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
 from kunicorn.positions import OffsetRange, TopicPartition
 
 DAY_MS = 86_400_000
+COLUMNS = Form().columns(Decoding())
 RECORDS, STEP = 60, 5
 TP = TopicPartition("orders", 0)
 
@@ -41,7 +54,7 @@ def lake(place: Path, records: int = RECORDS) -> Directory:
 
 def export(target: Directory, start: int, stop: int) -> None:
     name = file_name(OffsetRange(*TP, start, stop), None)
-    with PartitionedFiles(target, lambda part: f"{part}/{name}", Form().columns(Decoding())) as files:
+    with PartitionedFiles(target, lambda part: f"{part}/{name}", COLUMNS) as files:
         times = [(at % 2 + 1) * DAY_MS for at in range(start, stop)]
         files.add(
             [
@@ -142,6 +155,63 @@ def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(
         compact(target, 10**9, dry=False)
     assert target.names("-merged.parquet") == []
     assert held(target) == [*range(RECORDS)]
+
+
+MIB = 1024 * 1024
+
+
+def test_memory_is_bounded_by_bytes_however_large_records_are_and_however_often_they_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, held = Directory(str(tmp_path)), list[int]()
+    monkeypatch.setattr(job, "_ROW_GROUP_BYTES", MIB)
+    for start in range(0, 256, 16):
+        export_large(target, start, start + 16)
+    _Known(target, Form()).save(RunState((OffsetRange(*TP, 0, 256),), {TP: 256}))
+    before, write = pa.total_allocated_bytes(), pq.ParquetWriter.write_table
+
+    def seen(self: pq.ParquetWriter, table: pa.Table) -> None:
+        held.append(pa.total_allocated_bytes() - before)
+        write(self, table)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", seen)
+    assert [compact(target, size, dry=False).made for size in (9 * MIB, 10**9)] == [2, 1]
+    (path,) = target.names(".parquet")
+    told = target.footer(path)
+    sizes = [told.row_group(each).total_byte_size for each in range(told.num_row_groups)]
+    assert sum(sizes) > 16 * MIB
+    assert max(sizes) <= MIB, "no larger than before, or the next compaction would hold more"
+    assert max(held) < 6 * MIB, "of 16 MiB: a row group that is read, and two that are written"
+
+
+def test_a_delta_table_of_large_records_has_row_groups_that_are_bounded_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_ROW_GROUP_BYTES", MIB)
+    for size, rows in ((100, 10), *[(64 * 1024, 16)] * 4):
+        values = pa.array([os.urandom(size) for _ in range(rows)], pa.binary())
+        write_deltalake(str(tmp_path), pa.table({"value": values}), mode="append")
+    assert compact_delta(Directory(str(tmp_path)), 10**9, dry=False).merged == 5
+    (path,) = DeltaTable(str(tmp_path)).file_uris()
+    told = pq.read_metadata(path)
+    sizes = [told.row_group(each).total_byte_size for each in range(told.num_row_groups)]
+    assert told.num_rows == 74
+    assert sum(sizes) > 4 * MIB
+    assert max(sizes) <= 1.1 * MIB, "which the library holds until they are whole"
+
+
+def export_large(target: Directory, start: int, stop: int) -> None:
+    """Records of 64 KiB, in row groups of 512 KiB."""
+    name, bounds = file_name(OffsetRange(*TP, start, stop), None), Bounds(held_bytes=MIB // 2)
+    with PartitionedFiles(target, lambda part: f"{part}/{name}", COLUMNS, bounds=bounds) as files:
+        values = {at: os.urandom(64 * 1024) for at in range(start, stop)}
+        files.add(
+            [
+                Message(topic="orders", partition=0, offset=at, value=value, timestamp=(1, DAY_MS))
+                for at, value in values.items()
+            ]
+        )
+        files.close()
 
 
 def test_a_directory_of_somebody_elses_is_refused(tmp_path: Path) -> None:

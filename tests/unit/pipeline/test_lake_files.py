@@ -83,6 +83,16 @@ def test_fields_of_values_that_are_columns_have_dictionaries() -> None:
     assert [group.column(at).has_dictionary_page for at in range(3)] == [False, True, True]
 
 
+def test_a_row_group_is_bounded_by_bytes_however_many_large_records_come_at_once(tmp_path: Path) -> None:
+    with files_of(tmp_path) as files:
+        files.add([record(offset, 1, 10_000) for offset in range(250)])
+        (written,) = files.close()
+    told = pq.ParquetFile(tmp_path / written.path).metadata
+    rows = [told.row_group(number).num_rows for number in range(told.num_row_groups)]
+    assert sum(rows) == 250
+    assert max(rows) * 10_000 <= SMALL.held_bytes * 5 / 4
+
+
 def test_a_range_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
         with files_of(tmp_path) as files:

@@ -40,7 +40,12 @@ def tried(place: Directory, end: End | None, driver: str = "one", *, again: bool
 
 
 def statuses(place: Directory) -> list[str]:
-    return [status for name in place.names(".parquet") for status in place.table(name)["status"].to_pylist()]
+    return [
+        status
+        for name in place.names(".parquet")
+        for batch in place.batches(name)
+        for status in batch["status"].to_pylist()
+    ]
 
 
 @pytest.fixture(params=["directory", "store"])

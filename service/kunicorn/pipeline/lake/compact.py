@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode
+from kunicorn.pipeline.lake.by_bytes import joined
 from kunicorn.pipeline.lake.files import OWN, log_name, parquet_writer
 from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.state import RunState
@@ -209,7 +210,10 @@ def _merge(target: Directory, merge: Merge, known: Sources, check: Callable[[], 
 
 
 def _row_groups(target: Directory, sources: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.Table]:
-    rows: list[pa.RecordBatch] = []
+    return joined(_batches(target, sources, schema), _ROW_GROUP_BYTES, _ROW_GROUP_ROWS)
+
+
+def _batches(target: Directory, sources: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for source in sources:
         found = target.footer(source.path).schema.to_arrow_schema()
         if not found.equals(schema):
@@ -217,13 +221,7 @@ def _row_groups(target: Directory, sources: Sequence[Piece], schema: pa.Schema) 
                 f"{target.url}/{source.path} has other columns than {sources[0].path}: it is not of the same export; "
                 f"move one of the two elsewhere"
             )
-        for batch in target.batches(source.path, _ROWS):
-            rows.append(batch)
-            if sum(each.nbytes for each in rows) >= _ROW_GROUP_BYTES or sum(map(len, rows)) >= _ROW_GROUP_ROWS:
-                yield pa.Table.from_batches(rows)
-                rows = []
-    if rows:
-        yield pa.Table.from_batches(rows)
+        yield from target.batches(source.path, _ROWS)
 
 
 def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
@@ -231,15 +229,28 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
     `ConfigError`.
     """
     table = delta_table(target)
+    from deltalake import WriterProperties
+
     if dry:
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         small = Counter(row["path"].rpartition("/")[0] for row in files if row["size_bytes"] < target_bytes)
         several = {directory: number for directory, number in small.items() if number > 1}
         size = sum(row["size_bytes"] for row in files if row["path"].rpartition("/")[0] in several)
         return Compacted(len(files), sum(several.values()), len(several), 0, size, dry)
-    told = table.optimize.compact(target_size=target_bytes)
+    # A task of its own for each processor would hold as many row groups.
+    written = WriterProperties(max_row_group_size=_rows_of_group(table))
+    told = table.optimize.compact(target_size=target_bytes, max_concurrent_tasks=1, writer_properties=written)
     removed = json.loads(told["filesRemoved"]).get("totalSize") or 0
     return Compacted(told["totalConsideredFiles"], told["numFilesRemoved"], told["numFilesAdded"], 0, removed)
+
+
+def _rows_of_group(table: Any) -> int:
+    """Rows of a row group, which the library holds until it is whole and bounds by rows alone: as many as have its
+    bytes where the table's rows are largest, by the files' own sizes.
+    """
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    largest = max((row["size_bytes"] / row["num_records"] for row in files if row.get("num_records")), default=1.0)
+    return max(1, min(_ROW_GROUP_ROWS, int(_ROW_GROUP_BYTES / largest)))
 
 
 def compact(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:

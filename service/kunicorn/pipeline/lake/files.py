@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.messages import Run
+from kunicorn.pipeline.lake.by_bytes import pieces
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
 
@@ -120,13 +121,18 @@ class PartitionedFiles:
     def add(self, run: Run) -> None:
         """Append records, in order."""
         for name, batch in self._split(self._columns.batch(run)):
-            day = self._days.setdefault(name, _Day())
-            day.hold(batch)
-            self.held_bytes += batch.nbytes
-            if day.rows >= self._bounds.row_group:
-                self._let_go(name, day)
-            while self.held_bytes > self._bounds.held_bytes:
-                self._let_go(*max(self._days.items(), key=lambda item: item[1].bytes))
+            # However many large records come at once: a row group is what readers have in memory as a whole.
+            for piece in pieces(batch, self._bounds.held_bytes // 4):
+                self._hold(name, piece)
+
+    def _hold(self, name: str, batch: pa.RecordBatch) -> None:
+        day = self._days.setdefault(name, _Day())
+        day.hold(batch)
+        self.held_bytes += batch.nbytes
+        if day.rows >= self._bounds.row_group:
+            self._let_go(name, day)
+        while self.held_bytes > self._bounds.held_bytes:
+            self._let_go(*max(self._days.items(), key=lambda item: item[1].bytes))
 
     def close(self) -> list[LakeFile]:
         """Finish all files."""

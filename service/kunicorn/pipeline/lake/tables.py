@@ -19,6 +19,7 @@ import pyarrow as pa
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
+from kunicorn.pipeline.lake.newest import PART_BYTES, newest_in_parts
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import Offsets
@@ -91,16 +92,12 @@ class DeltaLake:
         """Add a round's files in one transaction, unless that has happened already."""
         if self.rounds() >= number:
             return
-        transaction, errors = self._deltalake.transaction, self._deltalake.exceptions
-        properties = self._deltalake.CommitProperties(
-            custom_metadata={"kunicorn.offsets": json.dumps(as_json(ends))},
-            app_transactions=[transaction.Transaction(APP_ID, number)],
-        )
+        errors = self._deltalake.exceptions
         try:
-            self._apply(files, properties)
+            self._apply(files, number, ends)
         except (errors.DeltaError, OSError) as error:
             raise NotCommitted(
-                f"the Delta table {self._uri} does not take round {number}: {error}. Nothing of it is in the table; "
+                f"the Delta table {self._uri} does not take round {number}: {error}. {self._refused}; "
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
 
@@ -108,14 +105,25 @@ class DeltaLake:
         """Delete the files of rounds that are none of the table's: here there are none. Caller: when no round is
         underway."""
 
-    def _apply(self, files: Sequence[LakeFile], properties: Any) -> None:
-        """The transaction itself. `properties`: deltalake's, of its commit."""
+    _refused = "Nothing of it is in the table"
+    """What is told of a round that the table does not take."""
+
+    def _properties(self, number: int, ends: Offsets | None = None) -> Any:
+        """deltalake's, of a commit after which so many rounds are in the table; with the round's ends."""
+        transaction = self._deltalake.transaction
+        return self._deltalake.CommitProperties(
+            custom_metadata=None if ends is None else {"kunicorn.offsets": json.dumps(as_json(ends))},
+            app_transactions=[transaction.Transaction(APP_ID, number)],
+        )
+
+    def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
+        """Bring the round of this number into the table."""
         self._table.create_write_transaction(
             [self._added(each) for each in files],
             mode="append",
             schema=self._schema,
             partition_by=self._by,
-            commit_properties=properties,
+            commit_properties=self._properties(number, ends),
         )
 
     def _added(self, file: LakeFile) -> Any:
@@ -132,20 +140,30 @@ class DeltaLake:
 class MergedDelta(DeltaLake):
     """Delta table with a row for each key: that of its newest record, and none once that is a tombstone.
 
-    Rounds are merged in their order, each once: so what comes later is newer, and a topic that was created anew needs
-    no rule of its own. The driver merges: it holds the newest records of a round.
+    1. Rounds are merged in their order: so what comes later is newer, and a topic that was created anew needs no rule
+       of its own.
+    2. The driver merges a round in parts, each a transaction, as the library holds what it merges: `newest_in_parts`
+       bounds that by bytes. The last part counts the round. A part that is merged twice, as after a kill between two,
+       comes to the same: no record of its keys that is newer is in the table before the round counts.
+    3. Every part writes the export's `txn`. So a driver that stood still, and was overtaken, is refused.
     """
 
-    def __init__(self, target: Directory, schema: pa.Schema) -> None:
+    def __init__(self, target: Directory, schema: pa.Schema, part_bytes: int = PART_BYTES) -> None:
+        """`part_bytes`: of the newest records that are merged at once."""
         super().__init__(target, schema, changes())
-        self._target = target
+        self._target, self._part_bytes = target, part_bytes
 
-    def _apply(self, files: Sequence[LakeFile], properties: Any) -> None:
-        found = [self._target.table(each.path) for each in files]
-        if not found:
-            return
+    _refused = "What is in the table of it is merged again"
+
+    def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
+        # The table is not looked at anew between two parts: what another driver has merged meanwhile is refused.
+        for rows, last in newest_in_parts(self._target, [each.path for each in files], self._part_bytes):
+            self._merge(rows, self._properties(number, ends) if last else self._properties(number - 1))
+            del rows
+
+    def _merge(self, rows: pa.Table, properties: Any) -> None:
         merge = self._table.merge(
-            newest_of_keys(pa.concat_tables(found)),
+            rows,
             "target.topic = source.topic AND target.key = source.key",
             source_alias="source",
             target_alias="target",
@@ -158,17 +176,6 @@ class MergedDelta(DeltaLake):
         """See `DeltaLake`: they are merged, or will be written anew."""
         for name in (self._target / CHANGES).names(".parquet"):
             (self._target / CHANGES).delete(name)
-
-
-def newest_of_keys(rows: pa.Table) -> pa.Table:
-    """The newest record of each topic and key: of one partition the last, of several the one with the latest time.
-    Pure.
-    """
-    for by, order in ((("topic", "partition", "key"), ("offset",)), (("topic", "key"), ("timestamp", "partition"))):
-        rows = rows.sort_by([(name, "ascending") for name in order])
-        numbered = rows.select(list(by)).append_column("row", pa.array(range(len(rows)), pa.int64()))
-        rows = rows.take(numbered.group_by(list(by)).aggregate([("row", "max")])["row_max"])
-    return rows
 
 
 def _deltalake() -> Any:
