@@ -74,7 +74,9 @@ def _installed(source: Path) -> Path:
             shutil.rmtree(prefix, ignore_errors=True)
             venv.create(prefix, with_pip=True)
             command = [source / "deploy/image/build.sh", source, prefix]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+            # A job on Spark in this process has put our packages there, and pip would take them for installed.
+            clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=600, check=False)
             assert done.returncode == 0, done.stderr
             (prefix / "complete").touch()
     return prefix / "bin" / "python"
