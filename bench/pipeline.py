@@ -60,6 +60,8 @@ CONNECTOR = (
 )
 """All that Spark does not bring itself. The token provider, which nothing here calls, is older: mirrors that lag
 behind have that one."""
+BATCH_RECORDS = 10_000
+"""In a batch of columns: as many as Spark has in one of its own (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 HANDLER, ARROW_HANDLER = "tests.system.pipeline.handlers:nothing", "tests.system.pipeline.handlers:no_column"
 TUNED = {
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -255,7 +257,8 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
     bootstrap, broker = kafka.bootstrap, kafka.broker(1).pid
     fill(bootstrap, topic, records)
     settings, plain = settings_of(directory / "config.toml", bootstrap, topic, {"entrypoint": HANDLER})
-    _, arrow = settings_of(directory / "arrow.toml", bootstrap, topic, {"entrypoint": ARROW_HANDLER, "mode": "arrow"})
+    by_columns = {"entrypoint": ARROW_HANDLER, "mode": "arrow", "batch_max_records": BATCH_RECORDS}
+    _, arrow = settings_of(directory / "arrow.toml", bootstrap, topic, by_columns)
     jars = connector_jars()
     with ExitStack() as stack:
         spark = open_session(settings, f"local[{CORES}]", "bench")
@@ -269,7 +272,7 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
         return [*table(in_turns(forms, rounds, broker, records)), "", *grown(whole, directory)]
 
 
-def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, str]) -> tuple[Settings, SettingsFile]:
+def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, Any]) -> tuple[Settings, SettingsFile]:
     """Settings for jobs with that handler, and their file."""
     given = group_settings(bootstrap, [topic], topic, HANDLER)
     path.write_text(toml(merged(given, {"handler": dict(handler), "workers": {"allocator": tools().jemalloc}})))

@@ -70,6 +70,9 @@ def test_what_hardly_repeats_has_no_dictionary(tmp_path: Path) -> None:
     group = pq.ParquetFile(tmp_path / written.path).metadata.row_group(0)
     of = {(column := group.column(at)).path_in_schema: column.has_dictionary_page for at in range(group.num_columns)}
     assert (of["topic"], of["partition"], of["offset"], of["value"]) == (True, True, False, False)
+    told = {group.column(at).path_in_schema for at in range(group.num_columns) if group.column(at).is_stats_set}
+    assert "value" not in told
+    assert told >= {"topic", "partition", "offset", "timestamp"}
 
 
 def test_fields_of_values_that_are_columns_have_dictionaries() -> None:

@@ -216,7 +216,8 @@ class _Day:
         return table
 
 
-_NEVER_TWICE = frozenset({"offset", "value"})
+_VALUE = "value"
+_NEVER_TWICE = frozenset({"offset", _VALUE})
 """Columns of which a dictionary saves nothing. A value's own fields, where it has columns, are others."""
 
 
@@ -224,10 +225,17 @@ def parquet_writer(stream: Any, schema: pa.Schema, metadata: list[pq.FileMetaDat
     """Writer of a lake's file; `metadata` gets what the file says of itself when it is closed.
 
     What hardly repeats has no dictionary: Parquet would make one, find it too large and give it up, for a sixth of the
-    time that writing takes, and the file would be larger.
+    time that writing takes, and the file would be larger. Nobody looks for a file by the least bytes of its values.
     """
-    repeated = [path for path in _paths(schema) if path not in _NEVER_TWICE]
-    return pq.ParquetWriter(stream, schema, compression="zstd", use_dictionary=repeated, metadata_collector=metadata)
+    paths = _paths(schema)
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        use_dictionary=[path for path in paths if path not in _NEVER_TWICE],
+        write_statistics=[path for path in paths if path != _VALUE],
+        metadata_collector=metadata,
+    )
 
 
 @cache
