@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -272,6 +272,14 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
         return [*table(in_turns(forms, rounds, broker, records)), "", *grown(whole, directory)]
 
 
+def cost_in(lines: Iterable[str]) -> Cost:
+    """The first that is one: a JVM that is short of memory warns on its standard output."""
+    for line in lines:
+        with suppress(ValueError, TypeError):
+            return Cost(*map(float, line.split()))
+    raise SystemExit("the process with Spark's connector has ended")
+
+
 def settings_of(path: Path, bootstrap: str, topic: str, handler: Mapping[str, Any]) -> tuple[Settings, SettingsFile]:
     """Settings for jobs with that handler, and their file."""
     given = group_settings(bootstrap, [topic], topic, HANDLER)
@@ -317,7 +325,7 @@ def rivals_of(bootstrap: str, topic: str, records: int, jars: list[Path]) -> Ite
 
     def cost(form: str) -> Cost:
         print(form, file=told, flush=True)
-        return Cost(*map(float, said.readline().split()))
+        return cost_in(said)
 
     names = [
         each + tuning for each in (CONNECTOR_ROWS, CONNECTOR_COLUMNS, CONNECTOR_FILES) for tuning in ("", WITH_TUNED)
