@@ -153,7 +153,8 @@ class RangeReader:
         """
         ranges = {each.tp: each for each in wanted if each.start < each.stop}
         self._warm_up({each.topic for each in ranges.values()})
-        self.consumer.assign([_place(each, epochs.get(tp, NO_EPOCH)) for tp, each in ranges.items()])
+        places = [(tp, each.start, epochs.get(tp, NO_EPOCH)) for tp, each in ranges.items()]
+        self.consumer.assign([ClientPartition(*tp, start, leader_epoch=epoch) for tp, start, epoch in places])
         try:
             yield from self._until_the_end(ranges)
         finally:
@@ -253,12 +254,6 @@ class RangeReader:
         except KafkaException:
             return UNKNOWN_EDGES
         return Edges(int(answer[0]), int(answer[1]))
-
-
-def _place(wanted: OffsetRange, epoch: int) -> ClientPartition:
-    if epoch == NO_EPOCH:
-        return ClientPartition(*wanted.tp, wanted.start)
-    return ClientPartition(*wanted.tp, wanted.start, leader_epoch=epoch)
 
 
 def _of_one(records: list[Message], wanted: OffsetRange) -> tuple[list[Message], list[TopicPartition]]:

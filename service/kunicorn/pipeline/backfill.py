@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, up_to_epochs
+from kunicorn.kafka.stored_positions import Loss
 from kunicorn.pipeline.plan import (
     Bound,
     Bounds,
@@ -26,6 +26,7 @@ from kunicorn.pipeline.plan import (
     gone_text,
     pairs_in,
     plan,
+    within_epochs,
 )
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
@@ -187,10 +188,10 @@ def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss],
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         topics = session.topic_ids(state.topics)
         edges = session.edges(session.existing([each.tp for each in state.left]))
-        ends = session.ends_of_epochs({tp: epoch for tp, epoch in state.epochs.items() if tp in edges})
+        logs = within_epochs(edges, state.epochs, session.ends_of_epochs)
     if settings.pipeline.fail_on_data_loss:
         check_same_topics(state.topics, topics)
-    found, lost, dropped = state.in_logs(up_to_epochs(edges, ends), created_anew(state.topics, topics))
+    found, lost, dropped = state.in_logs(logs, created_anew(state.topics, topics))
     if settings.pipeline.fail_on_data_loss:
         check_nothing_lost(lost)
     return replace(found, topics={**found.topics, **topics}), lost, dropped

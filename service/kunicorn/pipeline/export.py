@@ -24,13 +24,13 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
-from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
+from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.lake.compact import pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
-from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed
+from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed, within_epochs
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
@@ -205,8 +205,7 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
     everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         found = plan(session.partitions(topics), everything, session, fail_on_data_loss=strict)
-        ends = session.ends_of_epochs({tp: epoch for tp, epoch in before.epochs.items() if tp in found.edges})
-    logs = up_to_epochs(found.edges, ends)
+        logs = within_epochs(found.edges, before.epochs, session.ends_of_epochs)
     anew = created_anew(before.topics, found.topics)
     first = {each.tp: each.start for each in before.ranges}
     stored = {**first, **before.positions}

@@ -8,12 +8,12 @@ that before `startingOffsets`; the same for the end. In JSON -2 is the earliest 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
+from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all, up_to_epochs
 from kunicorn.positions import (
     EARLIEST,
     LATEST,
@@ -243,6 +243,16 @@ def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
             f"former ones are gone. What is underway does not count; begin another run, or with "
             f"fail_on_data_loss = false go on with this one, without what is gone"
         )
+
+
+def within_epochs(
+    logs: Mapping[TopicPartition, Edges],
+    epochs: Mapping[TopicPartition, int],
+    ends_of_epochs: Callable[[Mapping[TopicPartition, int]], Offsets],
+) -> dict[TopicPartition, Edges]:
+    """The logs as far as they are those of the leader epochs that a run keeps. `ends_of_epochs`: the session's, which
+    asks the leaders, and blocks."""
+    return up_to_epochs(logs, ends_of_epochs({tp: epoch for tp, epoch in epochs.items() if tp in logs}))
 
 
 def check_not_truncated(counted: Offsets, epoch_ends: Offsets) -> None:

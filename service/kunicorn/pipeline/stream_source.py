@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kunicorn.clients.session import ClusterSession
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
+from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.plan import (
     Bounds,
     Everywhere,
@@ -27,6 +27,7 @@ from kunicorn.pipeline.plan import (
     gone_text,
     plan,
     resumed,
+    within_epochs,
 )
 from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges
 from kunicorn.positions import LATEST, Offsets, TopicPartition, between, ends_of, first_of_each, still_there
@@ -101,11 +102,10 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
             known = {tp: known[tp] for tp in self._there(log, known)}
             edges = log.edges({*known, *partitions})
-            epoch_ends = log.ends_of_epochs({tp: at for tp, at in before.epochs.items() if tp in known})
-        logs = up_to_epochs(edges, {tp: end for tp, end in epoch_ends.items() if tp.topic not in anew})
+            epochs = {tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}
+            logs = within_epochs(edges, epochs, log.ends_of_epochs)
         resume, lost = resumed(known, logs, anew, fail_on_data_loss=self._options.fail_on_data_loss)
-        for each in lost:
-            logger.warning(each)
+        self._tell(lost)
         cut = {each.tp: resume[each.tp] for each in lost if each.why is Lost.TRUNCATED}
         # Partitions that have come since begin at their beginning, whatever a new query would do.
         begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
@@ -145,10 +145,8 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             since = created_anew(planned.topics, log.topic_ids(planned.topics))
             stops = {tp: stops[tp] for tp in self._there(log, stops)}
             edges = log.edges(stops)
-            epoch_ends = log.ends_of_epochs(
-                {tp: at for tp, at in planned.epochs.items() if tp in stops and tp.topic not in since}
-            )
-        logs = up_to_epochs(edges, epoch_ends)
+            epochs = {tp: epoch for tp, epoch in planned.epochs.items() if tp.topic not in since}
+            logs = within_epochs(edges, epochs, log.ends_of_epochs)
         short = {tp: logs[tp].end for tp, stop in stops.items() if tp.topic not in since and logs[tp].end < stop}
         self._tell([Loss(tp, Lost.TRUNCATED, stops[tp], end) for tp, end in short.items()])
         known = {tp: at for tp, at in begun.offsets.items() if tp.topic not in before} | dict(planned.resumed)

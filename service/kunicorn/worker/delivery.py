@@ -28,7 +28,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.outputs import size_of
 from kunicorn.ipc.bitmap import with_partitions
-from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position
+from kunicorn.positions import NO_OFFSET, Position
 from kunicorn.worker.produce.outbox import Entry, Outbox
 from kunicorn.worker.progress import InFlight, OffsetTracker
 from kunicorn.worker.scheduler import UNLIMITED
@@ -165,6 +165,4 @@ def places_of(before: Iterable[Sequence[Entry]], live: Sequence[Entry]) -> list[
 
 def _as_client_has_it(tracker: OffsetTracker, place: Position) -> ClientPartition:
     metadata = with_partitions(tracker.began_with, place.done)
-    if place.leader_epoch == NO_EPOCH:
-        return ClientPartition(*tracker.tp, place.offset, metadata)
     return ClientPartition(*tracker.tp, place.offset, metadata, place.leader_epoch)

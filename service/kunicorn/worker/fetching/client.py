@@ -270,6 +270,4 @@ def _theirs(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:
 
 
 def _from(tp: TopicPartition, position: Position) -> ClientPartition:
-    if position.leader_epoch == NO_EPOCH:
-        return ClientPartition(*tp, position.offset)
     return ClientPartition(*tp, position.offset, leader_epoch=position.leader_epoch)
