@@ -456,13 +456,17 @@ class Coordinator:
     ) -> JoinAnswer:
         """JoinGroup; parked by the broker until all members have come, `rebalance_timeout_ms` at most.
 
-        Without `member_id` and `instance_id` it is answered at once, with the id to come back with (KIP-394).
+        Without `member_id` and `instance_id` it is answered at once, with the id to come back with (KIP-394), but by
+        a broker that takes it for the join.
         """
         sent = self.join_sent if member_id or instance_id is not None else None
         fields = join(
             self._group_id, member_id, instance_id, session_timeout_ms, rebalance_timeout_ms, protocols, reason
         )
-        return joined(await self._park(Api.JOIN_GROUP, fields, timeout, sent))
+        answer = joined(await self._park(Api.JOIN_GROUP, fields, timeout, sent))
+        if not answer.error:
+            self.join_sent.set()
+        return answer
 
     async def sync(
         self,

@@ -8,7 +8,7 @@ hostile) holds up the next export and nothing else.
 2. A failure is logged once, until exports work again. No header's value is ever in a text.
 3. Of an answer at most so many bytes are read, in so much time, and no redirect is followed: it would take the headers
    elsewhere.
-4. The last export is sent when the service has drained, and is waited for no longer than `_LAST_SECONDS`.
+4. The last export is sent when the service has drained, and is waited for no longer than the stop has time.
 
 Only the wire format and the sending are OpenTelemetry's. Its `MetricsData` is made here, of the registry: no instrument
 of its SDK takes buckets that are counted already. Nothing of this is imported where [otlp] is off.
@@ -274,8 +274,6 @@ def _values_of(headers: str) -> list[str]:
 
 # -- the service's part ------------------------------------------------------------------------------------------------
 
-_LAST_SECONDS = 2.0
-
 
 class OtlpExport:
     """The export of the service. Runs on the event loop; what takes time happens in a thread of its own."""
@@ -306,14 +304,13 @@ class OtlpExport:
             await export
             await asyncio.sleep(max(0.0, began + interval - clock.now()))
 
-    async def last(self) -> None:
-        """Export for the last time, so that a stop takes no counts along; not for long."""
-        within = min(_LAST_SECONDS, self._settings.timeout_ms / 1000)
+    async def last(self, within: float) -> None:
+        """Export for the last time, so that a stop takes no counts along; given up after `within` seconds."""
         try:
             async with asyncio.timeout(within):
                 await self.export()
         except TimeoutError:
-            log.warning(f"the last export of metrics is given up after {within:g} s")
+            log.warning(f"the last export of metrics is given up after {within:.1f} s")
         self._endpoint.shut()
         self._thread.shutdown(wait=False, cancel_futures=True)
 

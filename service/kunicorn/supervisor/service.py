@@ -19,6 +19,7 @@ import uvloop
 
 from kunicorn.clients.config import token_request
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.ipc import clock
 from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.otlp_extra import otlp_module
@@ -84,8 +85,6 @@ log = logs.get("kunicorn")
 _SHOWN_WITHIN = 0.4
 """Seconds without a join, which may be long in coming: no broker answers, or the handler takes its time to import."""
 _CANCEL_SECONDS = 2.0
-_LOADED_WITHIN = 3.0
-"""Seconds that the end waits for the exporter of metrics to be loaded."""
 _LAST_LINES_SECONDS = 1.0
 
 
@@ -266,7 +265,7 @@ class Service:
         if clinging := await self._tasks.cancel(_CANCEL_SECONDS):
             log.error(f"tasks that do not let themselves be cancelled are left behind: {', '.join(clinging)}")
         if self._otlp is not None:
-            await _last_export(self._otlp)
+            await _last_export(self._otlp, self._stopping.export_within)
         if self._http is not None:
             await self._http.stop()
         self._workforce.close()
@@ -287,7 +286,7 @@ class Service:
             process.kill()
 
     async def _end_by_itself(self) -> None:
-        self._stopping.request_once(await self._run_until.wait())
+        self._stopping.finish(await self._run_until.wait())
 
     # -- signals -----------------------------------------------------------------------------------------------------
 
@@ -319,17 +318,18 @@ def _otlp_export(settings: Settings, metrics: Metrics, status: Callable[[], Stat
     return export
 
 
-async def _last_export(loading: asyncio.Task[OtlpExport]) -> None:
-    """Export metrics for the last time; not for long."""
+async def _last_export(loading: asyncio.Task[OtlpExport], within: float) -> None:
+    """Export metrics for the last time, within so many seconds."""
+    due = clock.now() + within
     try:
-        async with asyncio.timeout(_LOADED_WITHIN):
+        async with asyncio.timeout(within):
             export = await asyncio.shield(loading)
     except ConfigError:
         return  # The extra is missing, which has ended the service.
     except TimeoutError:
-        log.warning(f"no metrics are exported: OpenTelemetry was not loaded {_LOADED_WITHIN:g} s after the end")
+        log.warning(f"no metrics are exported: OpenTelemetry was not loaded {within:g} s after the end")
         return
-    await export.last()
+    await export.last(due - clock.now())
 
 
 def _say_last(line: str) -> None:

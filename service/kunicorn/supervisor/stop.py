@@ -71,8 +71,11 @@ log = logs.get("kunicorn")
 
 EXIT_GRACE = 5.0
 """Seconds that workers have to exit once nothing is in their hands."""
-_SHUT_DOWN = 8.0
-"""Seconds from then on until everything else must have ended, killed workers included."""
+_SHUT_DOWN = 3.0
+"""Seconds from then on until everything else must have ended, killed workers included and the last export apart."""
+_EXPORT = 5.0
+_EXPORT_OF_A_JOB = 30.0
+"""Seconds for the last export of metrics: whoever sent a signal waits to kill us, whoever waits for a job does not."""
 
 
 class Stopping:
@@ -85,6 +88,8 @@ class Stopping:
         self.begun = False
         self.hurried = False
         """What is in hand is not waited for."""
+        self.export_within = _EXPORT
+        """Seconds that the last export of metrics may take, the loading of its modules included."""
         self.serving = False
         """Partitions are being had, so a stop means to drain."""
         self._asked = 0
@@ -113,16 +118,18 @@ class Stopping:
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             self._leave(f"{why} at {socket.gethostname()}", self._budget)
 
-    def request_once(self, why: str) -> bool:
-        """As `request` the first time; false if a stop has begun already, which is not hurried by this."""
-        if self.begun:
-            return False
-        self.request(why)
-        return True
+    def finish(self, why: str) -> None:
+        """Stop because the work is done, if no stop has begun; nobody waits to kill us."""
+        if not self.begun:
+            self.export_within = _EXPORT_OF_A_JOB
+            self.request(why)
 
     def drain(self) -> bool:
-        """As `request_once`, for a person: a second drain would not wait for what is in hand, and takes a signal."""
-        return self.request_once("asked for over HTTP")
+        """As `request`, for a person over HTTP; false if a stop has begun already, which only a signal hurries."""
+        if self.begun:
+            return False
+        self.request("asked for over HTTP")
+        return True
 
     def why_no_reload(self) -> str:
         """Why workers cannot be replaced now, as "stops"; empty where they can."""
@@ -149,7 +156,7 @@ class Stopping:
         have to exit."""
         self.begun = True
         grace = 0.0 if self.hurried else EXIT_GRACE
-        self._watchdog.arm(grace + _SHUT_DOWN)
+        self._watchdog.arm(grace + _SHUT_DOWN + self.export_within)
         return grace
 
     def _leave(self, reason: str, budget: float) -> None:
@@ -157,13 +164,14 @@ class Stopping:
         self._source.leave(reason)
         overdue = f"{self._source.stop_messages.overdue} after {budget:.0f} s: stopping nevertheless"
         asyncio.get_running_loop().call_later(budget, self._stop_at_once, overdue)
-        self._watchdog.arm(budget + _SHUT_DOWN)
+        self._watchdog.arm(budget + _SHUT_DOWN + self.export_within)
 
     def _stop_at_once(self, why: str) -> None:
         if self._source.over:
             return
         log.warning(why)
         self.hurried = True
+        self.export_within = _EXPORT
         self._source.stop_at_once()
         self._end()
 

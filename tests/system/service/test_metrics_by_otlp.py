@@ -63,7 +63,7 @@ def started(
     kafka: KafkaCluster, directory: Path, group: str, url: str, interval_ms: int, *options: str
 ) -> MemberProcess:
     (directory / "paid.py").write_text(HANDLER)
-    otlp = {"enabled": True, "endpoint": url, "interval_ms": interval_ms, "timeout_ms": 500}
+    otlp = {"enabled": True, "endpoint": url, "interval_ms": interval_ms, "timeout_ms": interval_ms}
     settings = merged(
         group_settings(kafka.bootstrap, ["paid"], group, "paid:handle", workers=2),
         {"handler": {"on_failure": "skip", "max_attempts": 2, "retry_backoff_ms": 1}},
@@ -83,7 +83,7 @@ def test_a_collector_has_what_the_workers_counted_and_the_last_export_brings_the
     kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     with collector() as there:
-        member = started(kafka, tmp_path, "otlp-first", there.url, 500)
+        member = started(kafka, tmp_path, "otlp-first", there.url, 5000)
         try:
             member.wait(lambda: consumed(there) == GOOD, "all records to be told", 60)
             send(kafka, 50)

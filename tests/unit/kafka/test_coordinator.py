@@ -249,8 +249,18 @@ async def test_joining_is_understood_in_every_version(
 async def test_a_join_that_only_asks_for_an_id_is_not_told_as_sent(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
+    broker.script[Api.JOIN_GROUP] = lambda asked: blank_response(
+        asked.api, asked.version, error_code=79, member_id="m-1", protocol_name=None, members=None
+    )
     await coordinator.join(**JOIN | {"member_id": "", "instance_id": None})
     assert not coordinator.join_sent.is_set()
+
+
+async def test_a_join_without_an_id_that_is_answered_as_one_was_sent(
+    broker: FakeBroker, coordinator: Coordinator
+) -> None:
+    await coordinator.join(**JOIN | {"member_id": "", "instance_id": None})
+    assert coordinator.join_sent.is_set()
 
 
 @pytest.mark.parametrize("member", [{"member_id": "m", "instance_id": None}, {"member_id": ""}])

@@ -222,10 +222,9 @@ def test_an_answer_without_end_and_one_that_sends_us_on_are_none(
 
 
 def test_a_collector_that_does_not_answer_holds_up_neither_the_loop_nor_the_stop(
-    there: Collector, said: list[str], monkeypatch: pytest.MonkeyPatch
+    there: Collector, said: list[str]
 ) -> None:
     there.manner = "silent"
-    monkeypatch.setattr(otlp, "_LAST_SECONDS", 0.2)
     export = exporting(there, timeout_ms=60_000, interval_ms=60_000)
 
     async def beside() -> int:
@@ -235,7 +234,7 @@ def test_a_collector_that_does_not_answer_holds_up_neither_the_loop_nor_the_stop
             await asyncio.sleep(0.01)
             beats += 1
         task.cancel()
-        await export.last()
+        await export.last(0.2)
         return beats
 
     assert asyncio.run(beside()) >= 20
@@ -261,6 +260,6 @@ def test_headers_are_read_anew_from_their_file(there: Collector, tmp_path: Path)
 
 def test_exports_end_their_thread(there: Collector) -> None:
     export = exporting(there)
-    asyncio.run(export.last())
+    asyncio.run(export.last(60))
     assert len(there.requests) == 1
     wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("otlp")], "the thread's end")

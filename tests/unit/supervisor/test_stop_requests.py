@@ -46,8 +46,8 @@ async def test_a_service_that_serves_leaves_in_order_and_waits() -> None:
 async def test_a_second_signal_stops_at_once_but_a_second_request_to_drain_does_not() -> None:
     told = Told()
     told.stopping.begin_serving()
-    assert told.stopping.request_once("asked for over HTTP")
-    assert not told.stopping.request_once("asked for over HTTP")
+    assert told.stopping.drain()
+    assert not told.stopping.drain()
     assert (told.ends, told.stopping.hurried) == (0, False)
     told.stopping.request("SIGINT")
     told.source.stop_at_once.assert_called_once_with()
@@ -84,6 +84,29 @@ async def test_whatever_is_begun_the_watchdog_waits_no_longer_than_its_budget_an
     assert told.stopping.shut_down() > 0
     assert told.watchdog.arm.call_args.args[0] < armed
     assert told.stopping.begun
+
+
+async def test_a_job_that_is_done_has_more_time_for_its_last_export_until_it_is_hurried() -> None:
+    told = Told()
+    told.stopping.begin_serving()
+    asked_to_stop = told.stopping.export_within
+    told.stopping.finish("all is handled")
+    assert told.stopping.export_within > 4 * asked_to_stop
+    assert told.source.leave.call_args.args[0].startswith("all is handled at ")
+    told.stopping.shut_down()
+    assert told.watchdog.arm.call_args.args[0] > told.stopping.export_within
+    told.stopping.request("SIGTERM")
+    assert told.stopping.export_within == asked_to_stop
+
+
+async def test_work_that_is_done_while_a_stop_is_under_way_changes_nothing() -> None:
+    told = Told()
+    told.stopping.begin_serving()
+    told.stopping.request("SIGTERM")
+    asked_to_stop = told.stopping.export_within
+    told.stopping.finish("all is handled")
+    told.source.leave.assert_called_once()
+    assert (told.stopping.export_within, told.stopping.hurried) == (asked_to_stop, False)
 
 
 async def test_what_is_fatal_while_serving_leaves_in_order_with_the_budget_that_there_is_need_of() -> None:
