@@ -78,6 +78,7 @@ WITH_TUNED = ", tuned"
 BARE = f"{CORES} bare clients"
 GOALS: tuple[tuple[str, str, float | None], ...] = (
     (BACKFILL, BARE, 0.8),
+    (BACKFILL, BACKFILL + BY_MESSAGES, None),
     (BACKFILL, CONNECTOR_ROWS, 2.5),
     (BACKFILL, CONNECTOR_ROWS + WITH_TUNED, None),
     (ARROW, ARROW + BY_MESSAGES, 3.0),
@@ -303,6 +304,7 @@ def ours(of: Ranges, arrow: SettingsFile, directory: Path) -> dict[str, Form]:
 
     return {
         BACKFILL: handling(of.file),
+        BACKFILL + BY_MESSAGES: handling(ByMessages(of.file.path, of.file.fingerprint)),
         ARROW: handling(arrow),
         ARROW + BY_MESSAGES: handling(ByMessages(arrow.path, arrow.fingerprint)),
         EXPORT: exporting(of.file),

@@ -125,15 +125,6 @@ class Rows(Sequence[Message]):
 
         return Rows(pa.concat_batches([self.batch, *(each.batch for each in others)]), self.epoch)
 
-    def between_times(self, since: int, until: int) -> Rows:
-        """See the function of that name."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        times = pc.fill_null(self.batch.column(TIMESTAMP).view(pa.int64()), NO_TIMESTAMP)
-        kept = pc.and_(pc.greater_equal(times, since), pc.less(times, until))
-        return self if pc.all(kept).as_py() else Rows(self.batch.filter(kept), self.epoch)
-
     def _message(
         self,
         topic: str,
@@ -202,9 +193,13 @@ def between_times(run: Run, since: int, until: int) -> Run:
     """The records of the run whose timestamps, in milliseconds since 1970, are from `since` on and before `until`. One
     without a timestamp counts as older than every time.
     """
-    if (rows := columns(run)) is not None:
-        return (rows if isinstance(rows, Rows) else Rows(rows.batch)).between_times(since, until)
-    return [message for message in run if since <= message.timestamp()[1] < until]
+    if (rows := columns(run)) is None:
+        return [message for message in run if since <= message.timestamp()[1] < until]
+    times = [NO_TIMESTAMP if time is None else time for time in rows.timestamps()]
+    if since <= min(times, default=since) and max(times, default=since) < until:
+        return run
+    places = zip(rows.offsets(), times, strict=True)
+    return cast(Run, rows.without({offset for offset, time in places if not since <= time < until}))
 
 
 def ends(run: Run) -> tuple[int, int]:

@@ -114,7 +114,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         known.save(state)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
-    if (why := without_columns()) is not None:
+    if (why := without_columns(settings)) is not None:
         say(why)
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -286,10 +286,16 @@ _HEEDED = frozenset(
 )
 """Properties of librdkafka's consumer that mean the same to our own fetcher."""
 
+
+def of_librdkafka_alone(properties: Iterable[str]) -> list[str]:
+    """Those of the properties of a consumer that our own fetcher does not know. Pure."""
+    return [name for name in properties if name not in _HEEDED and not name.startswith(EVERY_CLIENTS)]
+
+
 FETCHER_RULES = (
     Rule(
         "librdkafka",
-        lambda s: s.fetcher != "own" or all(n in _HEEDED or n.startswith(EVERY_CLIENTS) for n in s.librdkafka),
+        lambda s: s.fetcher != "own" or not of_librdkafka_alone(s.librdkafka),
         'has properties that only librdkafka\'s consumer knows, beside fetcher = "own"; leave '
         f"{', '.join(sorted(_HEEDED))} and those of connections, which producers heed, or remove fetcher",
     ),

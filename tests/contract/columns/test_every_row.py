@@ -18,6 +18,7 @@ from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import (
     before,
     beginning_at,
+    between_times,
     ends,
     first_timestamp,
     fitting,
@@ -26,6 +27,8 @@ from kunicorn.handler.rows import (
     value_bytes,
     without,
 )
+from kunicorn.pipeline.tasks.in_hand_file import Suspects
+from kunicorn.pipeline.tasks.in_hand_notes import Hand
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from tests.fakes import fetched
 from tests.fakes.fetched import LOG_APPEND_TIME, batch, record
@@ -125,6 +128,8 @@ def test_each_row_says_what_a_message_says(rows: Rows) -> None:
         lambda run: Batch(run).values() + Batch(run).keys(),
         lambda run: [Batch(run).offsets(), Batch(run).timestamps(), Batch(run).headers()],
         lambda run: [told([each.message for each in Batch(run)]), repr(Batch(run)[1:3])],
+        lambda run: [(told(each.messages), each.deaths) for each in Suspects([Hand(7, 8)] * 2).pieces(run, 0, 1)],
+        lambda run: [(told(each.messages), each.deaths) for each in Suspects([Hand(4, 8)] * 2).pieces(run, 0, None)],
     ],
 )
 def test_runs_are_asked_the_same(rows: Rows, ask: Callable[[Run], object]) -> None:
@@ -147,6 +152,10 @@ def test_runs_are_asked_the_same(rows: Rows, ask: Callable[[Run], object]) -> No
         lambda run: joined([run[:2], run[3:]])[1:3],
         lambda run: without(joined([run[:2], run[3:]]), {4}),
         lambda run: joined([run[:1], without(run[1:], {7})]),
+        lambda run: between_times(run, 0, FIRST_TIME + 8),
+        lambda run: between_times(run, FIRST_TIME + 7, BROKERS_TIME),
+        lambda run: between_times(run, FIRST_TIME, BROKERS_TIME + 1),
+        lambda run: between_times(run, BROKERS_TIME + 1, BROKERS_TIME + 2),
     ],
 )
 def test_runs_are_cut_and_joined_the_same(rows: Rows, part: Callable[[Run], Run]) -> None:

@@ -46,7 +46,7 @@ def test_without_the_compiled_decoder_a_job_says_so_in_one_sentence_and_reads_as
 ) -> None:
     desk = desk_of(1, ARROW)
     send(desk.kafka.bootstrap, desk.topic, {0: ["a", "b"]})
-    monkeypatch.setattr(executor_process, "without_columns", lambda: "records are fetched one by one, as a test says")
+    monkeypatch.setattr(executor_process, "without_columns", lambda _: "records are fetched one by one, as a test says")
     told = desk.said("backfill", "--master", MASTER, "--run", "messages")
     assert told.count("records are fetched one by one, as a test says") == 1
     assert sum(row["records"] for row in desk.outcomes("messages")) == 2

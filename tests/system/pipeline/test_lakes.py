@@ -19,6 +19,7 @@ from kunicorn.commands.cli import app
 from kunicorn.pipeline import export
 from kunicorn.pipeline.lake.tables import MergedDelta
 from kunicorn.pipeline.spark import JobFailed
+from kunicorn.settings import Settings
 from tests.system.group.outside_the_log import delete_records
 from tests.system.pipeline.desk import MASTER, Desk, send
 
@@ -50,7 +51,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
     lake = desk.directory / "lake"
     command = ("export", str(lake), "--master", MASTER)
 
-    def cut() -> None:
+    def cut(_: Settings) -> None:
         """Between the plan and the first task."""
         delete_records(desk.kafka, desk.topic, 40)
 
@@ -64,7 +65,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
     assert offsets_in(lake) == [*range(40, 100)]
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 50})
 
-    def cut_again() -> None:
+    def cut_again(_: Settings) -> None:
         delete_records(desk.kafka, desk.topic, 120)
 
     with monkeypatch.context() as moment:

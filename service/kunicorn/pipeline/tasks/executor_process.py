@@ -46,6 +46,7 @@ from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings import load as load_settings
 from kunicorn.settings.load import shown
+from kunicorn.settings.rules import of_librdkafka_alone
 
 _SHARED = ("kafka", "group", "handler", "handlers", "schema_registry", "dead_letters", "pipeline")
 """Sections that driver and executors must agree on; how many processors a machine has is its own affair."""
@@ -122,37 +123,40 @@ class SettingsFile:
         return known
 
     def records(self, limits: TaskLimits = NO_LIMITS, *, timestamp_types: bool = False) -> RangeReader | ColumnReader:
-        """This process's reader of records for whoever takes columns: our own fetcher's, or where the compiled decoder
-        is missing `reader`, whose messages become columns one by one. `timestamp_types` as the decoder has it.
+        """This process's reader of records: by our own fetcher, or where that cannot be by librdkafka's consumer, whose
+        messages become columns one by one for whoever takes columns. `timestamp_types` as the decoder has it.
 
         Raises `ConfigError`.
         """
-        if without_columns() is not None:
+        settings = self.settings()
+        if without_columns(settings) is not None:
             return self.reader(limits)
         if (known := _columns.get((self, timestamp_types))) is None:
             limits.spread()
-            settings = self.settings()
+            load.tune_gc()
             strict = settings.pipeline.fail_on_data_loss
             known = Access(settings).columns(timestamp_types=timestamp_types, passes_over_deleted=not strict)
             _columns[self, timestamp_types] = known
         return known
 
 
-def without_columns() -> str | None:
-    """Why this process has no columns of our own fetcher's, in one sentence; None where it has."""
+def without_columns(settings: Settings) -> str | None:
+    """Why this process does not fetch by our own fetcher, in one sentence; None where it does."""
+    if alone := of_librdkafka_alone(settings.kafka.librdkafka):
+        return f"records are fetched by librdkafka, one by one, as [kafka.librdkafka] has {', '.join(alone)}"
     try:
         compiled()
     except ConfigError as error:
-        return f"records are fetched one by one, and made columns then, as {error}"
+        return f"records are fetched by librdkafka, one by one, as {error}"
     return None
 
 
 def told_of_differences(settings: Settings, say: Callable[[str], None]) -> None:
-    """Say where handlers of columns get records that were fetched one by one, and which settings of the live service
-    do not hold in a job, where nothing stands in for them. Caller: a driver, once.
+    """Say where records are not fetched by our own fetcher, and which settings of the live service do not hold in a
+    job, where nothing stands in for them. Caller: a driver, once.
     """
     handlers = settings.every_handler
-    if any(handler.mode == "arrow" for handler in handlers) and (why := without_columns()) is not None:
+    if (why := without_columns(settings)) is not None:
         say(why)
     if settings.pipeline.max_records_per_second is None and any(each.rate_limit is not None for each in handlers):
         say(

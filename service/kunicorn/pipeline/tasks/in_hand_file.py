@@ -33,9 +33,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from confluent_kafka import Message
-
-from kunicorn.handler.messages import Run
+from kunicorn.handler.messages import Run, asked
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.positions import OffsetRange
@@ -44,7 +42,7 @@ from kunicorn.positions import OffsetRange
 class Piece(NamedTuple):
     """Records for one call; or, with `deaths`, a poison record, which no handler gets."""
 
-    messages: Sequence[Message]
+    messages: Run
     deaths: int = 0
 
 
@@ -55,7 +53,7 @@ class Suspects:
     hands: Sequence[Hand] = ()
     max_crashes: int = 2
 
-    def pieces(self, messages: Sequence[Message], begin: int, most: int | None) -> Iterator[Piece]:
+    def pieces(self, messages: Run, begin: int, most: int | None) -> Iterator[Piece]:
         """The messages cut into calls of at most `most` records (None: no limit), suspects apart.
 
         `begin`: where the records before these ended, so that a hand in a gap is not seen twice.
@@ -64,19 +62,16 @@ class Suspects:
             yield from _cut(messages, most)
             return
         deaths, alone = self._deaths(messages, begin)
-        plain: list[Message] = []
-        for at, message in enumerate(messages):
-            if deaths[at] < self.max_crashes:
-                plain.append(message)
-                continue
-            yield from _cut(plain, most)
-            plain = []
-            yield Piece([message], deaths[at] if at in alone else 0)
-        yield from _cut(plain, most)
+        plain = 0
+        for at in (at for at in range(len(messages)) if deaths[at] >= self.max_crashes):
+            yield from _cut(messages[plain:at], most)
+            plain = at + 1
+            yield Piece(messages[at:plain], deaths[at] if at in alone else 0)
+        yield from _cut(messages[plain:], most)
 
-    def _deaths(self, messages: Sequence[Message], begin: int) -> tuple[Counter[int], set[int]]:
+    def _deaths(self, messages: Run, begin: int) -> tuple[Counter[int], set[int]]:
         """Number of deaths by index in `messages`, and the indices that were in hand alone."""
-        offsets = [-1 if offset is None else offset for offset in map(Message.offset, messages)]
+        offsets = [-1 if offset is None else offset for offset in asked(messages, "offset")]
         deaths, alone = Counter[int](), set[int]()
         for hand in self.hands:
             first = bisect_left(offsets, hand.start)
@@ -89,7 +84,7 @@ class Suspects:
         return deaths, alone
 
 
-def _cut(messages: Sequence[Message], most: int | None) -> Iterator[Piece]:
+def _cut(messages: Run, most: int | None) -> Iterator[Piece]:
     if most is None:
         if messages:
             yield Piece(messages)

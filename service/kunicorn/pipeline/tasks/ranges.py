@@ -421,10 +421,8 @@ class HandleRanges:
             return [each.end() for each in outcomes]
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
-        """Records of ranges of one handler, those of one that takes columns as columns."""
-        columns = self.file.settings().handler_of(ranges[0].topic).mode == "arrow"
-        reader = self.file.records(self.limits) if columns else self.file.reader(self.limits)
-        fetched = self.limits.paced(reader.read(*ranges))
+        """Records of ranges of one handler."""
+        fetched = self.limits.paced(self.file.records(self.limits).read(*ranges))
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
