@@ -26,7 +26,7 @@ from kunicorn.pipeline.source import KunicornDataSource
 from kunicorn.pipeline.spark import Job
 from kunicorn.pipeline.state import Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file, told_of_differences
 from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.ranges import FromRows, HandleRanges, Task, ranges_text
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -161,6 +161,15 @@ def test_a_process_keeps_its_client_from_task_to_task(file: SettingsFile) -> Non
     assert file.reader() is file.reader()
     assert file.reader().consumer is file.reader().consumer
     assert file.records(timestamp_types=True) is file.records(timestamp_types=True)
+
+
+def test_properties_that_only_librdkafka_knows_have_it_fetch_and_the_driver_says_so(config: Path) -> None:
+    config.write_text(CONFIG + '[kafka.librdkafka]\n"fetch.error.backoff.ms" = 200\n"fetch.min.bytes" = 2\n')
+    settings, said = load(config, {}), list[str]()
+    file = settings_file(config, settings)
+    assert file.records() is file.reader()
+    told_of_differences(settings, said.append)
+    assert said == ["records are fetched by librdkafka, one by one, as [kafka.librdkafka] has fetch.error.backoff.ms"]
 
 
 def test_a_task_fetches_by_the_rack_of_its_own_machine(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
