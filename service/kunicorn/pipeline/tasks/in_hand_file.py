@@ -39,6 +39,10 @@ from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begi
 from kunicorn.positions import OffsetRange
 
 
+_WELL_TOGETHER = 1000
+"""Rows become objects all at once when they are looked at: more of them would fall out of the processor's cache."""
+
+
 class Piece(NamedTuple):
     """Records for one call; or, with `deaths`, a poison record, which no handler gets."""
 
@@ -54,7 +58,7 @@ class Suspects:
     max_crashes: int = 2
 
     def pieces(self, messages: Run, begin: int, most: int | None) -> Iterator[Piece]:
-        """The messages cut into calls of at most `most` records (None: no limit), suspects apart.
+        """The messages cut into calls of at most `most` records (None: as many as go well together), suspects apart.
 
         `begin`: where the records before these ended, so that a hand in a gap is not seen twice.
         """
@@ -85,10 +89,7 @@ class Suspects:
 
 
 def _cut(messages: Run, most: int | None) -> Iterator[Piece]:
-    if most is None:
-        if messages:
-            yield Piece(messages)
-        return
+    most = most or _WELL_TOGETHER
     yield from (Piece(messages[at : at + most]) for at in range(0, len(messages), most))
 
 
