@@ -38,7 +38,6 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.positions import OffsetRange
 
-
 _WELL_TOGETHER = 1000
 """Rows become objects all at once when they are looked at: more of them would fall out of the processor's cache."""
 
