@@ -3,7 +3,7 @@ Spark's own connector. `make bench-pipeline`
 
     python -m bench.pipeline [--records N] [--rounds N] [--write]
 
-Start-up apart: every form runs once before it counts. The forms are measured in turns, so that a noisy neighbour
+Start-up apart: every form runs once before it counts, and a little at the start of each round. The forms are measured in turns, so that a noisy neighbour
 disturbs all of them alike; of each the median counts, and a ratio is the median of the ratios within a round. Forms
 that are compared call the same handler, or write the same files.
 """
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,6 +62,9 @@ CONNECTOR = (
 behind have that one."""
 BATCH_RECORDS = 10_000
 """In a batch of columns: as many as Spark has in one of its own (spark.sql.execution.arrow.maxRecordsPerBatch)."""
+FEW = 1000
+"""Records of a partition in a round that only starts processes: Spark ends those that had nothing to do for a minute,
+as during the connector's turns."""
 HANDLER, ARROW_HANDLER = "tests.system.pipeline.handlers:nothing", "tests.system.pipeline.handlers:no_column"
 TUNED = {
     "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
@@ -234,10 +237,14 @@ def bare(properties: str, topic: str, partitions: str, records: str) -> None:
     consumer.close()
 
 
-def in_turns(forms: dict[str, Form], rounds: int, broker: int, records: int) -> dict[str, list[Cost]]:
-    """Every form once without counting, then `rounds` times; `broker` is its pid."""
+def in_turns(
+    forms: dict[str, Form], warm: Collection[Form], rounds: int, broker: int, records: int
+) -> dict[str, list[Cost]]:
+    """Every form once without counting, then `rounds` times, each begun by `warm`; `broker` is its pid."""
     costs: dict[str, list[Cost]] = {name: [] for name in forms}
     for number in range(rounds + 1):
+        for form in warm:
+            form()
         for name, form in forms.items():
             used = cpu_ns_of_family(broker)
             cost = form()
@@ -266,11 +273,12 @@ def measured(kafka: KafkaCluster, records: int, rounds: int, directory: Path) ->
         stack.callback(spark.stop)
         ranges = [OffsetRange(topic, number, 0, records // PARTITIONS) for number in range(PARTITIONS)]
         whole = Ranges(spark, plain, ranges)
-        forms = ours(whole, arrow, directory)
+        few = replace(whole, ranges=[each._replace(stop=FEW) for each in ranges])
+        forms, warm = ours(whole, arrow, directory), ours(few, arrow, directory).values()
         forms[BARE] = lambda: bare_cost(settings, topic, records)
         if jars:
             forms |= stack.enter_context(rivals_of(bootstrap, topic, records, jars))
-        return [*table(in_turns(forms, rounds, broker, records)), "", *grown(whole, directory)]
+        return [*table(in_turns(forms, warm, rounds, broker, records)), "", *grown(whole, directory)]
 
 
 def cost_in(lines: Iterable[str]) -> Cost:
