@@ -3,9 +3,9 @@ Spark's own connector. `make bench-pipeline`
 
     python -m bench.pipeline [--records N] [--rounds N] [--write]
 
-Start-up apart: every form runs once before it counts, and a little at the start of each round. The forms are measured in turns, so that a noisy neighbour
-disturbs all of them alike; of each the median counts, and a ratio is the median of the ratios within a round. Forms
-that are compared call the same handler, or write the same files.
+Start-up apart: every form runs once before it counts, and a little at the start of each round. The forms are measured
+in turns, so that a noisy neighbour disturbs all of them alike; of each the median counts, and a ratio is the median of
+the ratios within a round. Forms that are compared call the same handler, or write the same files.
 """
 
 from __future__ import annotations
