@@ -2,7 +2,8 @@
 ends, and hands the group back. Runs in the driver.
 
 1. The group must be empty. Its offsets are taken over by committing them under the run's name before the first record
-   is handled: that shows that the fence holds and that commits are allowed.
+   is handled: that shows that the fence holds and that commits are allowed. Where somebody else has committed since the
+   run looked, it ends: to take over what it found would give all that was handled since to the handler again.
 2. What the live service has done ahead of its offsets is not handled again: the marks in its commits are heeded, and
    every commit of the run carries those that are still ahead.
 3. What has ended is committed before its partitions go on. Killed anywhere, what was not committed is handled again, by
@@ -43,7 +44,8 @@ class TakeOver:
     ranges: Sequence[OffsetRange]
     topics: Mapping[str, str]
     """Ids of the topics."""
-    ahead: Ahead
+    committed: Mapping[TopicPartition, Committed]
+    """The group's answers, also where nothing is committed."""
     epochs: Mapping[TopicPartition, int]
     """Leader epochs in which the topics' ends were told."""
     lost: Sequence[Loss]
@@ -148,24 +150,28 @@ class Holding:
     """The group's offsets while the run has them."""
 
     def __init__(self, settings: Settings, run: str, found: TakeOver) -> None:
-        self.done = found.ahead.done
+        self._committed = found.committed
+        self._ahead = ahead_of(found.committed)
+        self.done = self._ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings
         self._who = f"spark:{run}"
         self._positions = dict(found.starts)
-        self._ahead = found.ahead
         self._epochs = found.epochs
 
     def take(self) -> None:
-        """Commit the group's offsets under the run's name. Raises `FatalGroupError`."""
+        """Commit the group's offsets under the run's name. Raises `FatalGroupError` as `move` does."""
+        told = {tp: (each.offset, each.metadata) for tp, each in self._committed.items()}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
+            _check_unmoved(session.committed(list(told)), told)
             self._commit(session, self._positions)
 
     def move(self, positions: Offsets) -> None:
         """Commit what is handled. Raises `FatalGroupError` where another client has committed, or a member is there."""
         moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
+        told = {tp: (at, self._ahead.metadata(tp, at, self._who)) for tp, at in self._positions.items()}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
-            self._check_ours(session.committed(list(self._positions)))
+            _check_unmoved(session.committed(list(told)), told)
             self._commit(session, moved)
         self._positions |= moved
 
@@ -173,14 +179,15 @@ class Holding:
         own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
         commit(session, offsets, self._who, own, self._epochs)
 
-    def _check_ours(self, found: Mapping[TopicPartition, Committed]) -> None:
-        for tp, at in self._positions.items():
-            if (other := found[tp]).offset != at or other.metadata != self._ahead.metadata(tp, at, self._who):
-                raise FatalGroupError(
-                    f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of our {at}): another "
-                    f"catch-up, the live service or a person. What was underway does not count; see who it is before "
-                    f"going on"
-                )
+
+def _check_unmoved(found: Mapping[TopicPartition, Committed], told: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    for tp, expected in told.items():
+        if ((other := found[tp]).offset, other.metadata) != expected:
+            at = "nothing" if expected[0] == NO_OFFSET else expected[0]
+            raise FatalGroupError(
+                f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of {at}): another catch-up, "
+                f"the live service or a person. What was underway does not count; see who it is before going on"
+            )
 
 
 def _shown(committed: Committed) -> str:
@@ -204,7 +211,7 @@ def _standing(settings: Settings) -> TakeOver:
     reset = settings.group.auto_offset_reset
     starts, lost = starts_of(committed, edges, reset, fail_on_data_loss=strict, epoch_ends=ends)
     ranges = between(starts, ends_of(edges))
-    return TakeOver(starts, ranges, ids, ahead_of(committed), epochs_of(edges), lost)
+    return TakeOver(starts, ranges, ids, committed, epochs_of(edges), lost)
 
 
 def _run(

@@ -126,6 +126,26 @@ def test_a_live_member_that_joins_wins_and_the_run_says_so(
     assert repeats(report) <= ROUND, report
 
 
+@pytest.mark.parametrize("slowly_ms", [20, 100])
+def test_of_two_catch_ups_one_finishes_and_the_other_says_who_has_the_group(desk: Desk, slowly_ms: int) -> None:
+    """Whether the first moves on, or not, while the second one's Spark starts."""
+    slowly = {"KUNICORN_HANDLER_MS": str(slowly_ms)}
+    processes = {"first": desk.start("catch-up", "--run", "first", "--master", "local[2]", env=slowly)}
+    wait_committed(desk, processes["first"], 1)
+    processes["second"] = desk.start("catch-up", "--run", "second", "--master", "local[2]")
+    said = {name: process.communicate(timeout=START_SECONDS)[0] for name, process in processes.items()}
+    codes = {name: process.returncode for name, process in processes.items()}
+    assert sorted(codes.values()) == [0, 4], said
+    (ended,) = (name for name, code in codes.items() if code == 4)
+    (finished,) = codes.keys() - {ended}
+    assert re.search(rf"was committed by somebody else meanwhile \(\d+, .*spark:{finished}", said[ended]), said
+    reached = end_offsets(desk.kafka.bootstrap, desk.topic, 2)
+    assert committed_offsets(desk.kafka.bootstrap, desk.topic, desk.topic, 2) == reached
+    report = desk.report(2)
+    assert report.lost == ()
+    assert repeats(report) <= ROUND, report
+
+
 def test_a_killed_backfill_goes_on_from_its_manifest_and_its_table_has_every_offset_once(desk: Desk) -> None:
     process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
     run = desk.runs / "cut"

@@ -16,9 +16,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from kunicorn.clients.config import consumer_properties
+from kunicorn.group.protocol import Committed
 from kunicorn.handler.columns import SCHEMA
+from kunicorn.ipc import bitmap
 from kunicorn.pipeline import catch_up, spark
-from kunicorn.pipeline.catch_up import Ahead, Holding, TakeOver
+from kunicorn.pipeline.catch_up import Holding, TakeOver
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.range_job import RangeJob
@@ -71,8 +73,8 @@ def of_catch_up(
     settings = file.settings()
     tps = [TopicPartition("orders", number) for number in range(partitions)]
     ranges = [OffsetRange(*tp, 0, 500) for tp in tps]
-    ahead = Ahead({tp: frozenset(range(7, 300, 3)) for tp in tps}, {})
-    found = TakeOver(dict.fromkeys(tps, 0), ranges, {}, ahead, {}, [])
+    committed = Committed(0, 0, metadata=bitmap.written(0, range(7, 300, 3)))
+    found = TakeOver(dict.fromkeys(tps, 0), ranges, {}, dict.fromkeys(tps, committed), {}, [])
     run = Run("one", "catch-up", "x:y", "", RunState(ranges))
     monkeypatch.setattr(RangeJob, "__call__", ran)
     monkeypatch.setattr(catch_up, "told_of_differences", lambda settings, say: None)
