@@ -4,6 +4,7 @@ transactions and cuts is written here once more, and tests hold the two against 
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -39,6 +40,8 @@ SCHEMA = pa.schema(
 """The written contract: docs/columns.md."""
 _POOL = pa.proxy_memory_pool(pa.default_memory_pool())
 """Says how much of what was made here is alive."""
+# For ever: a batch that outlives this module, when the interpreter ends, frees its buffers by the pool, and crashed.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_POOL))
 TIMESTAMP_TYPE = pa.field("timestamp_type", pa.int32(), nullable=False)
 """The column behind them, where it is asked for."""
 
