@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,16 +14,23 @@ PAGE = ROOT / "docs" / "testing.md"
 
 
 def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """One that does not end says where its threads are."""
     path = os.pathsep.join([str(ROOT / "service"), str(directory)])
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "kunicorn.testing.plugin", "-p", "no:cacheprovider", "-q", *arguments],
+    pytest = ["pytest", "-p", "kunicorn.testing.plugin", "-p", "no:cacheprovider", "-q", *arguments]
+    with subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", "-m", *pytest],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONWARNINGS": "error"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=100,
-    )
+    ) as process:
+        try:
+            said = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            said = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 
 def test_the_pages_examples_do_what_they_say(tmp_path: Path) -> None:
