@@ -160,7 +160,7 @@ def page(rows: list[Row], empty: list[int], brokers: int) -> str:
         f"{confluent_kafka.__version__}. The handler never returns from its first record, so the client fetches all "
         f"that it may hold. A worker with nothing to fetch takes {' and '.join(map(str, empty))} MB (librdkafka; own "
         "fetcher, with pyarrow), those pages included that it shares with its template; what a handler's own objects "
-        "take comes on top. With columns, less than 192 MB a worker cannot be kept.",
+        "take comes on top.",
         120,
         break_on_hyphens=False,
     )
