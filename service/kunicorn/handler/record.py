@@ -64,8 +64,9 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     value: bytes | None
     """The record's value; None for a tombstone."""
     message: Message
-    """The client's own message, for what is not an attribute here. With `kafka.fetcher = "own"` it is a row, which
-    answers as `confluent_kafka.Message` does and keeps in memory what was fetched with it."""
+    """The client's own message, for what is not an attribute here. Of our own fetcher (`kafka.fetcher = "own"`, and
+    jobs on Spark) it is a row, which answers as `confluent_kafka.Message` does and keeps in memory what was fetched
+    with it."""
 
     @classmethod
     def of(cls, message: Message) -> Record:
