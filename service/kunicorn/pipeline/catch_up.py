@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
@@ -150,44 +150,39 @@ class Holding:
     """The group's offsets while the run has them."""
 
     def __init__(self, settings: Settings, run: str, found: TakeOver) -> None:
-        self._committed = found.committed
         self._ahead = ahead_of(found.committed)
         self.done = self._ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings
         self._who = f"spark:{run}"
-        self._positions = dict(found.starts)
-        self._epochs = found.epochs
+        self._starts, self._epochs = found.starts, found.epochs
+        self._last = {tp: (each.offset, each.metadata) for tp, each in found.committed.items()}
+        """Offset and metadata of each partition as they were found, or as this run has committed them since."""
 
     def take(self) -> None:
         """Commit the group's offsets under the run's name. Raises `FatalGroupError` as `move` does."""
-        told = {tp: (each.offset, each.metadata) for tp, each in self._committed.items()}
-        with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
-            _check_unmoved(session.committed(list(told)), told)
-            self._commit(session, self._positions)
+        self._commit(self._starts)
 
     def move(self, positions: Offsets) -> None:
         """Commit what is handled. Raises `FatalGroupError` where another client has committed, or a member is there."""
-        moved = {tp: at for tp, at in positions.items() if self._positions[tp] != at}
-        told = {tp: (at, self._ahead.metadata(tp, at, self._who)) for tp, at in self._positions.items()}
-        with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
-            _check_unmoved(session.committed(list(told)), told)
-            self._commit(session, moved)
-        self._positions |= moved
+        self._commit({tp: at for tp, at in positions.items() if self._last[tp][0] != at})
 
-    def _commit(self, session: ClusterSession, offsets: Offsets) -> None:
+    def _commit(self, offsets: Offsets) -> None:
         own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
-        commit(session, offsets, self._who, own, self._epochs)
+        with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
+            self._check_unmoved(session.committed(list(self._last)))
+            commit(session, offsets, self._who, own, self._epochs)
+        self._last |= {tp: (at, own[tp]) for tp, at in offsets.items()}
 
-
-def _check_unmoved(found: Mapping[TopicPartition, Committed], told: Mapping[TopicPartition, tuple[int, str]]) -> None:
-    for tp, expected in told.items():
-        if ((other := found[tp]).offset, other.metadata) != expected:
-            at = "nothing" if expected[0] == NO_OFFSET else expected[0]
-            raise FatalGroupError(
-                f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of {at}): another catch-up, "
-                f"the live service or a person. What was underway does not count; see who it is before going on"
-            )
+    def _check_unmoved(self, found: Mapping[TopicPartition, Committed]) -> None:
+        for tp, last in self._last.items():
+            if ((other := found[tp]).offset, other.metadata) != last:
+                at = "nothing" if last[0] == NO_OFFSET else last[0]
+                raise FatalGroupError(
+                    f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of {at}): another "
+                    f"catch-up, the live service or a person. What was underway does not count; see who it is before "
+                    f"going on"
+                )
 
 
 def _shown(committed: Committed) -> str:
