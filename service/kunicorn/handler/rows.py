@@ -195,11 +195,13 @@ def between_times(run: Run, since: int, until: int) -> Run:
     """
     if (rows := columns(run)) is None:
         return [message for message in run if since <= message.timestamp()[1] < until]
-    times = [NO_TIMESTAMP if time is None else time for time in rows.timestamps()]
-    if since <= min(times, default=since) and max(times, default=since) < until:
-        return run
-    places = zip(rows.offsets(), times, strict=True)
-    return cast(Run, rows.without({offset for offset, time in places if not since <= time < until}))
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    times = pc.fill_null(rows.batch.column(TIMESTAMP).view(pa.int64()), NO_TIMESTAMP)
+    outside = pc.or_(pc.less(times, since), pc.greater_equal(times, until))
+    offsets = rows.batch.column(OFFSET).filter(outside).to_pylist()
+    return cast(Run, rows.without(set(offsets))) if offsets else run
 
 
 def ends(run: Run) -> tuple[int, int]:

@@ -25,7 +25,7 @@ import os
 import socket
 import tempfile
 import uuid
-from bisect import bisect_left
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from kunicorn.handler.messages import Run, asked
+from kunicorn.handler.messages import Run
+from kunicorn.handler.rows import following_offsets
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.positions import OffsetRange
@@ -74,13 +75,13 @@ class Suspects:
 
     def _deaths(self, messages: Run, begin: int) -> tuple[Counter[int], set[int]]:
         """Number of deaths by index in `messages`, and the indices that were in hand alone."""
-        offsets = [-1 if offset is None else offset for offset in asked(messages, "offset")]
+        following = following_offsets(messages)
         deaths, alone = Counter[int](), set[int]()
         for hand in self.hands:
-            first = bisect_left(offsets, hand.start)
-            last = bisect_left(offsets, hand.stop)
+            first = bisect_right(following, hand.start)
+            last = bisect_right(following, hand.stop)
             if hand.start >= begin:
-                last = min(max(last, first + 1), len(offsets))
+                last = min(max(last, first + 1), len(following))
             deaths.update(range(first, last))
             if hand.stop - hand.start == 1 and first < last:
                 alone.add(first)
