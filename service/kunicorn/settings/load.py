@@ -14,11 +14,9 @@ from pydantic_settings import InitSettingsSource
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings.handler import OneOfHandlers
-from kunicorn.settings.problems import Problem, is_secret, problems_of
+from kunicorn.settings.problems import HIDDEN, Problem, is_secret, problems_of
 from kunicorn.settings.sections import Settings
 from kunicorn.settings.sources import read_environment, read_file
-
-HIDDEN = "(not shown)"
 
 
 def sections() -> dict[str, type[BaseModel]]:
@@ -89,11 +87,9 @@ def shown(settings: Settings) -> dict[str, object]:
         handler["options"] = dict.fromkeys(handler["options"], HIDDEN)
     # One of the two forms; that of several is its own first one otherwise.
     del plain["handler" if settings.handlers else "handlers"]
-    for section in ("kafka", "producing"):
-        properties = getattr(settings, section).librdkafka
-        plain[section]["librdkafka"] = {
-            name: HIDDEN if is_secret(name) else value for name, value in properties.items()
-        }
+    for section, table in (("kafka", "librdkafka"), ("producing", "librdkafka"), ("pipeline", "spark")):
+        values: Mapping[str, Any] = getattr(getattr(settings, section), table)
+        plain[section][table] = {name: HIDDEN if is_secret(name) else value for name, value in values.items()}
     return plain
 
 

@@ -17,6 +17,8 @@ _SECRET_WORDS = (
     *("password", "secret", "token", "credential", "private", "jaas", "oauthbearer"),
     *(".pem", "api_key", "apikey"),
 )
+HIDDEN = "(not shown)"
+"""In place of a value that is, or may be, a secret."""
 _USERS_OWN = re.compile(r"handler(s\[\d+\])?\.options|otlp\.headers(\..*)?")
 _HANDLERS = "handlers"
 
@@ -58,17 +60,28 @@ def is_secret(name: str) -> bool:
 
 
 def show(key: str, value: object) -> str:
-    """The value as TOML writes it, cut short; of a secret nothing."""
-    if is_secret(key) and not key.endswith("_file"):
-        return "(not shown)"
-    if isinstance(value, Mapping):
-        value = {name: "(not shown)" if is_secret(str(name)) else item for name, item in value.items()}
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        text = str(value)
+    """The value as TOML writes it, cut short; of a secret nothing, of a table the names in it."""
+    if value is HIDDEN or (is_secret(key) and not key.endswith("_file")):
+        return HIDDEN
+    text = json.dumps(_without_tables(value), ensure_ascii=False, default=str)
     text = _CREDENTIALS.sub("//…@", text)
     return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
+
+
+def _without_tables(value: object) -> object:
+    """The value with nothing of a table but the names in it, however deep the table is in lists."""
+    if isinstance(value, list | tuple):
+        return [_without_tables(item) for item in value]
+    return names_in(value) if isinstance(value, Mapping) else value
+
+
+def names_in(value: object) -> object:
+    """Names in tables and tables of lists, and no value: under a name that is misspelt, or in a table that is not one
+    of ours, anything may be a secret.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): names_in(item) for name, item in value.items()}
+    return [names_in(item) for item in value] if isinstance(value, list | tuple) else HIDDEN
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
@@ -112,11 +125,11 @@ def _problem(
         return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail), origin)
     if detail["type"] == "extra_forbidden":
         # auto.offset.reset = "latest" is three tables in TOML, and meant as a name.
-        return Problem(key, detail["input"], unknown((*where, *_tables_within(detail["input"])), sections), origin)
+        return Problem(key, _input(detail), unknown((*where, *_tables_within(detail["input"])), sections), origin)
     if detail["type"] == "missing":
         return Problem(key, NO_VALUE, _missing(where, sections), origin)
     item = f"[{where[2]}]" if len(where) > 2 else ""
-    return Problem(key + item, detail["input"], _wrong(detail), origin)
+    return Problem(key + item, _input(detail), _wrong(detail), origin)
 
 
 def _is_table(where: Sequence[str], sections: Mapping[str, type[BaseModel]]) -> bool:
@@ -144,8 +157,24 @@ def _in_handlers(where: Sequence[str], detail: ErrorDetails) -> Problem:
     return Problem(key, _input(detail), _WORDS_INSIDE.get(detail["type"]) or _wrong(detail))
 
 
+_TABLE_TYPES = frozenset({"dict_type", "mapping_type", "model_type"})
+_LIST_FAULTS = frozenset({"value_error", "too_short", "too_long"})
+"""Of a list where one was to be."""
+
+
 def _input(detail: ErrorDetails) -> object:
-    return NO_VALUE if detail["type"] == "missing" else detail["input"]
+    """What may be told of the value. What is not where it belongs may be a secret, whatever its name says."""
+    kind, value = detail["type"], detail["input"]
+    if kind == "missing":
+        return NO_VALUE
+    if isinstance(value, list | tuple):
+        return value if kind in _LIST_FAULTS else names_in(value)
+    if isinstance(value, Mapping):
+        return names_in(value)
+    if kind == "extra_forbidden":
+        return NO_VALUE
+    # A table in the environment is JSON: one that does not parse comes as its text.
+    return HIDDEN if kind in _TABLE_TYPES and isinstance(value, str) else value
 
 
 _WORDS_INSIDE: Mapping[str, str] = {

@@ -189,7 +189,7 @@ def test_wrong_settings_are_listed_on_standard_error(command: str, tmp_path: Pat
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         f"kunicorn: {path}: 2 problems in the settings",
-        '  handler.mod = "batch": unknown setting; did you mean mode?',
+        "  handler.mod: unknown setting; did you mean mode?",
         "  http.port = -1: too small; the least is 0",
     ]
 

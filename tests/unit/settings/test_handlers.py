@@ -65,7 +65,7 @@ def test_a_name_goes_before_patterns_and_of_these_the_first_that_matches_counts(
         (with_topics("orders", "^x.*"), "handlers: '^x.*' is in the topics of one of them, but is not consumed"),
         (LEAST + with_topics("orders").partition("[[")[2].join(["[[", ""]), "handler: given beside [[handlers]]"),
         (WITHOUT + '[[handlers]]\nentrypoint = "shop:handle"\n', "handlers[0].topics: is missing"),
-        (with_topics("orders") + "modes = 1\n", "handlers[0].modes = 1: unknown setting"),
+        (with_topics("orders") + "modes = 1\n", "handlers[0].modes: unknown setting"),
         (with_topics("orders") + "max_attempts = 0\n", "handlers[0].max_attempts = 0: too small"),
         (with_topics("orders") + "options = 5\n", "handlers[0].options = (not shown)"),
         ('handlers = "shop:handle"\n' + WITHOUT, 'handlers = "shop:handle": not a list'),

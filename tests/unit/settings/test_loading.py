@@ -104,12 +104,12 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "line", "text"),
     [
-        ("group", 'topic = "x"', 'group.topic = "x": unknown setting; did you mean topics?'),
-        ("kafka", "session_timeout_ms = 1", "kafka.session_timeout_ms = 1: unknown setting; did you mean group.sess"),
-        ("group", '"session.timeout.ms" = 1', "group.session.timeout.ms = 1: unknown setting; did you mean session"),
-        ("http", "zzz = 1", "http.zzz = 1: unknown setting; the settings in [http] are enabled, host, port"),
-        ("grupp", "x = 1", 'grupp = {"x": 1}: unknown section; did you mean [group]?'),
-        ("zzz", "x = 1", 'zzz = {"x": 1}: unknown section; the sections are kafka, group, assign, handler'),
+        ("group", 'topic = "x"', "group.topic: unknown setting; did you mean topics?"),
+        ("kafka", "session_timeout_ms = 1", "kafka.session_timeout_ms: unknown setting; did you mean group.sess"),
+        ("group", '"session.timeout.ms" = 1', "group.session.timeout.ms: unknown setting; did you mean session"),
+        ("http", "zzz = 1", "http.zzz: unknown setting; the settings in [http] are enabled, host, port"),
+        ("grupp", "x = 1", 'grupp = {"x": "(not shown)"}: unknown section; did you mean [group]?'),
+        ("zzz", "x = 1", 'zzz = {"x": "(not shown)"}: unknown section; the sections are kafka, group, assign, handler'),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_one_that_was_meant(
@@ -203,6 +203,58 @@ def test_secrets_appear_neither_in_a_refusal_nor_in_what_is_shown(tmp_path: Path
     assert "hunter2" not in "\n".join(problems(tmp_path, text + "[kafka.librdkafka.x]\n"))
     assert "hunter2" not in "\n".join(problems(tmp_path, environ={"KUNICORN_HANDLER__OPTIONS": "hunter2"}))
     assert "hunter2" not in "\n".join(problems(tmp_path, environ={"KUNICORN_DATABASE": "hunter2"}))
+
+
+SECRET_PLACES = {
+    "a dotted name without quotes, which is three tables": ("[kafka]\n", '[kafka]\nssl.key.password = "hunter2"\n'),
+    "the same among librdkafka's properties": ("[group]\n", '[kafka.librdkafka]\nssl.key.pass = "hunter2"\n[group]\n'),
+    "a list of tables in a section's place": ("[kafka]\n", '[[kafka]]\nsasl_username = "hunter2"\n'),
+    "a handler's options in such a list": ("[handler]\n", '[[handler]]\noptions = {dsn = "hunter2"}\n'),
+    "a misspelt section": ("[handler]\n", '[otpl]\nheaders = {authorization = "hunter2"}\n[handler]\n'),
+    "a table of a misspelt name": ("[handler]\n", '[otlp]\nheader = {authorization = "hunter2"}\n[handler]\n'),
+    "a list in a misspelt table": ("[handler]\n", '[handler]\noption = {dsn = ["a", {b = "hunter2"}]}\n'),
+    "a text of a misspelt name": ("[handler]\n", '[handler]\ndsn = "hunter2"\n'),
+    "such a text in one of several handlers": ("[handler]\n", '[[handlers]]\ntopics = ["orders"]\ndsn = "hunter2"\n'),
+    "a list where a text was to be": ("[kafka]\n", '[kafka]\nclient_id = ["hunter2"]\n'),
+    "a list where a table was to be": ("[handler]\n", '[pipeline]\nspark = ["hunter2"]\n[handler]\n'),
+    "a text where a table was to be": ("[handler]\n", '[pipeline]\nspark = "hunter2"\n[handler]\n'),
+    "a table where a text was to be": ("[kafka]\n", '[kafka]\nclient_id = {x = "hunter2"}\n'),
+    "beside the sections": ("[kafka]\n", 'dsn = "hunter2"\n[kafka]\n'),
+}
+
+
+@pytest.mark.parametrize("place", SECRET_PLACES)
+def test_what_stands_where_it_does_not_belong_is_refused_without_its_value(tmp_path: Path, place: str) -> None:
+    told = "\n".join(problems(tmp_path, LEAST.replace(*SECRET_PLACES[place])))
+    assert "hunter2" not in told
+
+
+def test_of_a_table_that_is_refused_the_names_are_told_however_deep_they_are(tmp_path: Path) -> None:
+    line = problem(tmp_path, "handler", 'option = {dsn = "hunter2", more = [{port = 1}]}')
+    assert line.startswith(
+        'handler.option = {"dsn": "(not shown)", "more": [{"port": "(not shown)"}]}: unknown setting'
+    )
+
+
+def test_a_table_in_the_environment_that_is_no_json_is_not_shown(tmp_path: Path) -> None:
+    broken = {"KUNICORN_PIPELINE__SPARK": '{"spark.hadoop.fs.s3a.secret.key": "hunter2"'}
+    (line,) = problems(tmp_path, environ=broken)
+    assert line.startswith("pipeline.spark = (not shown) (from KUNICORN_PIPELINE__SPARK): not a table")
+
+
+def test_a_list_of_a_known_setting_that_is_refused_is_shown(tmp_path: Path) -> None:
+    line = problem(tmp_path, "group", "partition_assignment_strategy = ['range', 'range']")
+    assert line.startswith('group.partition_assignment_strategy = ["range", "range"]: ')
+
+
+def test_of_sparks_settings_a_secret_is_not_shown(tmp_path: Path) -> None:
+    """Although it does not belong there."""
+    text = LEAST + '[pipeline.spark]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n"spark.executor.cores" = "2"\n'
+    view = shown(loaded(tmp_path, text))
+    assert view["pipeline"]["spark"] == {  # type: ignore[index]
+        "spark.hadoop.fs.s3a.secret.key": "(not shown)",
+        "spark.executor.cores": "2",
+    }
 
 
 def test_what_is_shown_is_plain_and_complete(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_handler_that_never_works_again_ends_the_test() -> None:
         ({"window_ms": 0}, "handler.circuit_breaker.window_ms"),
         ({"open_ms": -1}, "handler.circuit_breaker.open_ms"),
         ({"probes": 0}, "handler.circuit_breaker.probes"),
-        ({"half_open_ms": 5}, "handler.circuit_breaker.half_open_ms = 5: unknown setting"),
+        ({"half_open_ms": 5}, "handler.circuit_breaker.half_open_ms: unknown setting"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], refusal: str) -> None:

@@ -170,7 +170,7 @@ def test_a_revoke_finds_what_waits_undone() -> None:
         ({"header": "tenant"}, 'handler.rate_limit.header = "tenant": set, but per = "service" looks at no key'),
         ({"per": "worker", "members": 2}, "handler.rate_limit.members = 2: set, but nothing is divided by it"),
         ({"members": 0}, "handler.rate_limit.members = 0"),
-        ({"rate": 5}, "handler.rate_limit.rate = 5: unknown setting"),
+        ({"rate": 5}, "handler.rate_limit.rate: unknown setting"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any], refusal: str) -> None:
