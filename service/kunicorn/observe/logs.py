@@ -48,7 +48,7 @@ def as_json(level: str, logger: str, process: str, event: Mapping[str, Any]) -> 
         "process": process,
         "pid": os.getpid(),
         "logger": logger,
-        "event": _short(str(event.get("event", ""))),
+        "event": _short(_printable(event.get("event", ""))),
     }
     for name, value in event.items():
         if name != "event":
@@ -57,18 +57,20 @@ def as_json(level: str, logger: str, process: str, event: Mapping[str, Any]) -> 
     try:
         return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     except (TypeError, ValueError):
-        # Numbers beyond 64 bits, lone surrogates, cycles: shown as Python shows them.
-        return orjson.dumps({name: _plain(value) for name, value in line.items()}).decode()
+        # Numbers beyond 64 bits, lone surrogates, cycles, a `__str__` that raises: shown as Python shows them.
+        return orjson.dumps({_printable(name): _plain(value) for name, value in line.items()}).decode()
 
 
 def as_text(level: str, logger: str, process: str, event: Mapping[str, Any]) -> str:
     """`time LEVEL process[pid] message  name=value …`, an exception below it."""
     head = f"{_now()} {level.upper():<7} {process}[{os.getpid()}] "
     fields = [
-        f"{name}={_quoted(str(value))}" for name, value in event.items() if name != "event" and name not in _MULTILINE
+        f"{name}={_quoted(_printable(value))}"
+        for name, value in event.items()
+        if name != "event" and name not in _MULTILINE
     ]
-    first, *rest = _short(str(event.get("event", "")).rstrip("\n")).split("\n")
-    below = [*rest, *(line for name in _MULTILINE for line in _short(str(event.get(name, ""))).splitlines())]
+    first, *rest = _short(_printable(event.get("event", "")).rstrip("\n")).split("\n")
+    below = [*rest, *(line for name in _MULTILINE for line in _short(_printable(event.get(name, ""))).splitlines())]
     text = head + first + ("  " + " ".join(fields) if fields else "")
     return "\n    ".join(_harmless(line) for line in (text, *below))
 
@@ -82,8 +84,14 @@ def _short(text: str) -> str:
     return text if left_out <= 0 else f"{text[:_LONGEST]} … ({left_out} more characters)"
 
 
-def _printable(value: object) -> str:
-    return str(value).encode(errors="backslashreplace").decode()
+def _printable(value: object, as_text: Callable[[object], str] = str) -> str:
+    """The value as a text that has a form in UTF-8. Raises nothing: a `__str__` or `__repr__` is anybody's code, and
+    what it raises would end the handler that only wanted to log.
+    """
+    try:
+        return str.encode(as_text(value), errors="backslashreplace").decode()
+    except Exception as error:
+        return f"({type(value).__name__}, whose {as_text.__name__}() raised {type(error).__name__})"
 
 
 def _plain(value: object) -> object:
@@ -93,7 +101,7 @@ def _plain(value: object) -> object:
 
 def _quoted(text: str) -> str:
     text = _short(text)
-    return orjson.dumps(_printable(text)).decode() if _NEEDS_QUOTES.search(text) else text
+    return orjson.dumps(text).decode() if _NEEDS_QUOTES.search(text) else text
 
 
 def _harmless(line: str) -> str:
@@ -213,7 +221,12 @@ class _Output:
 
     def emit(self, level: str, logger: str, event: Mapping[str, Any]) -> None:
         """Render and queue one event. Never blocks where there is a writer, never raises for what is in the event."""
-        line = self.render(level, logger, self.process, event)
+        try:
+            line = self.render(level, logger, self.process, event)
+        except Exception as error:
+            # A text of a class of its own, whose methods are anybody's code: what can be told is that there was one.
+            told = {"event": "an event that cannot be written", "why": type(error).__name__}
+            line = self.render(level, logger, self.process, told)
         if self.writer is not None:
             self.writer.put(line)
         else:
@@ -362,17 +375,25 @@ class _Standard(logging.Handler):
         return bool(passed)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Caller: any thread of the process."""
+        """Caller: any thread of the process. Raises nothing, as no handler of `logging` does."""
+        event = _said(record)
         try:
-            event: dict[str, Any] = {"event": record.getMessage()}
-        except Exception:
-            # A library's broken call must not end the caller, nor vanish.
-            event = {"event": str(record.msg), "arguments": repr(record.args)}
-        if record.exc_info and record.exc_info[0] is not None:
-            event["exception"] = logging.Formatter().formatException(record.exc_info)
-        event |= _output.place()
-        event |= {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
-        _output.emit(record.levelname.lower(), record.name, event)
+            if record.exc_info and record.exc_info[0] is not None:
+                event["exception"] = logging.Formatter().formatException(record.exc_info)
+            event |= _output.place()
+            event |= {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
+        except Exception as error:
+            # A record that somebody built by hand, such as one without a traceback in exc_info.
+            event["incomplete"] = type(error).__name__
+        _output.emit(str(record.levelname).lower(), str(record.name), event)
+
+
+def _said(record: logging.LogRecord) -> dict[str, Any]:
+    try:
+        return {"event": record.getMessage()}
+    except Exception:
+        # A broken call must not end the caller, nor vanish.
+        return {"event": _printable(record.msg), "arguments": _printable(record.args, repr)}
 
 
 def _take_over_standard_logging() -> None:

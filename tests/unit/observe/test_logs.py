@@ -71,6 +71,41 @@ def test_a_librarys_broken_log_call_is_still_told() -> None:
     assert event["arguments"] == "('x',)"
 
 
+SILENT = """
+class Order:
+    def __repr__(self): raise RuntimeError("detached")
+class Text(str):
+    def __len__(self): raise RuntimeError("no length")
+lib = logging.getLogger("shop")
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("lib.info('paid %s', Order())", "paid %s"),
+        ("lib.info(Order())", "Order, whose str() raised RuntimeError"),
+        ("lib.info('paid', extra={'order': Order()})", "Order, whose str() raised RuntimeError"),
+        ("lib.info('paid', extra={'orders': [Order()]})", "list, whose str() raised RuntimeError"),
+        ("lib.info('paid', extra={'stack': Order()})", "Order, whose str() raised RuntimeError"),
+        ("lib.info('paid', extra={'a\\ud800': 1})", "ud800"),
+        ("lib.info('paid', extra={'a\\ud800': Order()})", "whose str() raised RuntimeError"),
+        ("lib.info('paid', extra={'order': Text('x')})", ""),
+        ("lib.handle(logging.makeLogRecord({'msg': 'paid', 'levelno': 20, 'exc_info': (1, 2, 3)}))", "paid"),
+        ("log.info('paid', order=Order())", "Order, whose str() raised RuntimeError"),
+    ],
+)
+def test_what_a_log_call_is_given_never_raises_into_whoever_logs(form: str, call: str, told: str) -> None:
+    """Nor does it vanish."""
+    out, err = ran(f"{SILENT}logs.configure('info', {form!r}, 'worker-1')\n{call}\nlog.info('handled')")
+    *of_the_call, last = out.splitlines()
+    assert told in "\n".join(of_the_call)
+    assert of_the_call
+    assert "handled" in last
+    assert err == ""
+
+
 def test_warnings_go_the_same_way() -> None:
     (event,) = events("warnings.warn('old')")
     assert "UserWarning: old" in event["event"]
