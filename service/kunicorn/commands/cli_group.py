@@ -377,7 +377,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
     Shows what would be sent, and asks. What was delivered is remembered: a second replay does not repeat it. The
     letters stay in the dead-letter topic.
 
-    Exits 0 if all were delivered, 2 if nobody confirmed or a topic is missing, 6 if some were refused.
+    Exits 0 if all were delivered, 2 if nobody confirmed or a topic is missing, 6 if some were not.
     """
     from kunicorn.settings import load
 

@@ -25,11 +25,14 @@ from kunicorn.settings import Settings
 from kunicorn.text import utc
 
 _REMEMBER_EVERY = 1_000
-_FLUSH_SECONDS = 120.0
+_ANSWER_SECONDS = 30.0
+"""For answers, beyond the time in which the client gives up what it could not deliver."""
 
 
 class NotAllReplayed(ServiceError):
-    """Some letters were refused by their topics; they are not remembered as replayed."""
+    """Some letters were not delivered to their topics: they were refused, not acknowledged, or not found any more.
+    They are not remembered as replayed.
+    """
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
@@ -112,9 +115,11 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     finally:
         # A Ctrl-C, too: what was delivered by then is remembered.
         sending.remember(plan)
-    if sending.refused:
-        (why, count), *_ = sending.refused.most_common(1)
-        raise NotAllReplayed(f"{sum(sending.refused.values())} letters were refused, {count} of them: {why}")
+    if missing := len(plan.chosen) - sending.delivered:
+        raise NotAllReplayed(
+            f"{missing} of {len(plan.chosen)} letters were not delivered: {', '.join(sending.failures(plan))}; another "
+            f"replay sends them"
+        )
     return sending.delivered
 
 
@@ -157,9 +162,20 @@ class _Sending:
         self._done[letter.partition].add(letter.offset)
         self._told()
 
+    def failures(self, plan: Plan) -> Iterator[str]:
+        """What became of the letters that were not delivered."""
+        refused = self.refused.total()
+        if refused:
+            (why, count), *_ = self.refused.most_common(1)
+            yield f"{refused} were refused, {count} of them: {why}"
+        if silent := self.sent - self.delivered - refused:
+            yield f"{silent} are not acknowledged, and may arrive yet"
+        if gone := len(plan.chosen) - self.sent:
+            yield f"{gone} are not in {self._topic.name!r} any more"
+
     def remember(self, plan: Plan) -> None:
-        """Wait for what is on its way, then commit for the side group."""
-        self._post.flush(_FLUSH_SECONDS)
+        """Wait until what is on its way is answered, then commit for the side group."""
+        self._post.flush(self._topic.delivery_seconds + _ANSWER_SECONDS)
         for number, (_, end) in self._topic.bounds.items():
             self._done[number].settle(plan.left[number], end)
         self._topic.remember(self._done)

@@ -226,6 +226,11 @@ class LettersTopic:
             if error:
                 raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")
 
+    @property
+    def delivery_seconds(self) -> float:
+        """So long the producer tries to deliver a letter, before it counts as refused."""
+        return self._session.settings.dead_letters.delivery_timeout_ms / 1000
+
     def producer(self) -> Producer:
         """Producer for sending back, with the properties with which letters are sent."""
         settings = self._session.settings

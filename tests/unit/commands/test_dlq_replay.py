@@ -1,0 +1,109 @@
+"""What a replay says of letters that did not arrive, with a topic and a producer that are played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay
+from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
+from kunicorn.errors import ExitCode
+from kunicorn.handler.dead_letters import Cause, Told
+from kunicorn.handler.record import Record
+
+NOW = 1_700_000_000_000
+Delivered = Callable[[KafkaError | None, Message | None], None]
+
+
+class PlayedProducer:
+    """Answers the records of the values that it is given answers for; the others it keeps."""
+
+    def __init__(self, answers: Mapping[bytes, KafkaError | None]) -> None:
+        self._answers = answers
+        self._kept: list[tuple[bytes, Delivered]] = []
+        self.waited: list[float] = []
+
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Delivered, **_: Any) -> None:
+        self._kept.append((value, on_delivery))
+
+    def poll(self, seconds: float) -> None:
+        for value, answer in [each for each in self._kept if each[0] in self._answers]:
+            self._kept.remove((value, answer))
+            answer(self._answers[value], None)
+
+    def flush(self, seconds: float) -> int:
+        self.waited.append(seconds)
+        self.poll(0)
+        return len(self._kept)
+
+
+class PlayedTopic:
+    """Dead-letter topic of one partition with these values; `producer` sends them."""
+
+    name = "orders.dead-letters"
+    delivery_seconds = 300.0
+
+    def __init__(self, values: Iterable[bytes], producer: PlayedProducer) -> None:
+        self.values = dict(enumerate(values))
+        self.bounds = {0: (0, len(self.values))}
+        self.remembered: dict[int, int] = {}
+        self._producer = producer
+
+    def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
+        for offset, value in self.values.items():
+            message = Message(topic=self.name, partition=0, offset=offset, key=b"k", value=value)
+            yield Found(
+                0, offset, Record.of(message), Told("orders", 0, offset, "shop", Cause("E", "", "", 1), NOW, 0, [])
+            )
+
+    def partitions_of(self, topic: str) -> int:
+        return 1
+
+    def producer(self) -> Producer:
+        return cast(Producer, self._producer)
+
+    def remember(self, replayed: Mapping[int, Replayed]) -> None:
+        self.remembered = {number: each.upto for number, each in replayed.items()}
+
+
+def planned(topic: PlayedTopic) -> tuple[LettersTopic, Plan, dict[int, Replayed]]:
+    letters, done = cast(LettersTopic, topic), {0: Replayed()}
+    return letters, plan(letters, Selection(), done, None), done
+
+
+def test_letters_that_are_all_acknowledged_are_counted_and_remembered() -> None:
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer({b"a": None, b"b": None}))
+    assert replay(*planned(topic), lambda: None) == 2
+    assert topic.remembered == {0: 2}
+
+
+def test_letters_that_nobody_acknowledges_end_the_replay_with_an_exit_code_of_its_own() -> None:
+    topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": None}))
+    with pytest.raises(NotAllReplayed, match="2 of 3 letters were not delivered: 2 are not acknowledged") as refused:
+        replay(*planned(topic), lambda: None)
+    assert refused.value.exit_code is ExitCode.NOT_ALL_COMMITTED
+    assert topic.remembered == {0: 1}
+
+
+def test_a_replay_waits_for_as_long_as_the_client_tries_to_deliver() -> None:
+    producer = PlayedProducer({b"a": None})
+    replay(*planned(PlayedTopic([b"a"], producer)), lambda: None)
+    assert min(producer.waited) > PlayedTopic.delivery_seconds
+
+
+def test_letters_that_retention_takes_between_the_plan_and_the_sending_are_told() -> None:
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer({b"a": None, b"b": None}))
+    letters, chosen, done = planned(topic)
+    del topic.values[0]
+    with pytest.raises(NotAllReplayed, match=r"1 of 2 letters .*: 1 are not in 'orders\.dead-letters' any more"):
+        replay(letters, chosen, done, lambda: None)
+
+
+def test_letters_that_are_refused_are_told_with_the_most_frequent_reason() -> None:
+    too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": too_large, b"b": too_large, b"c": None}))
+    with pytest.raises(NotAllReplayed, match=r"2 of 3 letters .*: 2 were refused, 2 of them: .*too large"):
+        replay(*planned(topic), lambda: None)
