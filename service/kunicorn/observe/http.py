@@ -154,8 +154,9 @@ def _asset(name: str) -> Asset:
     return Asset(body, _TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
 
-_NOBODYS = (".localhost", ".local", ".internal", ".svc", ".arpa", ".test")
-"""Ends of names that the public DNS does not have, and in which nobody registers anything."""
+_NOBODYS = (".localhost", ".local", ".internal", ".svc", ".home.arpa", ".test")
+"""Ends of names that the public DNS does not have, and in which nobody registers anything. The rest of .arpa has
+owners: whoever has addresses has the names for them in .in-addr.arpa and .ip6.arpa, and may point those anywhere."""
 
 
 def is_ours(host: str | None, allowed: Collection[str] = ()) -> bool:

@@ -23,6 +23,7 @@ from tests.unit.observe.serving import Service, ask, serving
         "orders-2:9400",
         "orders-2.orders.shop.svc:9400",
         "orders-2.orders.shop.svc.cluster.local.",
+        "orders-2.home.arpa",
         "orders.example.com:443",
         socket.gethostname(),
     ],
@@ -33,7 +34,18 @@ def test_an_address_and_a_name_that_no_stranger_can_have_made_are_ours(host: str
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:9400", "127.0.0.1.evil.example", "localhost.evil.example", "", "\udcff", "a/b"],
+    [
+        "evil.example",
+        "evil.example:9400",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "7.113.0.203.in-addr.arpa",
+        "1.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa",
+        "evil-home.arpa",
+        "",
+        "\udcff",
+        "a/b",
+    ],
 )
 def test_a_name_that_its_owner_may_point_here_is_not(host: str) -> None:
     assert not is_ours(host, {"orders.example.com"})
