@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.status import address, opener, unreachable
+from kunicorn.clients.http import elsewhere
+from kunicorn.commands.status import address, opener_of, unreachable
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
@@ -40,7 +41,7 @@ class RunningService:
     port: int = 0
     """Of [http], where it is asked on this machine."""
     own_certificate: str | None = None
-    """See `status.opener`."""
+    """See `status.opener_of`."""
     workers: int = 1
     """A reload replaces one after the other, each as patiently as anything else is done."""
 
@@ -88,14 +89,16 @@ class RunningService:
             {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
         )
         try:
-            with opener(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
+            with opener_of(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
                 return _read(self.url, answer.read(_LONGEST_ANSWER))
         except urllib.error.HTTPError as error:
+            if moved := elsewhere(error):
+                raise ConfigError(f"{self.url} answers {error.code}: {moved}; correct --url") from error
             refused = _read(self.url, error.read(_LONGEST_ANSWER))
             if error.code == 409:
                 return refused
             raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
-        except (OSError, http.client.BadStatusLine) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error
 
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kunicorn.clients.http import elsewhere, opener
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.text import duration, printable, table, tell
@@ -39,7 +40,7 @@ def address(settings: Settings) -> str:
     return f"{port.scheme}://[{host}]:{port.port}" if ":" in host else f"{port.scheme}://{host}:{port.port}"
 
 
-def opener(own_certificate: str | None = None) -> urllib.request.OpenerDirector:
+def opener_of(own_certificate: str | None = None) -> urllib.request.OpenerDirector:
     """What asks a service on this machine, or a pod beside us: a proxy for the way out (http_proxy) would not find it.
 
     `own_certificate`: the file of http.tls_certificate_file. Whoever shows what is in it is believed, whatever name it
@@ -55,7 +56,7 @@ def opener(own_certificate: str | None = None) -> urllib.request.OpenerDirector:
             trusted.load_verify_locations(own_certificate)
         except OSError as error:
             raise ConfigError(f"http.tls_certificate_file = {own_certificate!r} cannot be read: {error}") from error
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
+    return opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusted))
 
 
 def unreachable(url: str, error: Exception) -> ConfigError:
@@ -74,19 +75,18 @@ def unreachable(url: str, error: Exception) -> ConfigError:
 
 
 def ask(url: str, own_certificate: str | None = None) -> Told:
-    """`/status` of the service at `url`. Blocks for seconds at most. `own_certificate`: see `opener`. Raises
+    """`/status` of the service at `url`. Blocks for seconds at most. `own_certificate`: see `opener_of`. Raises
     `ConfigError`.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
     try:
-        with opener(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
+        with opener_of(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             found = json.loads(answer.read(_LONGEST_ANSWER))
     except urllib.error.HTTPError as error:
-        raise ConfigError(
-            f"{url}/status answers {error.code}: another service, or an older one; correct --url"
-        ) from error
-    except (OSError, http.client.BadStatusLine) as error:
+        what = elsewhere(error) or "another service, or an older one"
+        raise ConfigError(f"{url}/status answers {error.code}: {what}; correct --url") from error
+    except (OSError, http.client.HTTPException) as error:
         raise unreachable(url, error) from error
     except ValueError as error:
         raise ConfigError(f"{url}/status is not kunicorn's: {error}; correct --url") from error
@@ -99,7 +99,7 @@ def say_status(
     url: str, say: Callable[[str], None], *, every: float | None, as_json: bool, own_certificate: str | None = None
 ) -> None:
     """Print the status once, or `every` so many seconds until Ctrl-C; then as JSON one line each time. Blocks.
-    `own_certificate`: see `opener`.
+    `own_certificate`: see `opener_of`.
     """
     before: Told | None = None
     while True:

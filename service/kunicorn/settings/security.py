@@ -6,9 +6,11 @@ X_file names.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
@@ -125,6 +127,8 @@ class SecuritySettings(Section):
     def warnings(self) -> tuple[str, ...]:
         """Warnings about settings that are allowed, and insecure."""
         in_clear = self.security_protocol == "SASL_PLAINTEXT" and self.sasl_mechanism in {"PLAIN", "OAUTHBEARER"}
+        endpoint = urlsplit(self.sasl_oauthbearer_token_endpoint_url or "")
+        to_endpoint_in_clear = endpoint.scheme == "http" and not _is_this_machine(endpoint.hostname or "")
         unchecked = self.security_protocol.endswith("SSL") and self.ssl_endpoint_identification_algorithm == "none"
         return tuple(
             text
@@ -133,6 +137,12 @@ class SecuritySettings(Section):
                     in_clear,
                     f"kafka.sasl_mechanism = {self.sasl_mechanism} over SASL_PLAINTEXT sends the password or token in "
                     f"clear text: whoever listens on the network can use it; use SASL_SSL",
+                ),
+                (
+                    to_endpoint_in_clear,
+                    f"kafka.sasl_oauthbearer_token_endpoint_url = {self.sasl_oauthbearer_token_endpoint_url} gets the "
+                    f"client's secret and sends the token in clear text: whoever listens on the network can use both; "
+                    f"use https",
                 ),
                 (
                     unchecked,
@@ -149,6 +159,14 @@ class SecuritySettings(Section):
         if problems:
             raise Contradictions(problems)
         return self
+
+
+def _is_this_machine(host: str) -> bool:
+    """Whether what is sent there stays on this machine, as to a proxy beside us."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def file_content(file: str) -> SecretStr:

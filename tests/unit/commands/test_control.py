@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from unittest import mock
 
 import pytest
 from pydantic import SecretStr
 
 from kunicorn.commands.control import Reply, RunningService
+from kunicorn.commands.status import ask
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.observe.requests import Goal
@@ -72,6 +75,39 @@ async def test_a_wrong_token_a_refusal_and_a_silent_port_are_told_apart() -> Non
         assert (refused["ok"], refused["said"]) == (False, "there is no worker 9")
     with pytest.raises(ConfigError, match="no service answers"):
         await asyncio.to_thread(RunningService(url, TOKEN, 10).ask, "drain", {})
+
+
+def test_the_token_goes_to_no_address_that_whoever_answers_sends_us_to() -> None:
+    asked: list[str] = []
+
+    class Mover(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - as the server calls it
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Mover) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(ConfigError, match=r"answers 302: it sends us to .*/elsewhere, which is not followed"):
+                RunningService(f"http://127.0.0.1:{server.server_port}", TOKEN, 10).ask("pause", {})
+        finally:
+            server.shutdown()
+    assert asked == ["/actions/pause"]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1:94 00"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(ConfigError, match="no service answers at"):
+        RunningService(url, TOKEN, 10).ask("pause", {})
+    with pytest.raises(ConfigError, match="no service answers at"):
+        ask(url)
 
 
 def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp_path: Path) -> None:

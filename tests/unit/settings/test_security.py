@@ -18,8 +18,9 @@ from tests.unit.settings.files import LEAST, loaded, problems
 
 PLAIN = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}
 TOKENS = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+URL = "sasl_oauthbearer_token_endpoint_url"
 ENDPOINT = {
-    "sasl_oauthbearer_token_endpoint_url": "https://login.example.com/token",
+    URL: "https://login.example.com/token",
     "sasl_oauthbearer_client_id": "orders",
     "sasl_oauthbearer_client_secret": "hunter2",
 }
@@ -164,6 +165,12 @@ def test_an_error_about_the_settings_holds_no_secret_even_as_a_traceback(tmp_pat
     assert "hunter2" not in "".join(traceback.format_exception(refused.value))
 
 
+@pytest.mark.parametrize("port", ["abc", "99999", "80 80", "80/a\\tb"])
+def test_a_token_endpoint_whose_address_is_none_is_refused(tmp_path: Path, port: str) -> None:
+    found = problems(tmp_path, text({**TOKENS, **ENDPOINT, URL: f"https://login.example.com:{port}"}))
+    assert any("not an address" in line and "write it such as https://login" in line for line in found)
+
+
 # -- from settings to clients ------------------------------------------------------------------------------------------
 
 
@@ -192,6 +199,10 @@ def test_what_is_no_certificate_is_refused_before_anybody_connects(tmp_path: Pat
         ({**PLAIN, "sasl_password": "x"}, ""),
         ({**PLAIN, "sasl_password": "x", "security_protocol": "SASL_PLAINTEXT"}, "in clear text"),
         ({"security_protocol": "SSL", "ssl_endpoint_identification_algorithm": "none"}, "any certificate"),
+        ({**TOKENS, **ENDPOINT}, ""),
+        ({**TOKENS, **ENDPOINT, URL: "http://login.example.com/token"}, "gets the client's secret"),
+        ({**TOKENS, **ENDPOINT, URL: "http://localhost:8080/token"}, ""),
+        ({**TOKENS, **ENDPOINT, URL: "http://127.0.0.1:8080/token"}, ""),
     ],
 )
 def test_what_works_but_should_be_known_is_warned_about(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import http.client
 import importlib
 import json
 import time
@@ -18,6 +19,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from kunicorn.clients.http import elsewhere, opener
 from kunicorn.ipc.messages import FetchToken, Token
 
 
@@ -46,15 +48,20 @@ def _post(url: str, request: FetchToken) -> dict[str, Any]:
     headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
     post = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)  # noqa: S310 - see is_http_url
     try:
-        with urllib.request.urlopen(post, timeout=request.timeout) as response:  # noqa: S310
+        with opener().open(post, timeout=request.timeout) as response:
             answer = json.loads(response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
         said = error.read(_SHOWN).decode(errors="replace")
+        if moved := elsewhere(error):
+            raise TokenError(
+                f"{url} answered {error.code} {error.reason}: {moved}; name the endpoint itself in "
+                f"kafka.sasl_oauthbearer_token_endpoint_url"
+            ) from error
         raise TokenError(
             f"{url} answered {error.code} {error.reason}: {said}; check kafka.sasl_oauthbearer_client_id, "
             f"sasl_oauthbearer_client_secret and sasl_oauthbearer_scope"
         ) from error
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         why = getattr(error, "reason", error)
         raise TokenError(f"{url} does not answer: {why}; check kafka.sasl_oauthbearer_token_endpoint_url") from error
     except ValueError as error:

@@ -17,15 +17,21 @@ from kunicorn.ipc.messages import FetchToken
 
 
 @contextmanager
-def endpoint(status: int, body: bytes) -> Iterator[str]:
-    """Answers every POST so, on a free port."""
+def endpoint(status: int, body: bytes, *, location: str | None = None, asked: list[str] | None = None) -> Iterator[str]:
+    """Answers every request so, on a free port. `location`: where it sends whoever asks; `asked`: gets the methods."""
 
     class Answer(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            if asked is not None:
+                asked.append(self.command)
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(status)
+            if location is not None:
+                self.send_header("Location", location)
             self.end_headers()
             self.wfile.write(body)
+
+        do_GET = do_POST  # noqa: N815 - as the server calls it
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -76,6 +82,26 @@ def test_what_is_no_token_is_told_with_the_setting(status: int, body: bytes, com
     with endpoint(status, body) as url, pytest.raises(TokenError, match=complaint) as refused:
         ask_endpoint(request(url))
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_clients_secret_goes_to_no_address_that_an_endpoint_sends_us_to(status: int) -> None:
+    asked: list[str] = []
+    answer = json.dumps({"access_token": "a stranger's", "expires_in": 300}).encode()
+    told = f"answered {status} .*not followed.*token_endpoint_url"
+    with (
+        endpoint(200, answer, asked=asked) as stranger,
+        endpoint(status, b"", location=stranger) as url,
+        pytest.raises(TokenError, match=told),
+    ):
+        ask_endpoint(request(url))
+    assert asked == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc/token", "http://127.0.0.1:1/to ken"])
+def test_an_address_that_is_none_is_told_with_the_setting(url: str) -> None:
+    with pytest.raises(TokenError, match="token_endpoint_url"):
+        ask_endpoint(request(url))
 
 
 def test_an_endpoint_that_is_not_there_is_told_with_the_setting() -> None:
