@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -81,12 +81,25 @@ def is_part_of_record(part: str) -> str:
 
 def is_http_url(url: str) -> str:
     """URL to POST to, without credentials, as it is shown."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("not an address; write it such as https://login.example.com/oauth2/token")
-    if parts.username or parts.password:
-        raise ValueError("holds credentials; set sasl_oauthbearer_client_id and sasl_oauthbearer_client_secret instead")
+    credentials = "sasl_oauthbearer_client_id and sasl_oauthbearer_client_secret"
+    http_address(url, "https://login.example.com/oauth2/token", credentials)
     return url
+
+
+def http_address(url: str, example: str, credentials: str) -> SplitResult:
+    """Parts of a URL of HTTP without credentials; `credentials` names the settings that are for them. Raises
+    `ValueError`.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"not an address ({error}); write it such as {example}") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"[\s\x00-\x1f\x7f]", url):
+        raise ValueError(f"not an address; write it such as {example}")
+    if parts.username or parts.password:
+        raise ValueError(f"holds credentials; set {credentials} instead")
+    return parts
 
 
 def is_not_empty(secret: SecretStr) -> SecretStr:

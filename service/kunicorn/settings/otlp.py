@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import Milliseconds, Section
+from kunicorn.settings.checks import Milliseconds, Section, http_address
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
 from kunicorn.settings.security import Text, file_content
@@ -21,15 +20,7 @@ _LONGEST_NAME = 255
 
 
 def _is_endpoint(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"not an address ({error}); write it such as http://collector:4318/v1/metrics") from error
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("not an address; write it such as http://collector:4318/v1/metrics (OTLP over HTTP)")
-    if parts.username or parts.password:
-        raise ValueError("holds credentials; set otlp.headers instead")
+    parts = http_address(url, "http://collector:4318/v1/metrics (OTLP over HTTP)", "otlp.headers")
     if parts.path in {"", "/"}:
         raise ValueError("has no path; collectors take metrics at /v1/metrics")
     if parts.port == 4317:

@@ -5,23 +5,18 @@ password's file.
 from __future__ import annotations
 
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import Milliseconds, Section, needs_registry
+from kunicorn.settings.checks import Milliseconds, Section, http_address, needs_registry
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
 from kunicorn.settings.security import Secret, Text, file_content
 
 
 def _is_registry_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("not an address; write it such as https://registry.example.com:8081")
-    if parts.username or parts.password:
-        raise ValueError("holds credentials; set schema_registry.username and password instead")
+    http_address(url, "https://registry.example.com:8081", "schema_registry.username and password")
     return url
 
 

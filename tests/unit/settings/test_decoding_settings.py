@@ -63,6 +63,7 @@ def test_the_registry_is_asked_with_the_password_of_its_file(tmp_path: Path) -> 
     [
         ('url = "https://me:hush@registry"', "holds credentials; set schema_registry.username and password instead"),
         ('url = "registry:8081"', "not an address"),
+        ('url = "https://registry:abc"', "not an address"),
         ('username = "me"', "goes with password (or password_file); set both, or neither"),
         ('username = "me"\npassword_file = "/no/such"', "cannot be read: No such file or directory"),
         ('ssl_key_location = "/key"', "a key without its certificate"),
