@@ -84,8 +84,8 @@ def _check_offsets(offsets: Mapping[str, Any]) -> Mapping[str, int]:
         _, numbers = partitions_named(item)
         if numbers is None or len(numbers) != 1:
             raise ValueError(f'{item!r} is not one partition; write "orders:0" = 1234')
-        if type(offset) is not int or offset < 0:
-            raise ValueError(f"{offset!r} is not an offset of {item}; write a whole number from 0 on")
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise ValueError(f"{offset!r} is not an offset of {item}; write a whole number from 0 on, below 2^63")
     return offsets
 
 

@@ -4,8 +4,9 @@ would be right. Pure. Rules between several settings are in `rules`.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
@@ -157,7 +158,38 @@ def _properties(properties: Any, owned: Mapping[str, str]) -> Any:
             raise ValueError(f'{name!r} is a table; put the dotted name in quotes: "{_dotted(name, value)}" = …')
         if not isinstance(value, str | int | float | bool):
             raise ValueError(f"{name!r} is {type(value).__name__}; a property is a text, a number or true or false")
+        if not fits_a_message(value):
+            raise ValueError(f"{name!r} is {_NO_NUMBER}; correct it")
     return properties
+
+
+_NO_NUMBER = "no finite number of at most 64 bits"
+
+
+def fits_a_message(value: Any) -> bool:
+    """Whether a scalar arrives at our other processes as it is: JSON has no infinite number, our messages 64 bits."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, int) or -(2**63) <= value < 2**64
+
+
+def are_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a handler gets as its options. A number's value is not told: an option may be a secret."""
+    for name in _unfit("", options):
+        raise ValueError(f"{name} is {_NO_NUMBER}; write it as a text, and let setup(options) read that")
+    return options
+
+
+def _unfit(place: str, value: Any) -> Iterator[str]:
+    """Places in tables and lists of numbers that do not arrive."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _unfit(f"{place}.{name}".lstrip("."), item)
+    elif isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            yield from _unfit(f"{place}[{at}]", item)
+    elif not fits_a_message(value):
+        yield place
 
 
 def _dotted(name: str, value: Any) -> str:
@@ -238,6 +270,12 @@ def needs_registry(decoder: str) -> bool:
 
 MOST_MILLISECONDS = 2**31 - 1
 """Kafka's messages carry times as int32."""
+
+MOST_COUNT = 2**53 - 1
+"""What is unlimited for every purpose, and still the same number in JSON, in a float and in the 64 bits of the messages
+between our processes: a larger one would be accepted at the start, and break the first message that carries it."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
 Milliseconds = Annotated[int, Field(ge=1, le=MOST_MILLISECONDS)]
 

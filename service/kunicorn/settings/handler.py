@@ -18,9 +18,11 @@ from pydantic import AfterValidator, Field, Strict, model_validator
 
 from kunicorn.handler.config import REASONS, RetryTopic, delay_in_words, route, takes
 from kunicorn.settings.checks import (
+    Count,
     Milliseconds,
     MillisecondsOfYears,
     Section,
+    are_options,
     is_class_name,
     is_decoder,
     is_entrypoint,
@@ -169,7 +171,7 @@ class FailureSettings(Section):
         "of the exception's classes counts.",
         examples=[["builtins.ValueError", "shop.errors.Permanent"]],
     )
-    max_attempts: int | None = Field(None, ge=1, examples=[1], description="As handler.max_attempts.")
+    max_attempts: Count | None = Field(None, examples=[1], description="As handler.max_attempts.")
     retry_backoff_ms: Milliseconds | None = Field(None, examples=[1000], description="As handler.retry_backoff_ms.")
     retry_backoff_max_ms: Milliseconds | None = Field(
         None, examples=[60_000], description="As handler.retry_backoff_max_ms."
@@ -262,9 +264,8 @@ class HandlerSettings(Section):
     batch_max_records: int = Field(
         500, ge=1, le=100_000, description='Most records in one call, with mode = "batch" or "arrow".'
     )
-    batch_max_bytes: int | None = Field(
+    batch_max_bytes: Count | None = Field(
         None,
-        ge=1,
         examples=[1_000_000],
         description="Most bytes of values in one batch; a larger record comes alone.",
     )
@@ -299,8 +300,8 @@ class HandlerSettings(Section):
         json_schema_extra={"default": "as `on_failure`"},
         description="What becomes of a record whose value or key cannot be decoded; it is not tried again.",
     )
-    max_attempts: int = Field(
-        3, ge=1, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
+    max_attempts: Count = Field(
+        3, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
     )
     retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
     retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
@@ -348,7 +349,7 @@ class HandlerSettings(Section):
     rate_limit: RateLimitSettings | None = Field(
         None, description="How many records a second may begin, though there are more (docs/limits.md)."
     )
-    options: Mapping[str, Any] = Field(
+    options: Annotated[Mapping[str, Any], AfterValidator(are_options)] = Field(
         default={},
         examples=[{"currency": "EUR"}],
         description="Anything; passed to the handler's setup(options) in every worker.",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, Strict, model_validator
 
-from kunicorn.settings.checks import Milliseconds, Section, is_class_name
+from kunicorn.settings.checks import Count, Milliseconds, Section, is_class_name
 from kunicorn.settings.rules import Rule, check
 
 
@@ -28,7 +28,7 @@ class CircuitBreakerSettings(Section):
         description="The breaker opens when so large a share of the calls has failed.",
     )
     window_ms: Milliseconds = Field(10_000, description="Calls of so long ago, and later, count.")
-    min_calls: int = Field(10, ge=1, description="With fewer calls in the window the breaker stays closed.")
+    min_calls: Count = Field(10, description="With fewer calls in the window the breaker stays closed.")
     open_ms: Milliseconds = Field(
         30_000,
         description="So long the handler is not called; then single records probe it, and one that fails opens the "
@@ -60,9 +60,8 @@ class RateLimitSettings(Section):
         description="So many a second, for all that `per` names together.",
         examples=[50],
     )
-    burst: int | None = Field(
+    burst: Count | None = Field(
         None,
-        ge=1,
         examples=[10],
         json_schema_extra={"default": "as `per_second`, at least 1"},
         description="So many may begin at once after a pause.",
@@ -80,9 +79,8 @@ class RateLimitSettings(Section):
     counts: Literal["records", "calls"] = Field(
         "records", description="What is counted; they differ where a call gets a batch."
     )
-    members: int | None = Field(
+    members: Count | None = Field(
         None,
-        ge=1,
         examples=[4],
         json_schema_extra={"default": "as the coordinator describes the group"},
         description="Number of the group's members, which the rate is divided by.",

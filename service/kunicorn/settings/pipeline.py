@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from kunicorn.settings.checks import Section, is_group_id
+from kunicorn.settings.checks import Count, Section, is_group_id
 from kunicorn.settings.rules import Rule, check
 
 OWNED_SPARK_SETTINGS: Mapping[str, str] = {
@@ -88,26 +88,24 @@ class PipelineSettings(Section):
     min_partitions: int | None = Field(
         None,
         ge=1,
+        le=1_000_000,
         examples=[64],
         description='Cut the largest ranges until there are so many tasks; only with ordering = "none".',
     )
-    max_offsets_per_trigger: int | None = Field(
+    max_offsets_per_trigger: Count | None = Field(
         None,
-        ge=1,
         examples=[1_000_000],
         description="Most offsets underway (of an export's round, of a stream's micro-batch), shared out over the "
         "partitions in proportion to what each has left. A killed run repeats so many at most.",
     )
-    max_records_per_second: int | None = Field(
+    max_records_per_second: Count | None = Field(
         None,
-        ge=1,
         examples=[5_000],
         description="Most records that a job reads in a second, all its tasks together; left out, there is no limit. "
         "handler.rate_limit is the live service's alone.",
     )
-    max_bytes_per_second: int | None = Field(
+    max_bytes_per_second: Count | None = Field(
         None,
-        ge=1,
         examples=[50_000_000],
         description="Most bytes of keys and values that a job reads in a second, all its tasks together; left out, "
         "there is no limit.",

@@ -16,6 +16,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.config import RetryTopic, route
 from kunicorn.settings.assign import CLIENTS_GROUP, AssignSettings
 from kunicorn.settings.checks import (
+    MOST_COUNT,
     Milliseconds,
     Section,
     assignors_differ,
@@ -87,7 +88,10 @@ class HttpSettings(Section):
         "/livez, /readyz and /metrics: whoever owns a name may point it here, and read by the browser of a visitor.",
     )
     partition_metrics_max: int = Field(
-        2000, ge=0, description="With more assigned partitions than this, /metrics leaves out the series per partition."
+        2000,
+        ge=0,
+        le=MOST_COUNT,
+        description="With more assigned partitions than this, /metrics leaves out the series per partition.",
     )
     token: Annotated[SecretStr, AfterValidator(is_long_secret)] | None = Field(
         None,

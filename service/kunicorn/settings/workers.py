@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from kunicorn.allocator import AUTO
 from kunicorn.linux import usable_cpus
-from kunicorn.settings.checks import Section
+from kunicorn.settings.checks import Count, Section
 from kunicorn.settings.rules import WORKER_RULES, check
 
 UNLIMITED = "max"
@@ -128,9 +128,8 @@ class WorkerSettings(Section):
         le=95,
         description="With sharing = load: how far the busiest worker must be ahead of the idlest before one moves.",
     )
-    max_crashes: int = Field(
+    max_crashes: Count = Field(
         2,
-        ge=1,
         description="After so many worker deaths with the same record in hand its partition halts, "
         "or the record goes the way that handler.on_failure says. Where others may be to blame as well, as many deaths "
         "single it out first.",
@@ -142,16 +141,14 @@ class WorkerSettings(Section):
         description="How long a worker may take until it is ready, its handler's setup included. One that takes longer "
         "is killed, its stacks logged, and started again. From five seconds on the others have its partitions.",
     )
-    max_records: int | None = Field(
+    max_records: Count | None = Field(
         None,
-        ge=1,
         examples=[1_000_000],
         description="A worker that has handled so many records is replaced, without a rebalance; for handlers that "
         "leak.",
     )
-    max_age_s: int | None = Field(
+    max_age_s: Count | None = Field(
         None,
-        ge=1,
         examples=[86_400],
         description="A worker is replaced after so many seconds, or up to a tenth earlier, so that workers do not "
         "take turns all at once.",
@@ -159,6 +156,7 @@ class WorkerSettings(Section):
     max_rss_mb: int | None = Field(
         None,
         ge=32,
+        le=1_048_576,
         examples=[512],
         description="A worker whose resident memory is larger is replaced; leave room above memory_per_worker_mb "
         "for what the handler itself needs.",

@@ -29,6 +29,9 @@ class TokenError(Exception):
 
 _MOST_BYTES = 1 << 20
 _SHOWN = 200
+_LATEST = 253_402_300_800.0
+"""Seconds from 1970 to the year 10000. An expiry behind it is infinite, or in milliseconds; a client's 64 bits of them
+do not have the former, and with the latter the token would never be renewed."""
 
 
 def ask_endpoint(request: FetchToken) -> Token:
@@ -85,9 +88,9 @@ def _expiry(url: str, answer: dict[str, Any], claims: dict[str, Any]) -> float:
     """Expiry in seconds since 1970. `expires_in` goes first: it does not depend on two clocks that agree."""
     for value, since in ((answer.get("expires_in"), time.time()), (claims.get("exp"), 0.0)):
         try:
-            if value is not None:
-                return since + float(value)
-        except (TypeError, ValueError):
+            if value is not None and abs(expiry := since + float(value)) < _LATEST:
+                return expiry
+        except (TypeError, ValueError, OverflowError):
             continue
     raise TokenError(f"{url} does not say when the token expires: neither expires_in nor a claim exp")
 
@@ -112,6 +115,9 @@ def call_provider(request: FetchToken) -> Token:
     if not well or not principal or not _texts(extensions):
         kinds = ", ".join(type(each).__name__ for each in returned)
         raise TokenError(f"{entrypoint} returned ({kinds}), or an empty text: {_CONTRACT}")
+    # A number that is none is not below either.
+    if not abs(expires_at) < _LATEST:
+        raise TokenError(f"{entrypoint} returned {expires_at} for expires_at: {_CONTRACT}")
     return Token(value, float(expires_at), principal, {**request.extensions, **extensions})
 
 

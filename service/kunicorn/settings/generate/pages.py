@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from kunicorn.librdkafka.properties import OWNED_PROPERTIES
-from kunicorn.settings.checks import MOST_MILLISECONDS
+from kunicorn.settings.checks import MOST_COUNT, MOST_MILLISECONDS
 from kunicorn.settings.handler import OneOfHandlers
 from kunicorn.settings.load import sections, shown
 from kunicorn.settings.sections import Settings
@@ -193,7 +193,7 @@ def _values(field: FieldInfo) -> str:
 def _limits(field: FieldInfo) -> Iterator[tuple[str, object]]:
     for rule in field.metadata:
         for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most")):
-            if (limit := getattr(rule, attribute, None)) not in {None, MOST_MILLISECONDS}:
+            if (limit := getattr(rule, attribute, None)) not in {None, MOST_MILLISECONDS, MOST_COUNT}:
                 yield words, limit
 
 

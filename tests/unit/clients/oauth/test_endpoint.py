@@ -98,6 +98,13 @@ def test_the_clients_secret_goes_to_no_address_that_an_endpoint_sends_us_to(stat
     assert asked == []
 
 
+@pytest.mark.parametrize("life", ["1e400", "NaN", '"Infinity"', "null", "[]"])
+def test_a_life_that_is_no_length_of_time_is_none(life: str) -> None:
+    body = f'{{"access_token": "opaque", "expires_in": {life}}}'.encode()
+    with endpoint(200, body) as url, pytest.raises(TokenError, match="does not say when the token expires"):
+        ask_endpoint(request(url))
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:abc/token", "http://127.0.0.1:1/to ken"])
 def test_an_address_that_is_none_is_told_with_the_setting(url: str) -> None:
     with pytest.raises(TokenError, match="token_endpoint_url"):

@@ -19,12 +19,17 @@ def request(function: str) -> FetchToken:
 @pytest.fixture(autouse=True)
 def providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
+import math
 def two(): return "t", 5
 def four(): return "t", 5.0, "alice", {"own": "yes"}
 def one(): return "t"
 def empty(): return "", 5
 def late(): return "t", "tomorrow"
 def odd(): return "t", 5, "alice", {"own": 1}
+def forever(): return "t", math.inf
+def never(): return "t", math.nan
+def milliseconds(): return "t", 1_700_000_000_000
+def huge(): return "t", 10**400
 number = 7
 """
     (tmp_path / "providers_of_tests.py").write_text(source)
@@ -50,6 +55,10 @@ def test_principal_and_extensions_may_be_left_out(function: str, principal: str,
         ("one", r"returned str: it is to return \(token, expires_at"),
         ("empty", "or an empty text"),
         ("late", r"returned \(str, str\)"),
+        ("forever", "returned inf for expires_at: .*seconds since 1970"),
+        ("never", "returned nan for expires_at: "),
+        ("huge", "returned 1000+ for expires_at: "),
+        ("milliseconds", "returned 1700000000000 for expires_at: "),
         ("odd", r"returned \(str, int, str, dict\)"),
         ("number", "cannot be called"),
         ("nobody", "cannot be loaded: .*nobody"),
