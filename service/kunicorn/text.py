@@ -59,14 +59,22 @@ def tell(answer: Answer, say: Callable[[str], None], *, as_json: bool, in_one_li
         for line in answer.lines():
             say(line)
     elif in_one_line:
-        say(json.dumps(answer.as_json(), ensure_ascii=False))
+        say(_with_halves(json.dumps(answer.as_json(), ensure_ascii=False)))
     else:
         say(as_json_text(answer.as_json()))
 
 
 def as_json_text(value: Any) -> str:
     """JSON for a program, indented for people."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return _with_halves(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def _with_halves(text: str) -> str:
+    """JSON that has a form in UTF-8: half a character, which a record's JSON may bring (`"\\ud83d"`), is escaped."""
+    return _HALVES.sub(lambda half: f"\\u{ord(half.group()):04x}", text)
 
 
 def listed(items: Iterable[object], most: int = 20, separator: str = " ") -> str:
@@ -119,10 +127,15 @@ def duration(seconds: float | None) -> str | None:
 
 
 def utc(ms: int | None, timespec: str = "seconds") -> str:
-    """A record's time for a person: 2026-01-31T12:00:00Z."""
+    """A record's time for a person: 2026-01-31T12:00:00Z. One that no calendar has, as of a producer that writes
+    microseconds, as its number.
+    """
     if ms is None:
         return "without a timestamp"
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms since 1970"
 
 
 _AGO = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")
@@ -132,17 +145,20 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def moment(option: str, text: str, now_ms: int) -> int:
     """Time in milliseconds: "2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", or ago: "90s", "30m", "2h", "7d".
 
-    Raises `ConfigError` naming the `option`.
+    An age beyond 1970 is that year's begin. Raises `ConfigError` naming the `option`.
     """
     if (ago := _AGO.fullmatch(text)) is not None:
-        return now_ms - int(ago["count"]) * _UNIT_MS[ago["unit"]]
+        return max(0, now_ms - int(ago["count"]) * _UNIT_MS[ago["unit"]])
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
         parsed = None
     if parsed is None or parsed.tzinfo is None:
         raise ConfigError(f"{option} {text!r} is neither a time with its zone (2026-01-31T12:00:00Z) nor an age (2h)")
-    return int(parsed.astimezone(UTC).timestamp() * 1000)
+    if (ms := int(parsed.timestamp() * 1000)) < 0:
+        # ListOffsets takes -1 for the end of a log, and -2 for its beginning.
+        raise ConfigError(f"{option} {text!r} is before 1970, where Kafka's timestamps begin")
+    return ms
 
 
 def span(option: str, text: str) -> float:

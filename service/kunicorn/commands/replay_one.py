@@ -19,7 +19,7 @@ from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.errors import ConfigError
-from kunicorn.handler.load import user_traceback
+from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.record import Record
 from kunicorn.ipc.messages import Token
@@ -61,7 +61,7 @@ class Replayed:
         yield f"value     {shown_bytes(record.value)}"
         yield f"outcome   {handled.outcome} after {self.seconds * 1000:.1f} ms"
         if error is not None:
-            yield f"error     {type(error).__name__}: {printable(str(error))}"
+            yield f"error     {type(error).__name__}: {printable(error_message(error))}"
             yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
             if self.attempts > 1:
                 yield f"then      the service would try it {self.attempts} times before that"
@@ -83,7 +83,7 @@ class Replayed:
             "headers": [[name, json_bytes(value)] for name, value in record.headers],
             "outcome": str(self.handled.outcome),
             "seconds": self.seconds,
-            "error": None if error is None else f"{type(error).__name__}: {error}",
+            "error": None if error is None else f"{type(error).__name__}: {error_message(error)}",
             "traceback": "" if error is None else user_traceback(error),
             "halted": next(iter(self.run.halted.values()), None),
             "dead_letters": [

@@ -171,7 +171,7 @@ def instance(named: str, cls: type) -> Any:
             raise
         where = user_traceback(error)
         raise HandlerLoadError(
-            f"{named}: making an instance raised {type(error).__name__}: {error}; what may "
+            f"{named}: making an instance raised {type(error).__name__}: {error_message(error)}; what may "
             f"fail belongs into setup(worker, options)" + (f"\n{where}" if where else "")
         ) from error
 
@@ -225,7 +225,7 @@ def _import_failed(named: str, module: str, error: BaseException) -> HandlerLoad
     where = user_traceback(error)
     place = _place(error)
     return HandlerLoadError(
-        f"{named}: importing {module!r} raised {type(error).__name__}: {error} ({place})"
+        f"{named}: importing {module!r} raised {type(error).__name__}: {error_message(error)} ({place})"
         + _names_of_ours(error)
         + (f"\n{where}" if where else "")
     )

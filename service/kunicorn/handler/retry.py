@@ -233,7 +233,9 @@ def find(name: str, setting: str = _SETTING) -> type[BaseException]:
                 continue
             raise _refused(setting, name, f"importing {module!r} raised {error}") from error
         except Exception as error:
-            raise _refused(setting, name, f"importing {module!r} raised {type(error).__name__}: {error}") from error
+            raise _refused(
+                setting, name, f"importing {module!r} raised {type(error).__name__}: {error_message(error)}"
+            ) from error
         return _exception_in(setting, name, found, parts[split:])
     raise _refused(setting, name, f"there is no module {parts[0]!r}")
 

@@ -14,6 +14,7 @@ from kunicorn.commands.lag import Lag
 from kunicorn.commands.leave import StaticMember
 from kunicorn.commands.offsets import Move, Reset
 from kunicorn.commands.topics.plan import Change, Plan, Role
+from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.positions import TopicPartition
@@ -28,6 +29,10 @@ MOVE = {"topic": "orders", "partition": 7, "committed": 40, "position": 41, "the
         "log_end": 100, "problem": ""}  # fmt: skip
 RECORD = Record.of(message_of(record(b"\xff", topic="dead", offset=12, key=b"k", timestamp=1_700_000_000_000)))
 
+HALF = json.loads('"\\ud83d"')
+ODD = Record.of(message_of(record(b"x", topic="dead", offset=12, timestamp=1_700_000_000_000_000)))
+LETTER = Told("orders", 3, 7, "shop", Cause("E", f"no {HALF}", HALF, 1), 1_700_000_000_000_000, 0, [(HALF, b"h")])
+
 CREATED = Change("dead", Role.LETTERS, True, 12, 3, {"retention.ms": (None, "-1")})
 
 ANSWERS: dict[str, tuple[Callable[[], Answer], tuple[str, ...]]] = {
@@ -41,6 +46,8 @@ ANSWERS: dict[str, tuple[Callable[[], Answer], tuple[str, ...]]] = {
     "topics plan": (lambda: Plan([CREATED], ["by hand"], 2),
                     ("dead", "dead letters", "12", "3", "retention.ms", "-1", "by hand", "2")),
     "dlq show": (lambda: Found(0, 12, RECORD, None, "no header"), ("no header", "2023-11-14T22:13:20Z", "k")),
+    "dlq show of odd bytes": (lambda: Found(0, 12, ODD, LETTER, ""),
+                              ("1700000000000000 ms since 1970", "\\ud83d")),
 }  # fmt: skip
 
 
@@ -51,6 +58,7 @@ def test_an_answer_is_text_for_people_and_one_object_for_programs(command: str) 
     tell(made(), text.append, as_json=False)
     tell(made(), told.append, as_json=True)
     tell(made(), told.append, as_json=True, in_one_line=True)
+    "\n".join([*text, *told]).encode()  # Half a character has no form in UTF-8, and would end the command.
     assert [each for each in shown if each not in "\n".join(text)] == []
     assert json.loads(told[0]) == json.loads(told[1]) != {}
     assert len(told[1].splitlines()) == 1

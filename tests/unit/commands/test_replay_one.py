@@ -38,6 +38,16 @@ def handle_batch(batch):
     for record in batch:
         handle(record)
 
+class Mute(Exception):
+    def __str__(self):
+        raise KeyError("name")
+
+def handle_mute(record):
+    raise Mute
+
+def handle_half(record):
+    raise ValueError("bad name " + chr(0xd83d))
+
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
 """
@@ -93,6 +103,18 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
     assert "its partition would halt before it: JSONDecodeError" in text
     told_json = json.loads(as_json_text(replayed.as_json()))
     assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "shown"),
+    [("handle_half", "error     ValueError: bad name \\ud83d"), ("handle_mute", "Mute: (its __str__ raised KeyError)")],
+)
+def test_an_exception_whose_message_cannot_be_written_is_told(entrypoint: str, shown: str) -> None:
+    replayed, text = told(b"{}", entrypoint=f"desk_shop:{entrypoint}")
+    assert shown in text
+    told_json = as_json_text(replayed.as_json())
+    assert shown.removeprefix("error     ") in json.loads(told_json)["error"]
+    assert (text + told_json).encode()
 
 
 def test_a_dead_letter_that_would_be_sent_is_shown() -> None:

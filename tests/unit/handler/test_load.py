@@ -205,6 +205,21 @@ def test_an_init_that_raises_is_told_with_where_such_things_belong(module: Path)
     assert f"{MODULE}.py" in text
 
 
+MUTE = "class Mute(Exception):\n  def __str__(self): raise KeyError('name')\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise Mute",
+        "class Orders:\n  def __init__(self): raise Mute\n  def handle(self, record): ...",
+    ],
+)
+def test_an_exception_that_has_no_message_is_told_without_one(module: Path, source: str) -> None:
+    module.write_text(MUTE + source)
+    assert "raised Mute: (its __str__ raised KeyError)" in error(f"{MODULE}:Orders")
+
+
 def test_load_offsets_makes_a_keeper_of_offsets(module: Path) -> None:
     module.write_text("class Orders:\n  def handle(self, r): ...\n  def load_offsets(self, partitions): return {}")
     assert load(f"{MODULE}:Orders").keeps_offsets

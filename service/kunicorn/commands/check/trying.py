@@ -28,7 +28,7 @@ from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.lifecycle import Worker
-from kunicorn.handler.load import Handler, print_line_by_line, user_traceback
+from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
 from kunicorn.handler.registry import HandlerRegistry
@@ -81,7 +81,7 @@ def _try(order: Order, use: Callable[[HandlerRegistry[Calls], Order], Result]) -
     except (HandlerLoadError, ConfigError) as error:
         return ExitCode.HANDLER, str(error).encode(errors="backslashreplace")
     except BaseException as error:
-        said = f"{type(error).__name__}: {error}\n{user_traceback(error)}"
+        said = f"{type(error).__name__}: {error_message(error)}\n{user_traceback(error)}"
         return ExitCode.HANDLER, said.encode(errors="backslashreplace")
     return ExitCode.CLEAN, msgspec.json.encode(result)
 
@@ -189,7 +189,8 @@ def _called(handlings: HandlerRegistry[Calls], chunks: Sequence[Sequence[Message
                 error = next((each.error for each in some.groups if not isinstance(each.error, Outcome)), some.error)
                 topic, partition, offset = _place(chunk[0])
                 place = f"{topic}-{partition}@{offset}"
-                error_text = error_text or f"{place}: {type(error).__name__}: {error}\n{user_traceback(error)}"
+                said_it = f"{type(error).__name__}: {error_message(error)}"
+                error_text = error_text or f"{place}: {said_it}\n{user_traceback(error)}"
         else:
             handled += len(chunk)
         took = time.perf_counter() - began

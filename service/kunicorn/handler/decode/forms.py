@@ -22,7 +22,7 @@ from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then, one
 from kunicorn.handler.decode.models import Model, model_of
 from kunicorn.handler.extras import install_extra
-from kunicorn.handler.load import user_traceback
+from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.messages import values
 from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 
@@ -239,7 +239,7 @@ def named_object(name: str, setting: str) -> Any:
         for attribute in path.split("."):
             found = getattr(found, attribute)
     except Exception as error:
-        why = f"{type(error).__name__}: {error}\n{user_traceback(error)}".rstrip()
+        why = f"{type(error).__name__}: {error_message(error)}\n{user_traceback(error)}".rstrip()
         raise HandlerLoadError(f"{setting} = {name!r} cannot be imported: {why}") from error
     return found
 
