@@ -161,7 +161,9 @@ _FIRST = 0.1
 _SUMMED = frozenset({"counter", "histogram", "summary", "gaugehistogram"})
 _CREATED = "_created"
 _MERGES = {"min": "min", "max": "max", "livemin": "min", "livemax": "max", "mostrecent": "max", "livemostrecent": "max"}
-"""prometheus_client's `multiprocess_mode` of a gauge; everything else is summed over the living workers."""
+"""prometheus_client's `multiprocess_mode` of a gauge; other numbers are summed over the living workers."""
+_FACTS = frozenset({"info", "stateset"})
+"""Types of 1 for what is so and 0 for what is not (`Info`, `Enum`): so in one worker is so."""
 
 
 class Collecting:
@@ -280,7 +282,8 @@ def _family(family: Any, mode: str) -> Family:
         # JSON has no other numbers than finite ones.
         if math.isfinite(sample.value) and not (family.type in _SUMMED and sample.name.endswith(_CREATED))
     ]
-    return Family(family.name, family.type, _text(family.documentation), samples, _MERGES.get(mode, "sum"))
+    merge = "max" if family.type in _FACTS else _MERGES.get(mode, "sum")
+    return Family(family.name, family.type, _text(family.documentation), samples, merge)
 
 
 def _text(value: object) -> str:

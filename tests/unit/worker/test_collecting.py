@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Enum, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily
 
 from kunicorn.ipc import messages
 from kunicorn.ipc.messages import Family, FromWorker, Pong
+from kunicorn.observe.metrics import Families
 from kunicorn.worker import stats
 from kunicorn.worker.stats import Collecting
 from tests.waiting import wait_until
@@ -48,6 +49,20 @@ def test_gauges_say_how_they_are_to_be_merged_and_only_finite_values_are_told() 
     found = reported(Collecting(None))
     assert (found["oldest"].merge, found["plain"].merge) == ("max", "sum")
     assert found["broken"].samples == []
+
+
+def test_what_is_true_in_several_workers_is_no_sum_of_them() -> None:
+    """Two workers of one version have no version 2, and an Enum whose states add up is in none."""
+    Info("shop_build", "").info({"version": "1.2"})
+    Enum("shop_circuit", "", states=["open", "closed"]).state("closed")
+    one = [*reported(Collecting(None)).values()]
+    families = Families(())
+    for pid in (1, 2, 3):
+        families.report(pid, one)
+    told = {
+        (sample.name, *sample.labels.values()): sample.value for each in families.collect() for sample in each.samples
+    }
+    assert told == {("shop_build_info", "1.2"): 1, ("shop_circuit", "open"): 0, ("shop_circuit", "closed"): 1}
 
 
 def test_what_is_told_survives_the_pipe() -> None:
