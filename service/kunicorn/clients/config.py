@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -222,12 +223,12 @@ def security_properties(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def tls_of(kafka: KafkaSettings) -> Tls:
-    """Files and passwords of TLS. Raises `ConfigError`."""
+    """Files and passwords of TLS; the key's password is read whenever the key is."""
     return Tls(
         ca_location=kafka.ssl_ca_location,
         certificate_location=kafka.ssl_certificate_location,
         key_location=kafka.ssl_key_location,
-        key_password=kafka.secret("ssl_key_password"),
+        key_password=partial(kafka.secret, "ssl_key_password"),
         verify_hostname=kafka.ssl_endpoint_identification_algorithm == "https",
     )
 

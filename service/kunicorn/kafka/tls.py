@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import _ssl
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
+
+
+def _no_password() -> None:
+    """Of a key that is not encrypted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,9 @@ class Tls:
     """A file, or a directory of hashed files; None: the system's own."""
     certificate_location: str | None = None
     key_location: str | None = None
-    key_password: str | None = field(default=None, repr=False)
+    key_password: Callable[[], str | None] = field(default=_no_password, repr=False)
+    """Called for each context whose key is encrypted: the key and its password may be renewed. May block on the disk,
+    and raise `ConfigError`."""
     verify_hostname: bool = True
 
 
@@ -50,7 +56,7 @@ def context(tls: Tls) -> ssl.SSLContext:
 def _identify(made: ssl.SSLContext, tls: Tls, certificate: str) -> None:
     """Present our own certificate. Without a password given, OpenSSL would ask for it at the terminal, and wait."""
     try:
-        made.load_cert_chain(certificate, tls.key_location, password=lambda: tls.key_password or "")
+        made.load_cert_chain(certificate, tls.key_location, password=lambda: tls.key_password() or "")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"kafka.ssl_certificate_location = {certificate!r} and kafka.ssl_key_location = {tls.key_location!r} "

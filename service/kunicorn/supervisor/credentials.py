@@ -50,7 +50,10 @@ class NoToken(PeerError):
 class Tokens:
     """The service's OAUTHBEARER token, or why there is none. Runs on the loop, but for `bearer`."""
 
-    def __init__(self, request: FetchToken) -> None:
+    def __init__(self, request: Callable[[], FetchToken]) -> None:
+        """`request` is called for each token, as the client's secret may be rotated: in a thread, may block on the
+        disk, raises `ConfigError`.
+        """
         self.latest: Token | None = None
         self._request = request
         self._failure = "none has come yet"
@@ -103,8 +106,12 @@ class Tokens:
             await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
 
     async def fetch(self) -> Token:
-        """The token of one run of the helper. Raises `NoToken` where no answer comes, other `PeerError`s where it is no
-        token."""
+        """The token of one run of the helper. Raises `NoToken` where there is nothing to ask by or no answer comes,
+        other `PeerError`s where it is no token."""
+        try:
+            request = await asyncio.to_thread(self._request)
+        except ConfigError as error:
+            raise NoToken(str(error)) from error
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -116,27 +123,28 @@ class Tokens:
             exited = lambda how: None if ended.done() else ended.set_result(how)  # noqa: E731
             watch_exit(os.pidfd_open(pid), exited, with_group=True)
             try:
-                return await self._ask(ours, ended)
+                return await _ask(ours, request, ended)
             finally:
                 # Before anything is awaited: until the helper is reaped, the process group's number is its own.
                 if not ended.done():
                     kill_group(pid)
 
-    async def _ask(self, sock: socket.socket, ended: asyncio.Future[str]) -> Token:
-        sock.setblocking(False)
-        with contextlib.suppress(BrokenPipeError):
-            sock.send(encode(self._request))
-        try:
-            async with asyncio.timeout(self._request.timeout):
-                body = await asyncio.get_running_loop().sock_recv(sock, _MAX_PACKET)
-        except TimeoutError as error:
-            asked = self._request.provider or self._request.endpoint_url
-            raise NoToken(f"{asked} gave none within {self._request.timeout:g} s") from error
-        except ConnectionResetError:
-            body = b""
-        if not body:
-            raise NoToken(f"the process that fetches it ended without an answer ({await ended})")
-        return answered(body)
+
+async def _ask(sock: socket.socket, request: FetchToken, ended: asyncio.Future[str]) -> Token:
+    sock.setblocking(False)
+    with contextlib.suppress(BrokenPipeError):
+        sock.send(encode(request))
+    try:
+        async with asyncio.timeout(request.timeout):
+            body = await asyncio.get_running_loop().sock_recv(sock, _MAX_PACKET)
+    except TimeoutError as error:
+        asked = request.provider or request.endpoint_url
+        raise NoToken(f"{asked} gave none within {request.timeout:g} s") from error
+    except ConnectionResetError:
+        body = b""
+    if not body:
+        raise NoToken(f"the process that fetches it ended without an answer ({await ended})")
+    return answered(body)
 
 
 def _start_helper(sock: socket.socket) -> int:

@@ -305,7 +305,7 @@ class Service:
 
 
 def _connections(settings: Settings) -> Connections:
-    tokens = Tokens(token_request(settings.kafka)) if settings.kafka.uses_tokens else None
+    tokens = Tokens(partial(token_request, settings.kafka)) if settings.kafka.uses_tokens else None
     member = MemberState(instance_id=settings.group.group_instance_id)
     return Connections(settings, cluster_of(settings.kafka, tokens), member, tokens)
 

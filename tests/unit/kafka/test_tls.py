@@ -21,7 +21,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def client(files: Certificates, key: str = "client-encrypted", password: str | None = "hunter2") -> Tls:
-    return Tls(str(files.ca), str(files.certificate("client")), str(files.key(key)), password)
+    return Tls(str(files.ca), str(files.certificate("client")), str(files.key(key)), lambda: password)
 
 
 def test_certificates_are_always_verified_and_old_protocols_refused(files: Certificates) -> None:

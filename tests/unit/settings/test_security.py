@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from kunicorn.clients.config import consumer_properties, security_of, token_request
 from kunicorn.errors import ConfigError
 from kunicorn.ipc.messages import Configure, Token
+from kunicorn.kafka.tls import context
 from kunicorn.settings import Settings, shown
 from kunicorn.settings.security import without_secrets
+from tests.kafka.certificates import make_certificates
 from tests.unit.settings.files import LEAST, loaded, problems
 
 PLAIN = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "alice"}
@@ -110,6 +113,25 @@ def test_a_secrets_file_counts_without_its_last_line_break_and_is_read_anew(tmp_
     assert sasl.password() == "rotated", "a file that is just being written changes nothing"
     file.unlink()
     assert sasl.password() == "rotated"
+
+
+def test_a_key_that_is_renewed_with_another_password_opens_for_the_next_connection(tmp_path: Path) -> None:
+    mounted, renewed = tmp_path / "mounted", tmp_path / "renewed"
+    for directory, password in ((mounted, "first"), (renewed, "second")):
+        directory.mkdir()
+        make_certificates(directory, password)
+        (directory / "password").write_text(password)
+    files = {
+        "ssl_certificate_location": "client.pem",
+        "ssl_key_location": "client-encrypted.key",
+        "ssl_key_password_file": "password",
+    }
+    named = {setting: str(mounted / name) for setting, name in files.items()}
+    security = security_of(loaded(tmp_path, text({"security_protocol": "SSL", **named})).kafka, None)
+    context(security.tls)
+    for name in files.values():
+        shutil.copy(renewed / name, mounted / name)
+    context(security.tls)
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
 from kunicorn.backoff import Backoff
+from kunicorn.clients.config import token_request
+from kunicorn.errors import ConfigError
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
 from kunicorn.supervisor.credentials import NoToken, Tokens
+from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
 
 LIMIT = 20.0
@@ -23,6 +31,11 @@ LIMIT = 20.0
 def request(function: str, timeout: float = LIMIT) -> FetchToken:
     provider = f"tests.system.handlers.tokens:{function}"
     return FetchToken(None, None, None, None, provider, {}, [str(Path(__file__).parents[3]), *sys.path], timeout)
+
+
+def asking(function: str, timeout: float = LIMIT) -> Callable[[], FetchToken]:
+    """What `Tokens` asks for its request."""
+    return lambda: request(function, timeout)
 
 
 @pytest.fixture
@@ -40,7 +53,7 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     monkeypatch.setenv("TOKEN_SECONDS", "30")
     monkeypatch.setattr(credentials, "_RENEW_AT", 0.05)
     shared: asyncio.Queue[Token] = asyncio.Queue()
-    keeper = Tokens(request("provide"))
+    keeper = Tokens(asking("provide"))
     keeping = asyncio.create_task(keeper.keep(shared.put_nowait))
     async with asyncio.timeout(LIMIT):
         first = await shared.get()
@@ -53,7 +66,7 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:
-    keeper = Tokens(request("hang", timeout=1.0))
+    keeper = Tokens(asking("hang", timeout=1.0))
     with pytest.raises(NoToken, match=r"tokens:hang gave none within 1 s"):
         await keeper.fetch()
 
@@ -62,15 +75,72 @@ async def test_failures_are_tried_again_and_the_reason_is_what_a_login_gets(
     calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "_BACKOFF", Backoff(0.01, 30.0))
-    keeper = Tokens(request("fail"))
+    functions = ["fail"]
+    keeper = Tokens(lambda: request(functions[-1]))
     keeping = asyncio.create_task(keeper.keep(lambda _: None))
     await asyncio.to_thread(
         wait_until, lambda: "no credentials in this place" in str(keeper.problem), "the reason", LIMIT
     )
     with pytest.raises(AuthenticationFailed, match="no credentials in this place"):
         keeper.bearer()
-    monkeypatch.setattr(keeper, "_request", request("provide"))
+    functions.append("provide")
     async with asyncio.timeout(LIMIT):
         await keeper.first()
     assert keeper.problem is None
     keeping.cancel()
+
+
+@pytest.fixture
+def logins() -> Iterator[tuple[str, SimpleQueue[str]]]:
+    """A token endpoint whose tokens live for a second, and who logged in there, as `id:secret`."""
+    seen: SimpleQueue[str] = SimpleQueue()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.put(base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode())
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access_token": "t0ken", "expires_in": 1}).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/token", seen
+        finally:
+            server.shutdown()
+
+
+async def test_a_client_secret_that_is_rotated_in_its_file_is_what_the_next_renewal_logs_in_with(
+    logins: tuple[str, SimpleQueue[str]], tmp_path: Path
+) -> None:
+    url, seen = logins
+    file = tmp_path / "client-secret"
+    file.write_text("old\n")
+    lines = [
+        'security_protocol = "SASL_SSL"',
+        'sasl_mechanism = "OAUTHBEARER"',
+        f'sasl_oauthbearer_token_endpoint_url = "{url}"',
+        'sasl_oauthbearer_client_id = "orders"',
+        f'sasl_oauthbearer_client_secret_file = "{file}"',
+    ]
+    kafka = loaded(tmp_path, LEAST.replace("[kafka]\n", "[kafka]\n" + "\n".join(lines) + "\n")).kafka
+    keeper = Tokens(lambda: token_request(kafka))
+    keeping = asyncio.create_task(keeper.keep(lambda _: None))
+    assert await asyncio.to_thread(seen.get, timeout=LIMIT) == "orders:old"
+    file.write_text("new\n")
+    async with asyncio.timeout(LIMIT):
+        while await asyncio.to_thread(seen.get, timeout=LIMIT) != "orders:new":
+            pass
+    keeping.cancel()
+
+
+async def test_a_client_secret_that_cannot_be_read_is_why_there_is_no_token(tmp_path: Path) -> None:
+    def unreadable() -> FetchToken:
+        raise ConfigError("kafka.sasl_oauthbearer_client_secret_file = 'secret' cannot be read: No such file")
+
+    with pytest.raises(NoToken, match=r"client_secret_file = 'secret' cannot be read"):
+        await Tokens(unreadable).fetch()

@@ -146,7 +146,8 @@ def _security(properties: Mapping[str, Property], login: Login) -> Security:
         named("ssl.ca.location"),
         named("ssl.certificate.location"),
         named("ssl.key.location"),
-        named("ssl.key.password"),
+        # For the worker's life: after a renewal it is replaced, and the next one is told the new password.
+        lambda: named("ssl.key.password"),
         verify_hostname=named("ssl.endpoint.identification.algorithm") != "none",
     )
     sasl = None
