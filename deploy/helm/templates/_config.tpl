@@ -122,18 +122,17 @@ tlsConfig:
 {{- end -}}
 {{- end -}}
 
-{{/* Worker processes of one pod: workers.count, else the CPU limit rounded up, else 1. */}}
+{{/* Worker processes of one pod, as the service counts them: workers.count, else the CPU limit rounded up. 0 without
+both: the service would count the node's CPUs, and `kunicorn.problems` refuses that. */}}
 {{- define "kunicorn.workersPerPod" -}}
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
 {{- $cpu := dig "limits" "cpu" "" .Values.resources | default "" | toString -}}
 {{- if dig "workers" "count" nil $settings -}}
 {{- int $settings.workers.count -}}
 {{- else if hasSuffix "m" $cpu -}}
-{{- max 1 (ceil (divf (trimSuffix "m" $cpu | float64) 1000)) | int -}}
-{{- else if $cpu -}}
-{{- max 1 (ceil (float64 $cpu)) | int -}}
+{{- ceil (divf (trimSuffix "m" $cpu | float64) 1000) | int -}}
 {{- else -}}
-1
+{{- ceil (float64 $cpu) | int -}}
 {{- end -}}
 {{- end -}}
 

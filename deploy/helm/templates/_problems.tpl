@@ -19,6 +19,9 @@ config.group.topics: not set, and the chart has no default; name the topics to h
 {{- if not (or $settings.handlers (dig "handler" "entrypoint" "" $settings)) }}
 config.handler.entrypoint: not set, and the chart has no default; name the function of your image, such as shop.handlers:handle_order, or put a small one into handlerFiles
 {{- end }}
+{{- if eq (include "kunicorn.workersPerPod" . | int) 0 }}
+config.workers.count: not set, and there is no resources.limits.cpu: the service would start a worker for each CPU of the node, for which no memory is planned; set one of them
+{{- end }}
 {{- $stop := add $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
 {{- if lt (int64 (mul $grace 1000)) $stop }}
 terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those

@@ -147,6 +147,18 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
     assert job["resources"]["requests"]["ephemeral-storage"] == "2Gi", "what Spark may write to /tmp"
 
 
+def test_without_a_number_of_workers_memory_is_that_of_one_for_each_cpu_of_the_limit(
+    tools: Tools, tmp_path: Path
+) -> None:
+    def memory(cpu: str) -> str:
+        sets = ("--set", "config.workers.count=null", "--set", f"resources.limits.cpu={cpu}")
+        (release,) = judged(tools, template(tools, "helm4", *sets, files=[EXAMPLE]), scratch=tmp_path)
+        assert release.problems == []
+        return str(release.container()["resources"]["limits"]["memory"])
+
+    assert {cpu: memory(cpu) for cpu in ("500m", "3", "3100m")} == {"500m": "790Mi", "3": "1430Mi", "3100m": "1750Mi"}
+
+
 def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str], Rendered], tmp_path: Path) -> None:
     settings = as_in_the_pod(rendered("hpa"), tmp_path / "hpa")
     assert settings.handler.options == {

@@ -30,9 +30,11 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
     (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
     (
-        ["maxPartitions=5", "replicaCount=3", "config.workers.count=null", "resources.limits.cpu=1500m"],
-        "3 pods × 2 workers",
+        ["maxPartitions=8", "replicaCount=3", "config.workers.count=null", "resources.limits.cpu=2500m"],
+        "3 pods × 3 workers = 9",
     ),
+    (["config.workers.count=null"], "config.workers.count: not set, and there is no resources.limits.cpu"),
+    (["config.workers.count=null", "resources.limits.cpu=0"], "config.workers.count: not set"),
     (["config.assign.partitions={orders}", "replicaCount=2"], "every pod would handle the same partitions"),
     (["config.assign.partitions={orders}", "config.assign.stop=end"], 'config.assign.stop = "end"'),
     (
@@ -40,6 +42,10 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         "resources.limits.memory = 1Gi: below what the pod needs, (16 workers + 1 that replaces another)",
     ),
     (["resources.limits.memory=1109Mi"], "+ 150 = 1110Mi; the kernel would kill workers"),
+    (
+        ["config.workers.count=null", "resources.limits.cpu=5", "resources.limits.memory=2069Mi"],
+        "(5 workers + 1 that replaces another) × (config.workers.memory_per_worker_mb + memory.handlerMb) + 150 = 2070",
+    ),
     (["resources.limits.memory=1163919359"], "resources.limits.memory = 1163919359: below"),
     (["resources.limits.memory=1110Mi", "config.workers.max_rss_mb=600"], "= 1950Mi"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kunicorn.settings import workers
 from kunicorn.settings.generate.chart import settings_defaults, values_schema
 from kunicorn.settings.load import sections
 
@@ -19,6 +22,15 @@ def test_the_schema_is_current() -> None:
 
 def test_the_defaults_are_current() -> None:
     assert (CHART / "settings-defaults.json").read_text() == settings_defaults(), "run `python -m kunicorn.settings`"
+
+
+def test_the_defaults_are_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(cpus: int) -> str:
+        monkeypatch.setattr(workers, "usable_cpus", lambda: cpus)
+        return settings_defaults()
+
+    monkeypatch.setattr(workers, "_quotas", lambda *_: iter(()))
+    assert written(cpus=1) == written(cpus=64)
 
 
 def test_every_setting_can_be_given_but_for_secrets() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 from kunicorn.settings.handler import OneOfHandlers
 from kunicorn.settings.load import sections
@@ -35,17 +36,15 @@ def values_schema() -> str:
 
 
 def settings_defaults() -> str:
-    """settings-defaults.json: the settings' defaults, for checks where the chart's values say nothing."""
+    """settings-defaults.json: the settings' defaults, for checks where the chart's values say nothing. Without those
+    that are found where the service runs: this machine's number of CPUs is not the pod's.
+    """
     return json.dumps({name: _defaults(name) for name in _COMPARED}, indent=2) + "\n"
 
 
 def _defaults(section: str) -> Mapping[str, object]:
     fields = sections()[section].model_fields
-    return {
-        name: default
-        for name, field in fields.items()
-        if not field.is_required() and (default := field.get_default(call_default_factory=True)) is not None
-    }
+    return {name: field.default for name, field in fields.items() if field.default not in (None, PydanticUndefined)}
 
 
 # -- from the settings ---------------------------------------------------------------------------------------------
