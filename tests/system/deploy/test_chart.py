@@ -229,7 +229,7 @@ def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendere
 def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Rendered]) -> None:
     release = rendered("keda")
     triggers = release.only("ScaledObject")["spec"]["triggers"]
-    assert [each["metadata"]["topic"] for each in triggers] == ["orders", "refunds"]
+    assert [each["metadata"]["topic"] for each in triggers][:2] == ["orders", "refunds"]
     assert triggers[0]["metadata"]["sasl"] == "scram_sha512"
     assert triggers[0]["metadata"]["tls"] == "enable"
     assert "unsafeSsl" not in triggers[0]["metadata"]
@@ -269,6 +269,49 @@ def test_keda_is_asked_once_for_topics_by_pattern_and_checks_names_as_the_servic
     (trigger,) = release.only("ScaledObject")["spec"]["triggers"]
     assert "topic" not in trigger["metadata"]
     assert (trigger["metadata"]["tls"], trigger["metadata"]["unsafeSsl"]) == ("enable", "true")
+
+
+def test_what_waits_in_retry_topics_keeps_a_pod_where_keda_scales_to_none(
+    tools: Tools, rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("keda")
+    waiting = release.only("ScaledObject")["spec"]["triggers"][2:]
+    named = as_in_the_pod(release, tmp_path / "keda").retry_topics
+    assert [each["metadata"]["topic"] for each in waiting] == list(named)
+    assert list(named) == ["orders.retry.1500ms", "orders.retry.90s", "orders.retry.10m", "orders.retry.2h"]
+    for trigger in waiting:
+        told = trigger["metadata"]
+        assert told["activationLagThreshold"] == "0", "the last few records, too, are to be handled"
+        assert int(told["lagThreshold"]) >= 1_000_000_000, "records that wait are no reason for a second pod"
+        assert told["offsetResetPolicy"] == "earliest"
+        assert (told["sasl"], trigger["authenticationRef"]["name"]) == ("scram_sha512", "orders-kunicorn")
+
+
+def test_keda_is_told_the_retry_topics_of_several_handlers_and_of_none_where_a_pod_stays(
+    tools: Tools, tmp_path: Path
+) -> None:
+    handlers = [
+        {"entrypoint": "shop:a", "topics": ["orders"], "retry_topic_delays_ms": [60000]},
+        {"entrypoint": "shop:b", "topics": ["^refunds-.*"], "retry_topic_delays_ms": [5000],
+         "retry_topic": "{group}.refunds.{delay}"},
+        {"entrypoint": "shop:c", "topics": ["mails"]},
+    ]  # fmt: skip
+    sets = ["--set-json", f"config.handlers={json.dumps(handlers)}"]
+    sets += ["--set", "config.group.auto_offset_reset=latest,autoscaling.keda.enabled=true"]
+    values = [CHART / "ci/handlers-values.yaml"]
+    zero, one = (
+        template(tools, "helm4", *sets, "--set", f"autoscaling.minReplicas={least}", files=values) for least in (0, 1)
+    )
+    asleep, awake = judged(tools, zero, one, scratch=tmp_path)
+    assert (asleep.problems, awake.problems) == ([], [])
+    told = [each["metadata"] for each in asleep.only("ScaledObject")["spec"]["triggers"]]
+    assert [(each.get("topic"), each["offsetResetPolicy"]) for each in told] == [
+        (None, "latest"),
+        ("billing.retry.1m", "earliest"),
+        ("billing.refunds.5s", "earliest"),
+    ]
+    assert set(as_in_the_pod(asleep, tmp_path / "asleep").retry_topics) == {each["topic"] for each in told[1:]}
+    assert len(awake.only("ScaledObject")["spec"]["triggers"]) == 1
 
 
 def test_token_users_and_objects_of_the_reader_s_own_are_values(rendered: Callable[[str], Rendered]) -> None:
