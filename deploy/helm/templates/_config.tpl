@@ -3,6 +3,7 @@
 {{- $kafka := dict -}}
 {{- $http := dict -}}
 {{- $registry := dict -}}
+{{- $otlp := dict -}}
 {{- with .Values.auth.http -}}
 {{- if .existingSecret -}}
 {{- $_ := set $http "token_file" (printf "/etc/kunicorn/http/%s" .tokenKey) -}}
@@ -42,7 +43,16 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http "schema_registry" $registry) | toJson -}}
+{{- with .Values.auth.otlp -}}
+{{- if .existingSecret -}}
+{{- range $setting, $key := dict "headers_file" .headersKey "ssl_ca_location" .caKey "ssl_certificate_location" .certKey "ssl_key_location" .keyKey -}}
+{{- if $key -}}
+{{- $_ := set $otlp $setting (printf "/etc/kunicorn/otlp/%s" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http "schema_registry" $registry "otlp" $otlp) | toJson -}}
 {{- end -}}
 
 {{/* What holds where config says nothing: the defaults are kunicorn's own (settings-defaults.json is generated). */}}
@@ -152,7 +162,8 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- define "kunicorn.urlPorts" -}}
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
 {{- $ports := list -}}
-{{- range list (dig "schema_registry" "url" "" $settings) (dig "kafka" "sasl_oauthbearer_token_endpoint_url" "" $settings) -}}
+{{- $collector := ternary (dig "otlp" "endpoint" "" $settings) "" (dig "otlp" "enabled" false $settings) -}}
+{{- range list (dig "schema_registry" "url" "" $settings) (dig "kafka" "sasl_oauthbearer_token_endpoint_url" "" $settings) $collector -}}
 {{- if . -}}
 {{- $url := urlParse . -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}

@@ -88,6 +88,9 @@ networkPolicy.ingressFrom: empty, so that nobody could ask for metrics; name Pro
 {{- if and .Values.auth.schemaRegistry.existingSecret (not (dig "schema_registry" "url" "" $settings)) }}
 auth.schemaRegistry.existingSecret: a login for no registry, as config.schema_registry.url is not set; set it, or remove the Secret
 {{- end }}
+{{- if and .Values.auth.otlp.existingSecret (not (dig "otlp" "enabled" false $settings)) }}
+auth.otlp.existingSecret: for no collector, as config.otlp.enabled is not true; set it, or remove the Secret
+{{- end }}
 {{- end -}}
 
 {{- define "kunicorn.refuseProblems" -}}

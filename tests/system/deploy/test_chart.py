@@ -77,14 +77,16 @@ def test_the_service_accepts_every_config_that_is_rendered(releases: Releases, t
         assert settings.handler.entrypoint.startswith("handlers:" if name == "example" else "shop.handlers:")
 
 
-def as_in_the_pod(release: Rendered, directory: Path) -> Settings:
-    """The settings as the container would load them: its config, its environment, and what is mounted."""
+def as_in_the_pod(release: Rendered, directory: Path, headers: str = "authorization: secret") -> Settings:
+    """The settings as the container would load them: its config, its environment, and what is mounted. `headers`: what
+    the Secret of the collector holds.
+    """
     directory.mkdir(parents=True)
     mounts = {each["name"]: each["mountPath"] for each in release.container()["volumeMounts"]}
     text = release.config()
-    for name in ("sasl", "oauthbearer", "tls", "http", "http-tls", "schema-registry"):
+    for name in ("sasl", "oauthbearer", "tls", "http", "http-tls", "schema-registry", "otlp"):
         for file in re.findall(rf'"{mounts.get(name)}/([^"]+)"', text):
-            (directory / file).write_text("a long and secret text")
+            (directory / file).write_text(headers if name == "otlp" else "a long and secret text")
             text = text.replace(f"{mounts[name]}/{file}", str(directory / file))
     (directory / "config.toml").write_text(text)
     environment = {name: "from-kubernetes" for name in release.environment() if name.startswith("KUNICORN_")}
@@ -200,6 +202,18 @@ def test_a_login_at_the_registry_alone_leaves_the_user_s_name_in_the_settings(
     assert (settings.handler.concurrency, settings.handler.ordering) == (64, "key")
 
 
+def test_the_collector_s_headers_come_from_a_secret_and_never_from_the_values(
+    rendered: Callable[[str], Rendered], tmp_path: Path
+) -> None:
+    release = rendered("network")
+    otlp = as_in_the_pod(release, tmp_path / "network", "authorization: Bearer a long and secret text").otlp
+    assert (otlp.enabled, otlp.endpoint) == (True, "http://collector.monitoring.svc:4318/v1/metrics")
+    assert otlp.secret_headers() == {"authorization": "Bearer a long and secret text"}
+    assert otlp.ssl_ca_location is not None
+    (secret,) = (each["secret"] for each in release.pod()["volumes"] if each["name"] == "otlp")
+    assert secret["secretName"] == "orders-collector"
+
+
 def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callable[[str], Rendered]) -> None:
     release = rendered("static")
     assert release.workload()["kind"] == "StatefulSet"
@@ -244,7 +258,7 @@ def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Ren
 @pytest.mark.parametrize(
     ("name", "ports"),
     [
-        ("network", [[53, 53], [9092, 9093, 9094], [5432]]),
+        ("network", [[53, 53], [9092, 9093, 9094], [4318], [5432]]),
         ("handlers", [[53, 53], [9092], [8081]]),
         ("hpa", [[53, 53], [9093], [443]]),
     ],

@@ -87,8 +87,9 @@ def _plain(schema: Any, models: Mapping[str, Any]) -> Any:
 
 
 def _is_secret(schema: Schema) -> bool:
-    """Whether the setting is a `SecretStr`, which pydantic calls write-only."""
-    return any(each.get("writeOnly", False) for each in (schema, *schema.get("anyOf", ())))
+    """Whether the setting is a `SecretStr`, which pydantic calls write-only, or a table or a list of them."""
+    inner = (schema.get("additionalProperties"), schema.get("items"), *schema.get("anyOf", ()))
+    return schema.get("writeOnly", False) or any(_is_secret(each) for each in inner if isinstance(each, dict))
 
 
 # -- the chart's own values ----------------------------------------------------------------------------------------
@@ -179,6 +180,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
         schemaRegistry=_table(
             existingSecret=_TEXT, passwordKey=_TEXT, usernameKey=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT
         ),
+        otlp=_table(existingSecret=_TEXT, headersKey=_TEXT, caKey=_TEXT, certKey=_TEXT, keyKey=_TEXT),
     ),
     "hostUsers": _or_null(_FLAG),
     "maxPartitions": _or_null(_whole(1)),
