@@ -14,8 +14,8 @@
 {{- end -}}
 
 {{- define "kunicorn.selector" -}}
-app.kubernetes.io/name: {{ include "kunicorn.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: consumer
 {{- end -}}
 
@@ -30,7 +30,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "kunicorn.metadata" -}}
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "kunicorn.selector" . | nindent 2 }}
   {{- include "kunicorn.commonLabels" . | nindent 2 }}

@@ -1,11 +1,11 @@
 {{- define "kunicorn.pipelineLabels" -}}
-app.kubernetes.io/name: {{ include "kunicorn.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: pipeline
 {{- end -}}
 
 {{- define "kunicorn.pipelineMetadata" -}}
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "kunicorn.pipelineLabels" . | nindent 2 }}
   {{- include "kunicorn.commonLabels" . | nindent 2 }}
@@ -72,7 +72,7 @@ template:
       {{- end }}
   spec:
     restartPolicy: Never
-    serviceAccountName: {{ include "kunicorn.pipelineAccount" .root }}
+    serviceAccountName: {{ include "kunicorn.pipelineAccount" .root | quote }}
     automountServiceAccountToken: {{ if $executors }}true{{ else }}{{ .root.Values.serviceAccount.automountToken }}{{ end }}
     {{- include "kunicorn.podSettings" .root | nindent 4 }}
     containers:
@@ -102,8 +102,8 @@ apiVersion: v1
 kind: Pod
 metadata:
   labels:
-    app.kubernetes.io/name: {{ include "kunicorn.name" . }}
-    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
+    app.kubernetes.io/instance: {{ .Release.Name | quote }}
     app.kubernetes.io/component: executor
     {{- include "kunicorn.commonLabels" . | nindent 4 }}
     {{- with .Values.podLabels }}

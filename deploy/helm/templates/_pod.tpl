@@ -69,7 +69,7 @@ spec:
 {{- end -}}
 
 {{- define "kunicorn.podAccount" -}}
-serviceAccountName: {{ include "kunicorn.serviceAccountName" . }}
+serviceAccountName: {{ include "kunicorn.serviceAccountName" . | quote }}
 automountServiceAccountToken: {{ .Values.serviceAccount.automountToken }}
 {{- end -}}
 
@@ -90,7 +90,7 @@ securityContext:
 {{- end }}
 {{- range $field := list "priorityClassName" "runtimeClassName" "dnsPolicy" }}
 {{- with get $.Values $field }}
-{{ $field }}: {{ . }}
+{{ $field }}: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- end -}}
@@ -161,19 +161,19 @@ volumeMounts:
 {{- with $values.auth.sasl }}
 {{- if and .existingSecret .usernameKey }}
 - name: KUNICORN_KAFKA__SASL_USERNAME
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .usernameKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .usernameKey | quote }}}}
 {{- end }}
 {{- end }}
 {{- with $values.auth.oauthbearer }}
 {{- if and .existingSecret .clientIdKey }}
 - name: KUNICORN_KAFKA__SASL_OAUTHBEARER_CLIENT_ID
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .clientIdKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .clientIdKey | quote }}}}
 {{- end }}
 {{- end }}
 {{- with $values.auth.schemaRegistry }}
 {{- if and .existingSecret .usernameKey }}
 - name: KUNICORN_SCHEMA_REGISTRY__USERNAME
-  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .usernameKey }}}}
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret | quote }}, key: {{ .usernameKey | quote }}}}
 {{- end }}
 {{- end }}
 {{- with $values.extraEnv }}
@@ -185,9 +185,9 @@ volumeMounts:
 {{- define "kunicorn.volumes" -}}
 {{- $values := .root.Values -}}
 - name: config
-  configMap: {name: {{ include "kunicorn.fullname" .root }}}
+  configMap: {name: {{ include "kunicorn.fullname" .root | quote }}}
 - name: {{ .scratch | default "tmp" }}
-  emptyDir: {sizeLimit: {{ .tmp }}}
+  emptyDir: {sizeLimit: {{ .tmp | quote }}}
 {{- if include "kunicorn.handlerFiles" .root }}
 - name: handlers
   configMap: {name: {{ include "kunicorn.fullname" .root }}-handlers}
@@ -195,7 +195,7 @@ volumeMounts:
 {{- range $name, $auth := $values.auth }}
 {{- with $auth.existingSecret }}
 - name: {{ kebabcase $name }}
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+  secret: {secretName: {{ . | quote }}, defaultMode: 0440}
 {{- end }}
 {{- end }}
 {{- with $values.extraVolumes }}

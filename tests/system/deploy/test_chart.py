@@ -382,6 +382,48 @@ def test_an_image_is_the_one_of_its_digest_and_a_tag_beside_it_can_be_read(tools
 _WITH_IMAGE = ("Deployment", "Job")
 
 
+def test_names_of_digits_alone_stay_names(tools: Tools, tmp_path: Path) -> None:
+    """YAML reads 1234 as a number and 2026-11-26 as a day, and Kubernetes takes neither for a name."""
+    logins = ("sasl", "oauthbearer", "tls", "http", "httpTls", "schemaRegistry", "otlp")
+    digits = {
+        **{f"auth.{each}.existingSecret": "1234" for each in logins},
+        **{f"auth.{each}.usernameKey": "5678" for each in ("sasl", "schemaRegistry")},
+        "auth.oauthbearer.clientIdKey": "5678",
+        "auth.oauthbearer.clientSecretKey": "1e3",
+        "nameOverride": "7",
+        "fullnameOverride": "2026-11-26",
+        "serviceAccount.name": "0x1f",
+        "priorityClassName": "1",
+        "runtimeClassName": "2",
+        "pipelines.12.schedule": "0 3 * * *",
+        "pipelines.12.command": "catch-up",
+        "autoscaling.hpa.metricName": "3",
+        "tmp.sizeLimit": "1e9",
+    }
+    enabled = (
+        "config.schema_registry.url=https://registry,config.otlp.enabled=true,networkPolicy.enabled=true,"
+        "networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,podMonitor.enabled=true,serviceMonitor.enabled=true,"
+        "prometheusRule.enabled=true,dashboard.enabled=true,service.enabled=true"
+    )
+    sets = [word for name, value in digits.items() for word in ("--set-string", f"{name}={value}")]
+    texts = [
+        template(tools, "helm4", *sets, "--set", f"{enabled},{more}", "--namespace", "42", files=[EXAMPLE])
+        for more in ("autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true", _STATIC, _EXECUTORS)
+    ]
+    for release in judged(tools, *texts, scratch=tmp_path):
+        assert release.problems == []
+        assert {each["metadata"]["namespace"] for each in release.documents if each["kind"] != "Pod"} == {"42"}
+        assert release.workload()["metadata"]["name"] == "2026-11-26"
+        secrets = [each["secret"]["secretName"] for each in release.pod()["volumes"] if "secret" in each]
+        assert secrets == ["1234"] * 7
+        name = release.environment()["KUNICORN_KAFKA__SASL_USERNAME"]["valueFrom"]["secretKeyRef"]
+        assert name == {"name": "1234", "key": "5678"}
+
+
+_STATIC = "membership.static=true,config.group.session_timeout_ms=90000"
+_EXECUTORS = "pipeline.master=k8s://https://kubernetes.default.svc"
+
+
 def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> None:
     for where, release in releases.items():
         specs = [each["spec"]["template"]["spec"] for each in (*release.all("Deployment"), *release.all("StatefulSet"))]
