@@ -66,7 +66,7 @@ QUESTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("[handler.circuit_breaker]", "open_ms", "nothing is lost"),
     ),
     ("docs/limits.md", "How do I call it at most 50 times a second?", ("[handler.rate_limit]", "per_second = 50")),
-    ("docs/metrics.md", "Which metric says how far behind the group is?", ("kafka_consumer_lag_seconds",)),
+    ("docs/metrics.md", "Which metric says how far behind the group is?", ("kafka_consumer_max_lag_seconds",)),
     ("docs/operations.md", "How do I deploy it?", ("helm install orders", "# values.yaml", "entrypoint:")),
     ("docs/operations.md", "How much memory does a pod need?", ("#sizing",)),
     (

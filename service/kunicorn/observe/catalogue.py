@@ -335,6 +335,11 @@ LAG_SECONDS = Declared(
     "records carry no time.",
     "The figure to alert on: it means the same at every throughput.", _PARTITION,
 )  # fmt: skip
+LAG_SECONDS_MAX = Declared(
+    "kafka_consumer_max_lag_seconds", G, "The largest kafka_consumer_lag_seconds of the topic's partitions on this "
+    "member, however many they are. Absent while none is known.",
+    "The alerts ask for it: it stays where the partitions' own series are left out.", ("group", "topic"),
+)  # fmt: skip
 POSITION = Declared(
     "kafka_consumer_position", G, "The next offset to handle.",
     "Flat while the log's end moves: the partition is stalled; /status says why.", _PARTITION,

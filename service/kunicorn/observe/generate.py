@@ -85,7 +85,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "At a glance",
         (
-            Panel("Oldest unhandled record", "s", _one("max({0})", c.LAG_SECONDS, ""), 4, "stat"),
+            Panel("Oldest unhandled record", "s", _one("max({0})", c.LAG_SECONDS_MAX, ""), 4, "stat"),
             Panel("Lag", "short", _one("sum({0})", c.LAG, ""), 4, "stat"),
             Panel("Members", "short", _one("count({0})", c.GROUP_INFO, ""), 4, "stat"),
             Panel("Workers up", "short", _one("sum({0})", c.WORKER_UP, ""), 4, "stat"),
@@ -98,10 +98,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Records",
         (
             Panel("Records handled", "ops", _rate(c.CONSUMED, "topic")),
-            Panel("Lag in seconds", "s", _one("max by (topic) ({0})", c.LAG_SECONDS, "{{topic}}")),
+            Panel("Lag in seconds", "s", _one("max by (topic) ({0})", c.LAG_SECONDS_MAX, "{{topic}}")),
             Panel("Lag", "short", _one("sum by (topic) ({0})", c.LAG, "{{topic}}")),
             Panel("Lag by partition, the ten largest", "short",
                   _one("topk(10, max by (topic, partition) ({0}))", c.LAG, "{{topic}}-{{partition}}")),
+            Panel("Lag in seconds by partition, the ten largest", "s",
+                  _one("topk(10, max by (topic, partition) ({0}))", c.LAG_SECONDS, "{{topic}}-{{partition}}")),
             Panel("Handler duration", "s", _quantiles(c.PROCESS_SECONDS)),
             Panel("Longest handler call now", "s", _each(c.INFLIGHT_AGE)),
             Panel("Handler failures", "ops", _rate(c.FAILURES, "topic"), 6),
@@ -196,14 +198,14 @@ def _by_group(expression: str, metric: Declared) -> tuple[Query, ...]:
 
 def _spent(window: str) -> tuple[Query, ...]:
     recorded = f'max by (namespace, group) (group:kunicorn_lag_over_objective:ratio_{window}{{{{group=~"$group"}}}})'
-    return _one(recorded, c.LAG_SECONDS, "{{namespace}} {{group}}")
+    return _one(recorded, c.LAG_SECONDS_MAX, "{{namespace}} {{group}}")
 
 
 FLEET: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Which group needs somebody",
         (
-            Panel("Oldest unhandled record", "s", _by_group("max by group ({0})", c.LAG_SECONDS)),
+            Panel("Oldest unhandled record", "s", _by_group("max by group ({0})", c.LAG_SECONDS_MAX)),
             Panel("Part of the last hour behind the objective", "percentunit", _spent("1h")),
             Panel("Part of the last three days behind the objective", "percentunit", _spent("3d")),
             Panel("Halted or stuck partitions", "short", (
@@ -415,7 +417,8 @@ _PAGES_HEAD = """# Metrics
 
 | you ask | look at |
 |---|---|
-| how far behind is the group? | `kafka_consumer_lag_seconds`, `kafka_consumer_records_lag` |
+| how far behind is the group? | `kafka_consumer_max_lag_seconds` |
+| which partition is behind? | `kafka_consumer_lag_seconds`, `kafka_consumer_records_lag` |
 | how much is handled, how fast? | `messaging_client_consumed_messages_total`, `messaging_process_duration_seconds` |
 | does something fail? | `kunicorn_handler_failures_total`, `kunicorn_dead_letters_total`, `kunicorn_partitions` |
 | does the group rebalance? | `kafka_consumer_rebalances_total`, `kunicorn_drain_seconds` |
@@ -424,7 +427,8 @@ _PAGES_HEAD = """# Metrics
 - Durations are seconds, and ages count from now. A value that is not known is absent.
 - Every series has the label `group`, the group's id.
 - Series with the labels `topic` and `partition` vanish when the partition leaves this member. Above
-  `[http] partition_metrics_max` partitions they are left out.
+  `[http] partition_metrics_max` partitions they are left out. `kafka_consumer_max_lag_seconds`, which the alerts on lag
+  ask for, and `kafka_consumer_records_lag_max` stay.
 - Beside these there are `process_…` of the supervisor itself.
 
 | metric | type | labels | meaning | what to do |

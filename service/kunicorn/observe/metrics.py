@@ -91,6 +91,7 @@ class Gauges:
             yield _family(declared, [((), of_service(status))])
         for declared, of_assigned in _ASSIGNED_SERIES:
             yield _family(declared, [((group_id,), of_assigned(status))])
+        yield _family(c.LAG_SECONDS_MAX, self._oldest())
         yield _family(c.WAITING, self._waiting())
         yield _family(c.RATE, self._rates())
         yield _family(c.CIRCUITS, self._circuits())
@@ -129,6 +130,14 @@ class Gauges:
                 "delivery",
             )
         ]
+
+    def _oldest(self) -> list[tuple[tuple[str, ...], Value]]:
+        """By topic, of all partitions: the alerts on lag must not fall silent where partitions have no series."""
+        oldest: dict[str, float] = {}
+        for partition in self._status.partitions:
+            if partition.lag_seconds is not None:
+                oldest[partition.topic] = max(partition.lag_seconds, oldest.get(partition.topic, 0.0))
+        return [((self._status.group_id, topic), seconds) for topic, seconds in sorted(oldest.items())]
 
     def _rates(self) -> list[tuple[tuple[str, ...], Value]]:
         """By entry point: two of [[handlers]] may have the same."""

@@ -91,7 +91,8 @@ class HttpSettings(Section):
         2000,
         ge=0,
         le=MOST_COUNT,
-        description="With more assigned partitions than this, /metrics leaves out the series per partition.",
+        description="With more assigned partitions than this, /metrics leaves out the series per partition. What is "
+        "told of a topic or of the group stays, such as kafka_consumer_max_lag_seconds.",
     )
     token: Annotated[SecretStr, AfterValidator(is_long_secret)] | None = Field(
         None,

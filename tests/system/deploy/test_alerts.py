@@ -33,6 +33,7 @@ _GROUP = _WHERE
 _PARTITION = f'{_GROUP},topic="orders",partition="0"'
 
 LAG_SECONDS = f"kafka_consumer_lag_seconds{{{_PARTITION}}}"
+OLDEST = f'kafka_consumer_max_lag_seconds{{{_GROUP},topic="orders"}}'
 COMMITTED = f"kafka_consumer_committed_offset{{{_PARTITION}}}"
 POSITION = f"kafka_consumer_position{{{_PARTITION}}}"
 LOG_END = f"kafka_consumer_log_end_offset{{{_PARTITION}}}"
@@ -60,6 +61,7 @@ LOOP_LAG = f"kunicorn_event_loop_lag_seconds{{{_WHERE}}}"
 
 HEALTHY: Mapping[str, str] = {
     LAG_SECONDS: "0x90",
+    OLDEST: "0x90",
     COMMITTED: "0+600x90",
     POSITION: "0+600x90",
     LOG_END: "0+600x90",
@@ -99,20 +101,39 @@ class Case:
     """Minutes between two samples."""
 
 
+def behind(seconds: str) -> Mapping[str, str]:
+    """The topic's one partition is so far behind."""
+    return {LAG_SECONDS: seconds, OLDEST: seconds}
+
+
+_PARTITION_SERIES = (LAG_SECONDS, COMMITTED, POSITION, LOG_END)
+
 FIRING = (
-    Case("five minutes behind", 15, ["KunicornLagHigh"], {LAG_SECONDS: "400x90"}),
-    Case("further behind every minute", 14, ["KunicornLagGrowing"], {LAG_SECONDS: "0+30x90"}),
+    Case("five minutes behind", 15, ["KunicornLagHigh"], behind("400x90")),
+    Case(
+        "five minutes behind, with more partitions than have series of their own",
+        15,
+        ["KunicornLagHigh"],
+        {**dict.fromkeys(_PARTITION_SERIES, "_x90"), OLDEST: "400x90"},
+    ),
+    Case(
+        "further behind every minute, with more partitions than have series of their own",
+        14,
+        ["KunicornLagGrowing"],
+        {**dict.fromkeys(_PARTITION_SERIES, "_x90"), OLDEST: "0+30x90"},
+    ),
+    Case("further behind every minute", 14, ["KunicornLagGrowing"], behind("0+30x90")),
     Case(
         "nothing committed while records come",
         17,
         ["KunicornPartitionStalled"],
-        {COMMITTED: "9x90", POSITION: "9x90", LAG_SECONDS: "200x90"},
+        {COMMITTED: "9x90", POSITION: "9x90", **behind("200x90")},
     ),
     Case(
         "what the handler calls is away, and lag is what follows",
         30,
         ["KunicornCircuitBreakerOpen"],
-        {CIRCUIT: "2x90", LAG_SECONDS: "0+30x90", COMMITTED: "9x90", POSITION: "9x90"},
+        {**behind("0+30x90"), CIRCUIT: "2x90", COMMITTED: "9x90", POSITION: "9x90"},
     ),
     Case("a record cannot be handled", 3, ["KunicornPartitionHalted"], {HALTED: "1x90"}),
     Case("a handler call without end", 8, ["KunicornHandlerStuck"], {INFLIGHT: "0+60x90"}),
@@ -138,13 +159,13 @@ FIRING = (
         "too far behind for a quarter of an hour",
         87,
         ["KunicornLagHigh", "KunicornLagBudgetBurning"],
-        {LAG_SECONDS: "0x70 400x20"},
+        behind("0x70 400x20"),
     ),
     Case(
         "too far behind for as long as what the handler calls is away",
         87,
         ["KunicornCircuitBreakerOpen"],
-        {LAG_SECONDS: "0x70 400x20", CIRCUIT: "0x70 2x20"},
+        {**behind("0x70 400x20"), CIRCUIT: "0x70 2x20"},
     ),
     Case("a certificate that nobody renews", 20, ["KunicornCertificateExpires"], {CERTIFICATE: "600000x90"}),
     Case("a supervisor without CPU", 11, ["KunicornSupervisorSlow"], {LOOP_LAG: "0.9x90"}),
@@ -152,10 +173,16 @@ FIRING = (
 
 SILENT = (
     Case("a healthy hour", 60),
-    Case("lag for five minutes", 20, (), {LAG_SECONDS: "0x5 400x5 0x80"}),
-    Case("a group that begins with an old log", 60, (), {LAG_SECONDS: "400x6 0x84"}),
-    Case("lag for five minutes of an hour", 85, (), {LAG_SECONDS: "0x75 400x4 0x10"}, silent_for="20m"),
-    Case("lag that is being worked off", 30, (), {LAG_SECONDS: "290-5x58 0x32"}),
+    Case("lag for five minutes", 20, (), behind("0x5 400x5 0x80")),
+    Case("a group that begins with an old log", 60, (), behind("400x6 0x84")),
+    Case("lag for five minutes of an hour", 85, (), behind("0x75 400x4 0x10"), silent_for="20m"),
+    Case("lag that is being worked off", 30, (), behind("290-5x58 0x32")),
+    Case(
+        "a partition that is behind comes from another pod, and stays behind",
+        60,
+        (),
+        {LAG_SECONDS: "_x10 200x80", OLDEST: "0x10 200x80"},
+    ),
     Case("a circuit breaker opens for three minutes", 20, (), {CIRCUIT: "0x5 2x3 0x80"}),
     Case("a broker restarts and outputs wait", 20, (), {DELIVERY: "0x5 6x3 0x80"}),
     Case(
@@ -211,7 +238,7 @@ def test_alerts_fire_for_their_causes_and_for_nothing_else(
 def test_a_budget_that_is_spent_in_small_parts_for_days_can_wait_for_the_morning(tools: Tools, tmp_path: Path) -> None:
     # Samples and rules every half hour: two good days, then a bad sample in every four hours.
     healthy = {name: values.replace("x90", "x200") for name, values in HEALTHY.items()}
-    spent = {**healthy, LAG_SECONDS: "0x96 " + "0x6 400x0 " * 12}
+    spent = {**healthy, **behind("0x96 " + "0x6 400x0 " * 12)}
     case = Case("a bad sample in eight", 178 * 30, ["KunicornLagBudgetBurningSlowly"], spent, every=30)
     file = tmp_path / "cases.yaml"
     tests = [as_promtool_has_it(case)]
@@ -313,10 +340,10 @@ def test_every_command_of_the_runbooks_is_whole_and_one_that_kunicorn_has() -> N
 
 
 def series_of(release: str, namespace: str, group: str) -> str:
-    """A partition's series as Prometheus has it of a pod of that release, by the labels of the chart's PodMonitor."""
+    """A topic's series as Prometheus has it of a pod of that release, by the labels of the chart's PodMonitor."""
     return (
-        f'kafka_consumer_lag_seconds{{namespace="{namespace}",job="{namespace}/{release}",pod="{release}-1",'
-        f'release="{release}",group="{group}",topic="t",partition="0"}}'
+        f'kafka_consumer_max_lag_seconds{{namespace="{namespace}",job="{namespace}/{release}",pod="{release}-1",'
+        f'release="{release}",group="{group}",topic="t"}}'
     )
 
 
@@ -347,7 +374,7 @@ def rules_in(
 
 
 def test_alerts_limits_and_labels_of_one_release_are_not_those_of_another(tools: Tools, tmp_path: Path) -> None:
-    limit = 'max by (namespace\\,group) (kafka_consumer_lag_seconds{release="RELEASE"}) > 900'
+    limit = 'max by (namespace\\,group) (kafka_consumer_max_lag_seconds{release="RELEASE"}) > 900'
     patient = (f"prometheusRule.overrides.KunicornLagHigh.expr={limit}", "prometheusRule.alertLabels.team=blue")
     rules = [
         rules_in(tools, tmp_path, "strict", "shop", "prometheusRule.alertLabels.team=red"),
@@ -356,12 +383,12 @@ def test_alerts_limits_and_labels_of_one_release_are_not_those_of_another(tools:
         rules_in(tools, tmp_path, "strict", "staging", "prometheusRule.disabled={KunicornLagHigh}"),
     ]
     members = (("strict", "shop"), ("patient", "shop"), ("strict", "staging"))
-    behind = {series_of(release, namespace, f"{release}-group"): "400x90" for release, namespace in members}
+    late = {series_of(release, namespace, f"{release}-group"): "400x90" for release, namespace in members}
     fired = 'count by (release, team) (ALERTS{alertname="KunicornLagHigh",alertstate="firing"})'
     expected = [{"labels": '{release="strict", team="red"}', "value": 1}]
     test = {
         "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in behind.items()],
+        "input_series": [{"series": name, "values": values} for name, values in late.items()],
         "promql_expr_test": [{"expr": fired, "eval_time": "15m", "exp_samples": expected}],
     }
     file = tmp_path / "cases.yaml"

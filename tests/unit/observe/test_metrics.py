@@ -149,6 +149,7 @@ def test_what_is_not_known_is_absent_and_never_zero() -> None:
             "kafka_consumer_records_lag",
             "kafka_consumer_records_lag_max",
             "kafka_consumer_lag_seconds",
+            "kafka_consumer_max_lag_seconds",
             "kafka_consumer_group_generation",
             "kafka_consumer_last_heartbeat_seconds",
             "kafka_consumer_last_rebalance_seconds",
@@ -164,6 +165,18 @@ def test_no_lag_is_zero_and_not_absent() -> None:
     labels = {"group": "shop", "topic": "orders", "partition": "0"}
     assert value(samples, "kafka_consumer_records_lag", **labels) == 0
     assert value(samples, "kafka_consumer_lag_seconds", **labels) == 0
+
+
+def test_the_oldest_record_is_told_by_topic() -> None:
+    of_refunds = partition(0, topic="refunds", lag_seconds=0.0)
+    unknown = partition(2, lag_seconds=None), partition(0, topic="mails", lag_seconds=None)
+    behind = partition(0, lag_seconds=3.0), partition(1, lag_seconds=70.0)
+    samples = scraped(Metrics(), status(partitions=(*behind, *unknown, of_refunds)))
+    oldest = {
+        topic: value(samples, "kafka_consumer_max_lag_seconds", group="shop", topic=topic)
+        for topic in ("orders", "refunds", "mails")
+    }
+    assert oldest == {"orders": 70.0, "refunds": 0.0, "mails": None}
 
 
 def test_a_halted_partition_is_counted_by_its_state() -> None:
@@ -210,6 +223,7 @@ def test_above_the_limit_the_partition_series_go_and_the_sums_stay(monkeypatch: 
     samples = [scraped(metrics, status(), limit=1) for _ in range(3)][-1]
     assert "kafka_consumer_records_lag" not in names(samples)
     assert value(samples, "kafka_consumer_records_lag_max", group="shop") == 10
+    assert value(samples, "kafka_consumer_max_lag_seconds", group="shop", topic="orders") == 1.5
     assert len(said) == 1
     assert "2 are assigned, [http] partition_metrics_max is 1" in said[0]
 
