@@ -150,10 +150,10 @@ class WholeWorker:
         self,
         order: HandlerConfig,
         log: Iterable[Message],
-        delivery: str = "at_least_once",
+        delivery: str | None = "at_least_once",
         most_records: int = 1000,
     ) -> None:
-        """`most_records`: so many make a batch."""
+        """`delivery`: None where only dead letters are sent. `most_records`: so many make a batch."""
         self.brokers = ChosenAnswers()
         self.brokers.answer()
         self.reports: list[FromWorker] = []
@@ -166,6 +166,9 @@ class WholeWorker:
         """How often the client had nothing to give."""
         self._grant = 0
         transactional: dict[str, Property] = {"transactional.id": "t", "transaction.timeout.ms": 10**9}
+        producing = None
+        if delivery is not None:
+            producing = ProducingTarget(delivery, "out", "g", transactional, most_records, 1 << 24, 1)
         self._configure = Configure(
             worker=0,
             group="g",
@@ -174,7 +177,7 @@ class WholeWorker:
             topics=[],
             log_level="info",
             log_format="text",
-            producing=ProducingTarget(delivery, "out", "g", transactional, most_records, 1 << 24, 1),
+            producing=producing,
             dead_letters=DeadLetterTarget(LETTERS, "g", {}),
         )
 
