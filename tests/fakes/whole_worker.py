@@ -35,6 +35,8 @@ class ChosenAnswers:
 
     letters_refused: KafkaError | None = None
     """What every dead letter is answered with."""
+    refusals: int = 0
+    """So many letters were answered with that."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
     """Topic and value: acknowledged, or within transactions committed."""
     _answers: threading.Event = field(default_factory=threading.Event)
@@ -81,6 +83,7 @@ class ChoosyProducer:
         queued, self._queued = self._queued, []
         for topic, value, told in queued:
             error = self._brokers.letters_refused if topic == LETTERS else None
+            self._brokers.refusals += error is not None
             if error is None:
                 (self._brokers.delivered if self._open is None else self._open).append((topic, value))
             told(error, Message(topic=topic, partition=0, offset=0))

@@ -480,7 +480,8 @@ class Scheduler:
         which of several it was, and they are handled singly."""
         lane, tracker = flight.lane, flight.tracker
         refused_to, lane.refused_at = lane.refused_to, NO_OFFSET
-        if refused_to > flight.offset + 1:
+        # Behind a single one may lie offsets that are done already, whose records it has not.
+        if len(flight.messages) > 1 and refused_to > flight.offset + 1:
             tracker.singly_until = max(tracker.singly_until, refused_to)
             return None
         if len(flight.messages) > 1:

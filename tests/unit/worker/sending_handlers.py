@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from kunicorn import Record, Send
+from kunicorn import Batch, BatchError, DeadLetter, Record, Send
 
 calls: list[list[int]] = []
 """Offsets of each call."""
@@ -36,3 +36,24 @@ def slipping(record: Record) -> Generator[Send, None, Send | None]:
     calls.append([record.offset])
     yield Send(value=b"%d" % record.offset)
     return Send(value=b"") if record.offset in hopeless else None
+
+
+def giving_up(records: Batch) -> BatchError | None:
+    """A batch whose hopeless records are for the dead-letter topic, and all others done."""
+    bad = _hopeless_in(records)
+    return BatchError(outcomes=[(DeadLetter("a bad row"), bad)]) if any(bad) else None
+
+
+def sending_alone(records: Batch) -> BatchError | Send | None:
+    """A batch whose hopeless record is to come again while all others are done; alone it is sent to `letters`."""
+    bad = _hopeless_in(records)
+    if not any(bad):
+        return None
+    if len(records) == 1:
+        return Send("letters", value=b"%d" % records[0].offset)
+    return BatchError(done={record.offset for record, is_bad in zip(records, bad, strict=True) if not is_bad})
+
+
+def _hopeless_in(records: Batch) -> list[bool]:
+    calls.append([record.offset for record in records])
+    return [record.offset in hopeless for record in records]

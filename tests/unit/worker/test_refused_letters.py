@@ -106,3 +106,30 @@ def test_a_dead_letter_that_is_too_large_halts_its_partition(delivery: str) -> N
         sending_handlers.hopeless.add(2)
         worker.hand_out()
         assert worker.halted().offset == 2
+
+
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_where_rows_behind_it_are_done(
+    delivery: str | None,
+) -> None:
+    batches = order("giving_up", mode="batch", batch_max_records=10, on_failure="dead_letter")
+    with WholeWorker(batches, map(record, range(20)), delivery) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        sending_handlers.hopeless.add(3)
+        worker.hand_out()
+        patiently(lambda: worker.brokers.refusals >= 3, "the letter to be refused again and again")
+        assert worker.consumed == 3
+        worker.brokers.letters_refused = None
+        worker.until_consumed(20)
+        assert sending_handlers.handled().count(3) == 1, "its letter was sent again, and no handler called"
+        assert worker.brokers.values(LETTERS) == [b"3"]
+
+
+def test_a_row_whose_output_is_refused_has_its_tries_where_rows_behind_it_are_done() -> None:
+    batches = order("sending_alone", mode="batch", batch_max_records=10, max_attempts=3, on_failure="skip")
+    with WholeWorker(batches, map(record, range(10))) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        sending_handlers.hopeless.add(3)
+        worker.hand_out()
+        worker.until_consumed(10)
+        assert sending_handlers.handled().count(3) == 3
