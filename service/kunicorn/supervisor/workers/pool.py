@@ -53,7 +53,7 @@ class WorkerSlot:
     restarts: int = 0
     handled_before: int = 0
     idle_deaths: int = 0
-    """Deaths in a row, each with nothing handled and nothing in hand."""
+    """Deaths in a row, each soon after its start, with nothing handled and nothing in hand."""
     backing_off: bool = False
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
@@ -133,6 +133,9 @@ _STACKS = 1.0
 _MOST_IDLE_DEATHS = 10
 """So many deaths of one worker in a row, each with nothing handled and nothing in hand, end the service: the fault
 is not in a record, and a restart elsewhere may help."""
+_STEADY = 60.0
+"""Seconds after which a worker that is ready has shown that workers live: a later death is the first of a new row, or
+those of an idle worker would add up over months."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +354,8 @@ class Arbiter:
 
     def _on_exit(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
         process.die()
+        # Whom it was to take over from works on.
+        in_vain = process.on_trial and process is slot.successor
         slot.remove(process)
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)
@@ -360,16 +365,25 @@ class Arbiter:
         if orderly and not self.pool.stopping:
             log.info(f"{process} has left, {slot.last_exit}", worker=slot.number, worker_pid=process.pid)
         elif not self.pool.stopping:
-            self._count_death(slot, process, how, in_hand)
+            self._count_death(slot, process, how)
+            if not in_vain:
+                self._look_at_idle_deaths(slot, process, how, in_hand)
         self.pool.changed.notify()
 
-    def _count_death(self, slot: WorkerSlot, process: WorkerProcess, how: str, in_hand: bool) -> None:
+    def _count_death(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
         slot.restarts += 1
-        slot.idle_deaths = 0 if process.handled or in_hand else slot.idle_deaths + 1
         self._metrics.count(catalogue.WORKER_RESTARTS, reason=how)
         log.warning(
             f"{process} died: {slot.last_exit}", worker=slot.number, worker_pid=process.pid, restarts=slot.restarts
         )
+
+    def _look_at_idle_deaths(self, slot: WorkerSlot, process: WorkerProcess, how: str, in_hand: bool) -> None:
+        """End the service where workers of the slot can only die."""
+        if process.handled or in_hand:
+            slot.idle_deaths = 0
+            return
+        steady = process.ready_at is not None and clock.now() - process.ready_at >= _STEADY
+        slot.idle_deaths = 1 if steady else slot.idle_deaths + 1
         if slot.idle_deaths >= _MOST_IDLE_DEATHS:
             slot.fault = WorkersDyingError(
                 f"worker {slot.number} died {slot.idle_deaths} times in a row with nothing in hand, last by {how}: "

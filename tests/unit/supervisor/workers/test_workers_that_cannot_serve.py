@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError, WorkersDyingError
+from kunicorn.ipc import clock
 from kunicorn.ipc.messages import WorkerFailed
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.tasks import ServiceTasks
@@ -78,9 +79,40 @@ async def test_a_replacement_that_cannot_serve_does_not(crew: Crew) -> None:
 
 
 async def test_a_worker_that_dies_again_and_again_with_nothing_in_hand_ends_the_service(crew: Crew) -> None:
-    worker, slot = await crew.started(), crew.pool.slots[0]
-    for _ in range(10):
-        assert crew.tasks.error is None
-        crew.arbiter._count_death(slot, worker, "SIGSEGV", in_hand=False)
-    crew.pool.changed.notify()
+    await dies(crew, times=10)
     assert isinstance(await crew.error(), WorkersDyingError)
+
+
+async def test_replacements_that_die_before_they_are_ready_leave_the_worker_at_work(crew: Crew) -> None:
+    worker, slot = await crew.started(), crew.pool.slots[0]
+    for _ in range(20):
+        slot.successor = successor = PlayedWorker(0)
+        successor.on_trial = True
+        crew.arbiter._on_exit(slot, successor, "exit 3")
+    assert await crew.error() is None
+    assert (slot.process, slot.idle_deaths) == (worker, 0)
+
+
+async def test_one_that_has_taken_the_slot_over_before_it_was_ready_counts_like_any(crew: Crew) -> None:
+    worker, slot = await crew.started(), crew.pool.slots[0]
+    slot.successor = successor = PlayedWorker(0)
+    successor.on_trial = True
+    crew.arbiter._on_exit(slot, worker, "SIGKILL")
+    crew.arbiter._on_exit(slot, successor, "SIGKILL")
+    assert slot.idle_deaths == 2
+
+
+async def test_deaths_of_idle_workers_that_had_lived_for_a_minute_do_not_add_up(crew: Crew) -> None:
+    await dies(crew, times=20, ready_for=61.0)
+    assert await crew.error() is None
+    assert crew.pool.slots[0].idle_deaths == 1
+
+
+async def dies(crew: Crew, *, times: int, ready_for: float = 1.0) -> None:
+    """Have the slot's worker die so often, each time that it had been ready for so many seconds."""
+    slot = crew.pool.slots[0]
+    for _ in range(times):
+        assert crew.tasks.error is None
+        slot.process = worker = PlayedWorker(0)
+        worker.ready_at = clock.now() - ready_for
+        crew.arbiter._on_exit(slot, worker, "SIGSEGV")
