@@ -31,6 +31,11 @@ class ExitCode(IntEnum):
     NOT_ALL_COMMITTED = 6
 
 
+FENCED_STATUS = 76
+"""Exit status of a worker whose producer the brokers take no more, so that no record is charged with its death. None of
+`ExitCode`, which are the service's, and none that handlers are likely to end their process with."""
+
+
 class ServiceError(Exception):
     """Failure that ends the service with `exit_code`; the message: what happened, to what, and what to do."""
 

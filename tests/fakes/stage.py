@@ -90,10 +90,10 @@ class Stage:
     def stopped(self, start: FetcherStart, offset: int, worker: int = 0) -> None:
         self.assignment.worker_stopped(self.workers[worker], FetcherStopped([Stopped(start.grant, offset, 3)]))
 
-    def die(self, worker: int = 0) -> bool:
+    def die(self, worker: int = 0, how: str = "SIGKILL") -> bool:
         dead = self.pool.workers.pop(worker)
         dead.state = WorkerState.DEAD
-        return self.assignment.worker_died(dead, "SIGKILL")
+        return self.assignment.worker_died(dead, how)
 
     def revive(self, worker: int = 0) -> None:
         self.workers[worker] = self.pool.workers[worker] = PlayedWorker(worker)

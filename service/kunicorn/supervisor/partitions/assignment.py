@@ -26,7 +26,7 @@ from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.poison import Offsets, Poison, blamed
 from kunicorn.supervisor.partitions.table import OPEN, WHENEVER, Distribution, Grants, PartitionTable
 from kunicorn.supervisor.workers.pool import Pool
-from kunicorn.supervisor.workers.process import WorkerProcess
+from kunicorn.supervisor.workers.process import FENCED, WorkerProcess
 from kunicorn.supervisor.workers.transactions import OpenTransactions
 from kunicorn.text import listed
 
@@ -52,8 +52,8 @@ class WorkerDeaths:
         unsure: bool,
         end: Callable[[Partition, Position | None], None],
     ) -> bool:
-        """Release the dead worker's partitions by `end`, and charge the crash to the records that were in flight.
-        Returns whether there was such a record, or the worker had handled anything.
+        """Release the dead worker's partitions by `end`, and charge the crash to the records that were in flight, but
+        for one by `FENCED`. Returns whether there was such a record, or the worker had handled anything.
 
         `unsure`: its last transaction may be committed or not, only the brokers know.
         """
@@ -64,9 +64,12 @@ class WorkerDeaths:
         }
         anything = any(each.every for each in had.values()) or any(partition.reading.handled > 0 for partition in held)
         killed = worker.killed_by_us is not None
-        against = {p: blamed(each, killed_for=p.tp in worker.blamed, killed=killed) for p, each in had.items()}
+        # No record has its producer refused: brokers, another member or a setting do, whatever was in hand.
+        charged = {} if how == FENCED else had
+        against = {p: blamed(each, killed_for=p.tp in worker.blamed, killed=killed) for p, each in charged.items()}
         alone = sum(map(len, against.values())) == 1
-        for partition, offsets in against.items():
+        for partition in held:
+            offsets = against.get(partition, range(0))
             returned = partition.reading.in_hand == NO_OFFSET
             end(partition, None)
             if unsure:

@@ -34,7 +34,7 @@ from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.tasks import ServiceTasks
-from kunicorn.supervisor.workers.process import LEDGER_SLOTS, WorkerProcess, WorkerState, escalate, watch_exit
+from kunicorn.supervisor.workers.process import FENCED, LEDGER_SLOTS, WorkerProcess, WorkerState, escalate, watch_exit
 from kunicorn.supervisor.workers.template import Template, TemplateDied
 
 
@@ -54,6 +54,8 @@ class WorkerSlot:
     handled_before: int = 0
     idle_deaths: int = 0
     """Deaths in a row, each soon after its start, with nothing handled and nothing in hand."""
+    fenced_deaths: int = 0
+    """Likewise deaths by `FENCED`, whatever was handled: the next one would be soon."""
     backing_off: bool = False
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
@@ -379,10 +381,11 @@ class Arbiter:
 
     def _look_at_idle_deaths(self, slot: WorkerSlot, process: WorkerProcess, how: str, in_hand: bool) -> None:
         """End the service where workers of the slot can only die."""
+        steady = process.ready_at is not None and clock.now() - process.ready_at >= _STEADY
+        slot.fenced_deaths = slot.fenced_deaths + 1 if how == FENCED and not steady else 0
         if process.handled or in_hand:
             slot.idle_deaths = 0
             return
-        steady = process.ready_at is not None and clock.now() - process.ready_at >= _STEADY
         slot.idle_deaths = 1 if steady else slot.idle_deaths + 1
         if slot.idle_deaths >= _MOST_IDLE_DEATHS:
             slot.fault = WorkersDyingError(
@@ -391,10 +394,10 @@ class Arbiter:
             )
 
     async def _back_off(self, slot: WorkerSlot) -> None:
-        if slot.idle_deaths < 2:
+        if (deaths := max(slot.idle_deaths, slot.fenced_deaths)) < 2:
             return
         slot.backing_off = True
-        await asyncio.sleep(_BACKOFF.seconds(slot.idle_deaths - 1))
+        await asyncio.sleep(_BACKOFF.seconds(deaths - 1))
         slot.backing_off = False
 
     # -- what a worker says --------------------------------------------------------------------------------------
@@ -442,4 +445,6 @@ class Arbiter:
 
 
 def _ending(process: WorkerProcess, how: str) -> str:
-    return f"{how}: {process.killed_by_us}" if process.killed_by_us is not None else how
+    if process.killed_by_us is not None:
+        return f"{how}: {process.killed_by_us}"
+    return f"{how}: the brokers take its producer no more" if how == FENCED else how

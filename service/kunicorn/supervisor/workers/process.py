@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from kunicorn.errors import how_it_ended
+from kunicorn.errors import FENCED_STATUS, how_it_ended
 from kunicorn.ipc import clock
 from kunicorn.ipc.channel import Channel
 from kunicorn.ipc.ledger import Ledger
@@ -110,6 +110,10 @@ async def keep_reaping(ours: Callable[[int], bool]) -> None:
 
 LEDGER_SLOTS = 65_536
 """Far more than one worker can be given; the ledger is sparse, untouched slots cost nothing."""
+
+
+FENCED = how_it_ended(FENCED_STATUS)
+"""How a worker ends whose producer the brokers take no more."""
 
 
 class WorkerState(Enum):

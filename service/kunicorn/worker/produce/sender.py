@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.backoff import Backoff, Retries
-from kunicorn.errors import ExitCode
+from kunicorn.errors import FENCED_STATUS, ExitCode
 from kunicorn.handler.call import Calls, ReturnCheck
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler
@@ -149,14 +149,14 @@ class _SenderThread(threading.Thread):
                 else:
                     self.sender.serve()
         except Fenced as error:
-            _die(f"worker {os.getpid()}: {error}\n")
+            _die(f"worker {os.getpid()}: {error}\n", FENCED_STATUS)
         except BaseException:
-            _die(f"worker {os.getpid()}: the sender broke, exiting\n{traceback.format_exc()}")
+            _die(f"worker {os.getpid()}: the sender broke, exiting\n{traceback.format_exc()}", ExitCode.BUG)
 
 
-def _die(text: str) -> None:
+def _die(text: str, status: int) -> None:
     os.write(2, text.encode()[-LARGEST_REPORT:])
-    os._exit(ExitCode.BUG)
+    os._exit(status)
 
 
 HOPELESS = frozenset(

@@ -12,7 +12,8 @@ from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.supervisor.workers.process import FENCED
 from tests.fakes.stage import Stage, consumed, tps
 
 
@@ -225,6 +226,19 @@ def test_workers_that_we_killed_say_nothing_against_their_record() -> None:
         stage.workers[0].killed_by_us = "did not exit in time"
         die_with(stage, 150, 1, times=1)
     assert stage.start_of(0).poison == ""
+
+
+@pytest.mark.parametrize("poison_halts", [True, False])
+def test_no_record_is_charged_with_a_worker_whose_producer_the_brokers_take_no_more(poison_halts: bool) -> None:
+    stage = Stage(poison_halts=poison_halts)
+    stage.give(0)
+    for _ in range(5):
+        stage.workers[0].consume(stage.start_of(0), 150, in_hand=1)
+        assert stage.die(how=FENCED), "a record was in hand"
+        stage.revive()
+    assert stage.state(0) is PartitionState.STARTING
+    start = stage.start_of(0)
+    assert (start.offset, start.poison, start.suspects, start.singly_until) == (150, "", [], NO_OFFSET)
 
 
 def test_two_deaths_at_different_records_halt_nothing(stage: Stage) -> None:

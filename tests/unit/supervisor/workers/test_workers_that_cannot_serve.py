@@ -13,7 +13,7 @@ from kunicorn.ipc.messages import WorkerFailed
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener, WorkerSlot
-from kunicorn.supervisor.workers.process import WorkerProcess
+from kunicorn.supervisor.workers.process import FENCED, WorkerProcess
 from tests.fakes.played_workers import PlayedWorker
 
 
@@ -108,11 +108,24 @@ async def test_deaths_of_idle_workers_that_had_lived_for_a_minute_do_not_add_up(
     assert crew.pool.slots[0].idle_deaths == 1
 
 
-async def dies(crew: Crew, *, times: int, ready_for: float = 1.0) -> None:
+async def test_a_slot_whose_workers_are_fenced_one_after_the_other_backs_off_and_ends_no_service(crew: Crew) -> None:
+    slot, listener = crew.pool.slots[0], crew.arbiter.listener
+    listener.worker_died.return_value = True  # type: ignore[attr-defined]
+    await dies(crew, times=20, how=FENCED)
+    assert (slot.idle_deaths, slot.fenced_deaths) == (0, 20)
+    crew.pool.changed.notify()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert slot.backing_off
+    assert slot.last_exit == "exit 76: the brokers take its producer no more"
+    assert await crew.error() is None
+
+
+async def dies(crew: Crew, *, times: int, ready_for: float = 1.0, how: str = "SIGSEGV") -> None:
     """Have the slot's worker die so often, each time that it had been ready for so many seconds."""
     slot = crew.pool.slots[0]
     for _ in range(times):
         assert crew.tasks.error is None
         slot.process = worker = PlayedWorker(0)
         worker.ready_at = clock.now() - ready_for
-        crew.arbiter._on_exit(slot, worker, "SIGSEGV")
+        crew.arbiter._on_exit(slot, worker, how)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from kunicorn.errors import FENCED_STATUS, ExitCode
 from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Configure
@@ -76,3 +79,29 @@ def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(deliv
 
 def test_where_only_letters_are_sent_their_producer_is_made_with_the_first_one() -> None:
     assert producers(None) == ([], [1])
+
+
+_ENDING = """
+import sys, time
+from kunicorn.worker.produce import sender
+
+class Breaking:
+    often = False
+
+    def deliver(self, batch):
+        raise getattr(sender, sys.argv[1])("no more") if hasattr(sender, sys.argv[1]) else ValueError("no more")
+
+class Outbox:
+    def take(self, turn):
+        return ["a batch"]
+
+sender.SenderThreads(Outbox(), [Breaking()]).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("error", "status"), [("Fenced", FENCED_STATUS), ("ValueError", ExitCode.BUG)])
+def test_a_worker_whose_producer_is_fenced_ends_by_a_status_of_its_own(error: str, status: int) -> None:
+    ended = subprocess.run([sys.executable, "-c", _ENDING, error], check=False, capture_output=True, timeout=120)
+    assert ended.returncode == status
+    assert b"no more" in ended.stderr
