@@ -58,6 +58,18 @@ def test_the_registry_is_asked_with_the_password_of_its_file(tmp_path: Path) -> 
     assert "hush" not in repr(decoding)
 
 
+def test_the_last_password_of_the_registry_counts_while_its_file_is_written_anew(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hush\n")
+    registry = loaded(tmp_path, LEAST + REGISTRY + f'username = "orders"\npassword_file = "{file}"\n').schema_registry
+    file.write_text("")
+    assert registry.secret() == "hush"
+    file.unlink()
+    assert registry.secret() == "hush"
+    file.write_text("renewed\n")
+    assert registry.secret() == "renewed"
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

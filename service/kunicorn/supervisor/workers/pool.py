@@ -309,10 +309,12 @@ class Arbiter:
         retries, failed = Retries(_BACKOFF), False
         while not self.pool.stopping:
             try:
-                await self.spawn(slot, self.blueprint, on_trial=False)
-            except (TemplateDied, OSError) as error:
-                # Also for want of processes, memory or descriptors: the others go on, and there may be some again.
-                log.warning(f"worker {slot.number} could not be forked: {error}", worker=slot.number)
+                if slot.process is None:
+                    await self.spawn(slot, self.blueprint, on_trial=False)
+            except (TemplateDied, OSError, ConfigError) as error:
+                # Also for want of processes, memory, descriptors or a secret's file: the others go on, and there may
+                # be some again.
+                log.warning(f"worker {slot.number} could not be started: {error}", worker=slot.number)
                 slot.backing_off, failed = failed, True
                 await asyncio.sleep(retries.failed())
                 continue
@@ -325,7 +327,8 @@ class Arbiter:
                 await self._back_off(slot)
 
     async def spawn(self, slot: WorkerSlot, blueprint: Blueprint, *, on_trial: bool) -> WorkerProcess:
-        """Fork the slot's process, or with `on_trial` its successor. Raises `TemplateDied`."""
+        """Fork the slot's process, or with `on_trial` its successor. Raises `TemplateDied`, `OSError`, and
+        `ConfigError` where there is nothing that it could be told, as a file is missing."""
         template = await blueprint.template()
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
@@ -351,13 +354,20 @@ class Arbiter:
         await process.connect(
             ours, lambda message: self._on_message(process, message), lambda why: self._on_protocol_error(process, why)
         )
-        process.send(blueprint.configure(slot.number, slot.turn + on_trial))
+        try:
+            # Only now, too: of a login that was renewed meanwhile it would hear nothing.
+            process.send(blueprint.configure(slot.number, slot.turn + on_trial))
+        except ConfigError:
+            process.never_served = True
+            process.kill()
+            await self.pool.changed.wait(process.is_dead, clock.now() + _REAPING)
+            raise
         return process
 
     def _on_exit(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
         process.die()
-        # Whom it was to take over from works on.
-        in_vain = process.on_trial and process is slot.successor
+        # Whom it was to take over from works on, or it is we who could not say what it is to do.
+        in_vain = process.never_served or (process.on_trial and process is slot.successor)
         slot.remove(process)
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)

@@ -167,6 +167,8 @@ class WorkerProcess:
         """Why it says that it cannot serve."""
         self.on_trial = on_trial
         """Started as a replacement, and not ready yet: if it fails, the replacement fails and the service goes on."""
+        self.never_served = False
+        """It was not told what to do: that it dies says nothing of the others."""
         self._ping: int = 0
         self._freed: list[int] = []
         self._untouched = 0

@@ -79,8 +79,8 @@ class Replacer:
     async def _start_successor(self, slot: WorkerSlot, blueprint: Blueprint) -> WorkerProcess:
         try:
             successor = await self.arbiter.spawn(slot, blueprint, on_trial=True)
-        except (TemplateDied, OSError) as error:
-            raise ReplacementFailed(f"its successor could not be forked: {error}") from error
+        except (TemplateDied, OSError, ConfigError) as error:
+            raise ReplacementFailed(f"its successor could not be started: {error}") from error
         await self._pool.changed.wait(lambda: successor.has_started_or_died, clock.now() + blueprint.start_seconds)
         if not successor.has_started_or_died:
             successor.condemn(f"was not ready within {blueprint.start_seconds:.0f} s")

@@ -146,7 +146,7 @@ def test_a_reload_that_gets_no_process_changes_nothing_and_nor_does_a_worker_tha
     # None at all: those of a dead worker are free again.
     resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (3, hard))
     os.kill(before[0], signal.SIGKILL)
-    member.wait(lambda: "could not be forked" in member.output(), "a fork to fail")
+    member.wait(lambda: "could not be started" in member.output(), "a fork to fail")
     resource.prlimit(member.pid, resource.RLIMIT_NOFILE, (hard, hard))
     member.wait(lambda: len(service.pids()) == WORKERS and before[0] not in service.pids(), "a successor")
     assert before[1] in service.pids()

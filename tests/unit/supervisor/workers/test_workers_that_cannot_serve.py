@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
 from unittest import mock
 
 import pytest
 
+from kunicorn.backoff import Backoff
 from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError, WorkersDyingError
 from kunicorn.ipc import clock
-from kunicorn.ipc.messages import WorkerFailed
+from kunicorn.ipc.messages import Ping, WorkerFailed
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.workers import pool
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener, WorkerSlot
-from kunicorn.supervisor.workers.process import FENCED, WorkerProcess
+from kunicorn.supervisor.workers.process import FENCED, Child, WorkerProcess, WorkerState
+from kunicorn.supervisor.workers.rolling import ReplacementFailed, Replacer
+from tests.fakes.driver import until
 from tests.fakes.played_workers import PlayedWorker
 
 
@@ -119,6 +127,77 @@ async def test_a_slot_whose_workers_are_fenced_one_after_the_other_backs_off_and
     assert slot.backing_off
     assert slot.last_exit == "exit 76: the brokers take its producer no more"
     assert await crew.error() is None
+
+
+class Sleepers:
+    """A template whose workers do nothing, and what these are told: nothing for as long as a file is missing."""
+
+    def __init__(self) -> None:
+        self.missing = True
+        self.forked = 0
+
+    async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> Child:
+        self.forked += 1
+        return _asleep()
+
+    async def current(self) -> Any:
+        return self
+
+    def configure(self, worker: int, turn: int) -> Any:
+        if self.missing:
+            raise ConfigError("schema_registry.password_file = '/run/secret' is empty")
+        return Ping(1)
+
+
+def _asleep() -> Child:
+    pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ, setpgroup=0)
+    return Child(pid, os.pidfd_open(pid))
+
+
+@pytest.fixture
+async def sleepers(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sleepers]:
+    """What workers are forked from now on; the crew's own arbiter forks none."""
+    sleepers = Sleepers()
+    monkeypatch.setattr(pool, "_BACKOFF", Backoff(0.001, 0.001))
+    yield sleepers
+    for process in crew.pool.processes():
+        process.kill()
+    await crew.pool.changed.wait(lambda: not crew.pool.processes(), clock.now() + 60.0)
+
+
+def forking(crew: Crew, sleepers: Sleepers) -> Arbiter:
+    blueprint = Blueprint(1, sleepers.current, sleepers.configure, 60.0)
+    crew.pool = Pool(1)
+    crew.pool.want(1)
+    return Arbiter(crew.pool, blueprint, crew.arbiter.listener, crew.tasks, Metrics())
+
+
+async def test_a_worker_that_could_not_be_told_what_to_do_is_started_once_it_can(
+    crew: Crew, sleepers: Sleepers
+) -> None:
+    crew.tasks.start(forking(crew, sleepers).fill())
+    slot = crew.pool.slots[0]
+    await until(lambda: sleepers.forked > 12)
+    assert (crew.tasks.error, slot.idle_deaths) == (None, 0)
+    sleepers.missing = False
+    await until(lambda: slot.process is not None and not slot.process.never_served and not slot.backing_off)
+    forked = sleepers.forked
+    await crew.error()
+    assert sleepers.forked == forked
+
+
+async def test_a_replacement_that_could_not_be_told_what_to_do_leaves_the_worker_at_work(
+    crew: Crew, sleepers: Sleepers
+) -> None:
+    arbiter = forking(crew, sleepers)
+    slot = crew.pool.slots[0]
+    slot.process = worker = PlayedWorker(0)
+    with pytest.raises(ReplacementFailed, match="password_file"):
+        await Replacer(arbiter, Metrics(), 1.0).replace(slot, "recycled", "age")
+    assert (slot.process, slot.successor) == (worker, None)
+    assert slot.restarts == 1
+    worker.state = WorkerState.DEAD
+    slot.remove(worker)
 
 
 async def dies(crew: Crew, *, times: int, ready_for: float = 1.0, how: str = "SIGSEGV") -> None:
