@@ -260,6 +260,12 @@ class GroupDriver:
         if not self._topics.recreated.is_set():
             return
         self._topics.recreated.clear()
+        if back := self._assignment.table.own_again():
+            log.info(
+                f"{len(back)} partitions belong to the topic that has their name after all: a broker was behind, and "
+                f"what is consumed of them is committed again",
+                partitions=listed(tuple(back)),
+            )
         gone = self._assignment.table.of_gone_topics()
         if not gone:
             return

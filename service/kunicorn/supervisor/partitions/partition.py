@@ -77,8 +77,9 @@ class Partition:
         """What the broker was told with it of records that are done beyond it."""
         self.stop = NO_OFFSET
         """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
-        self.lost = False
-        """Another member may own it, or its topic is gone: nothing is committed any more."""
+        self.lost = self.disowned = False
+        """Another member may own it, or its topic is gone: nothing is committed any more. Disowned: for no more than
+        that its topic seems to be gone, which a broker that is behind may have said."""
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
@@ -136,7 +137,16 @@ class Partition:
 
     def lose(self) -> None:
         """Commit nothing of it any more: another member may own it, or its topic is gone."""
+        self.lost, self.disowned = True, False
+
+    def disown(self) -> None:
+        """Commit nothing of it for as long as another topic has its topic's name."""
+        self.disowned = self.disowned or not self.lost
         self.lost = True
+
+    def own_again(self) -> None:
+        """Its topic has its name after all."""
+        self.lost = self.disowned = False
 
     def out_of_range(self, error: str) -> None:
         """Look its start offset up anew: the position is not in the log."""

@@ -93,7 +93,17 @@ class PartitionTable(dict[TopicPartition, Partition]):
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Exclude these from commits: an offset of the old topic would count for the new one."""
         for tp in partitions:
-            self[tp].lost = True
+            self[tp].disown()
+
+    def own_again(self) -> list[TopicPartition]:
+        """Take those back that were disowned, and whose topic has its name after all."""
+        found = [tp for tp, partition in self.items() if partition.disowned and self._is_of_its_topic(partition)]
+        for tp in found:
+            self[tp].own_again()
+        return found
+
+    def _is_of_its_topic(self, partition: Partition) -> bool:
+        return partition.topic_id is not None and partition.topic_id == self._topics.topic_id(partition.tp.topic)
 
     # -- for the committer ---------------------------------------------------------------------------------------
 
