@@ -196,31 +196,45 @@ class Templates:
                 if not loaded_before and failures >= _TRIES_AT_START:
                     raise HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)) from None
             else:
-                failures, loaded_before = 0, True
-                retries.succeeded()
+                loaded_before = True
                 if template is self._template:
                     _tell(template, answer, self._preload)
                     self._in_use()
             if self._ready.is_set():
+                failures = 0
+            self._template = template = await self._next_after(template, retries, failed=failures > 0)
+
+    async def _next_after(self, template: Template, retries: Retries, *, failed: bool) -> Template:
+        """A template that takes the place of that one, and of the one in use once that has died. `failed`: there is
+        none in use, and not at once."""
+        another = None
+        while another is None:
+            if self._ready.is_set():
+                failed = False
+                retries.succeeded()
                 await self._until_dead()
             # The one in use may be another by now, adopted after a reload.
             template.close()
+            assert self._template is not None
             self._template.close()
-            self.state = "backing-off" if failures else "starting"
-            if failures:
+            self.state = "backing-off" if failed else "starting"
+            if failed:
                 await asyncio.sleep(retries.failed())
-            self._template = template = await self._another()
+            another = await self._another()
+        return another
 
-    async def _another(self) -> Template:
-        """A template in place of a dead one; tried again where none can be started, as the workers go on."""
+    async def _another(self) -> Template | None:
+        """A template in place of a dead one; tried again where none can be started, as the workers go on. None: one
+        was adopted meanwhile, whose place it is not to take."""
         retries = Retries(_BACKOFF)
-        while True:
+        while not self._ready.is_set():
             try:
                 return self._own(spawn(self._preload))
             except OSError as error:
                 wait = retries.failed()
                 log.warning(f"no template can be started, trying again in {wait:.1f} s: {error}")
                 await asyncio.sleep(wait)
+        return None
 
     async def _until_dead(self) -> None:
         """Until the template in use has died: the one that `keep` started, or that was adopted since."""

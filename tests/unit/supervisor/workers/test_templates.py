@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from kunicorn.backoff import Backoff
+from kunicorn.errors import HandlerLoadError
 from kunicorn.ipc.messages import Preload, TemplateReady
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.facts import SettingsInForce
@@ -23,10 +24,11 @@ WITHOUT_END = 10_000
 
 
 class Played:
-    """A template that is ready at once."""
+    """A template that is ready at once, unless the handler's code is broken."""
 
     keepers: frozenset[str] = frozenset()
     how_it_ended = "SIGKILL"
+    broken = False
 
     def __init__(self, spawned: Spawned) -> None:
         self.pid = spawned.pid
@@ -34,6 +36,8 @@ class Played:
         self.closed = False
 
     async def ready(self) -> TemplateReady:
+        if Played.broken:
+            raise HandlerLoadError("SyntaxError: invalid syntax")
         return TemplateReady(True, "", 0.0, [])
 
     def close(self) -> None:
@@ -52,6 +56,7 @@ class Machine:
         self.refusals = 0
         monkeypatch.setattr(module, "spawn", self.spawn)
         monkeypatch.setattr(module, "Template", Played)
+        monkeypatch.setattr(Played, "broken", False)
         monkeypatch.setattr(module, "_BACKOFF", Backoff(0.0, 0.0))
         in_force: Any = mock.Mock(spec=SettingsInForce)
         self.templates = Templates(self.spawn(PRELOAD), PRELOAD, in_force, Metrics())
@@ -107,4 +112,27 @@ async def test_a_shortage_of_processes_may_last_for_days(machine: Machine) -> No
     first.dead.set()
     await turns(lambda: machine.started == 2 or keeping.done())
     assert not keeping.done()
+    keeping.cancel()
+
+
+@pytest.mark.parametrize("refusals", [0, 1000], ids=["the handler's code is broken", "there are no processes"])
+async def test_a_template_that_is_adopted_while_none_can_be_made_is_the_one_to_fork_from(
+    machine: Machine, refusals: int
+) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    adopted = await machine.templates.prepare(PRELOAD)
+    Played.broken, machine.refusals = not refusals, refusals
+    first.dead.set()
+    await turns(lambda: machine.templates.state == "backing-off" or machine.refusals < refusals)
+    await machine.templates.adopt(adopted, PRELOAD)
+    Played.broken, machine.refusals = False, 0
+    started = machine.started
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert machine.started == started, "none is made in its place"
+    assert await machine.templates.current() is adopted
+    adopted.dead.set()
+    await turns(lambda: machine.started == started + 1)
+    assert machine.templates.state == "ready"
     keeping.cancel()
