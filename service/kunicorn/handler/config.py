@@ -122,6 +122,8 @@ class ProducingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The oldest of a batch waits no longer before it is delivered."""
     encoding: Encoding | None = None
     """None: outputs are bytes."""
+    inherited: str = ""
+    """A transactional.id that nobody has now; what was left open under it is ended first. Empty: there is none."""
 
     def __repr__(self) -> str:
         return f"ProducingTarget(delivery={self.delivery!r}, topic={self.topic!r}, …)"

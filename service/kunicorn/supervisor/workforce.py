@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Configure, Password, Token
 from kunicorn.observe import logs
@@ -44,7 +46,7 @@ class Blueprints:
         """Give the transactional ids back, once nothing can start a worker any more."""
         self._transactional_ids.close()
 
-    def _configure(self, settings: Settings, worker: int, turn: int) -> Configure:
+    def _configure(self, settings: Settings, worker: int, turn: int, inherits: bool) -> Configure:
         tokens = self._connections.tokens
         metadata = self._connections.cluster.metadata
         brokers = max(1, len(metadata.brokers))
@@ -52,7 +54,11 @@ class Blueprints:
         token = tokens.latest if tokens is not None else None
         topics, share = self._connections.topics.subscribed(), self.rates.first_share()
         known = metadata.cluster_id or ""
-        return configure(settings, worker, topics, token, brokers, transactional_id, share=share, cluster_id=known)
+        made = configure(settings, worker, topics, token, brokers, transactional_id, share=share, cluster_id=known)
+        if inherits and transactional_id and made.producing is not None:
+            other = self._transactional_ids.of(worker, turn + 1)
+            return msgspec.structs.replace(made, producing=msgspec.structs.replace(made.producing, inherited=other))
+        return made
 
 
 class Workforce:

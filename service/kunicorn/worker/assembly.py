@@ -128,16 +128,18 @@ class _Senders:
         return [Acknowledging(make, self._outbox, self._table, self._telemetry, often=at_once)]
 
     def transactional(self, target: ProducingTarget) -> Sequence[Sender]:
-        """Those that deliver in transactions. Blocks until what a predecessor left open is ended, however long the
-        brokers take.
+        """Those that deliver in transactions. Blocks until what a predecessor left open is ended, under their ids and
+        under those that are inherited, however long the brokers take.
         """
         given = self._given
         whole, longest = target.client["transactional.id"], float(target.client["transaction.timeout.ms"]) / 2000
-        producers = [self._producer(target.client, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
-        given.login.use(*producers)
+        producers = self._producers_of(target, whole)
+        inherited = self._producers_of(target, target.inherited) if target.inherited else []
+        given.login.use(*producers, *inherited)
         # Side by side: where a predecessor's transaction is open, the client asks again every half second, for each.
-        with ThreadPoolExecutor(len(producers)) as takers:
-            list(takers.map(take_over, producers))
+        with ThreadPoolExecutor(len(producers) + len(inherited)) as takers:
+            list(takers.map(take_over, (*producers, *inherited)))
+        given.login.use(*producers)  # The others go with this.
         shared = Shared(
             target.group,
             self._outbox,
@@ -149,6 +151,9 @@ class _Senders:
             longest,
         )
         return [Transactions(producer, shared) for producer in producers]
+
+    def _producers_of(self, target: ProducingTarget, whole: str) -> Sequence[Producer]:
+        return [self._producer(target.client, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
 
     def _acknowledged(self, client: Mapping[str, Any]) -> Producer:
         self._given.login.use(producer := self._producer(client, {}))

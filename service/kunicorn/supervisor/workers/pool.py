@@ -59,6 +59,8 @@ class WorkerSlot:
     backing_off: bool = False
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
+    inherits: bool = True
+    """Under either of them an earlier service may have left transactions open, which no process has ended yet."""
     last_exit: str | None = None
     fault: Exception | None = None
     """Why no process of the slot can serve: ends the service."""
@@ -146,8 +148,9 @@ class Blueprint:
 
     revision: int
     template: Callable[[], Awaitable[Template]]
-    configure: Callable[[int, int], Configure]
-    """Makes the first message for the worker of that number, and its turn (`WorkerSlot.turn`)."""
+    configure: Callable[[int, int, bool], Configure]
+    """Makes the first message for the worker of that number, and its turn (`WorkerSlot.turn`); whether it ends what the
+    other turn has left open, too."""
     start_seconds: float
     """How long a worker may take until it is ready."""
 
@@ -343,6 +346,8 @@ class Arbiter:
         finally:
             self._forking -= 1
         process = WorkerProcess(slot.number, child, ledger, blueprint.revision, on_trial=on_trial)
+        # A successor does not: it would fence whom it is to take over from.
+        process.inherits = slot.inherits and not on_trial
         if on_trial:
             slot.successor = process
         else:
@@ -356,7 +361,7 @@ class Arbiter:
         )
         try:
             # Only now, too: of a login that was renewed meanwhile it would hear nothing.
-            process.send(blueprint.configure(slot.number, slot.turn + on_trial))
+            process.send(blueprint.configure(slot.number, slot.turn + on_trial, process.inherits))
         except ConfigError:
             process.never_served = True
             process.kill()
@@ -439,6 +444,8 @@ class Arbiter:
 
     def _on_ready(self, process: WorkerProcess) -> None:
         process.become_ready(takes_partitions=not self.pool.stopping)
+        if process.inherits:
+            self.pool.slots[process.number].inherits = False
         self.pool.late -= {process.pid}
         log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
         self.pool.changed.notify()

@@ -189,7 +189,7 @@ class Reloader:
         log.info("reload: reading the settings again, importing the handler anew")
         try:
             found = await self._in_force.read_again()
-            self._blueprint(0, found.settings, self._templates.current).configure(0, 0)
+            self._blueprint(0, found.settings, self._templates.current).configure(0, 0, False)
             template = await self._templates.prepare(preload(found.settings))
         except (ConfigError, HandlerLoadError) as error:
             return _failed(str(error))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+from unittest import mock
 
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, ToWorker
+from kunicorn.kafka.metadata import Metadata
+from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.transactions import OpenTransactions, TransactionalIds
+from kunicorn.supervisor.workforce import Blueprints
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, consumed
 from tests.unit.supervisor.world import SETTINGS
@@ -129,6 +134,28 @@ def test_places_have_ids_of_their_own_that_successors_take_in_turns() -> None:
     )
     ids = TransactionalIds(named)
     assert [ids.of(0, 0), ids.of(0, 1), ids.of(0, 2), ids.of(3, 0)] == ["p-0-0", "p-0-1", "p-0-0", "p-3-0"]
+
+
+def test_a_worker_that_ends_what_was_left_open_is_told_the_other_id_of_its_place() -> None:
+    kafka, group = {"bootstrap_servers": ["127.0.0.1:9"]}, {"id": "orders", "topics": ["orders"]}
+    producing = {"delivery": "transactions", "transactional_id_prefix": "p", "topic": "out"}
+    handler = {"entrypoint": "shop:handle"}
+    settings = Settings.model_validate({"kafka": kafka, "group": group, "handler": handler, "producing": producing})
+    connections: Any = mock.MagicMock()
+    connections.tokens, connections.cluster.metadata = None, Metadata()
+    connections.topics.subscribed.return_value = ("orders",)
+    rates: Any = mock.Mock()
+    rates.first_share.return_value = 1.0
+    blueprint = Blueprints(settings, connections, rates).of(1, settings, mock.AsyncMock())
+
+    def told(turn: int, *, inherits: bool) -> tuple[object, str]:
+        producing = blueprint.configure(3, turn, inherits).producing
+        assert producing is not None
+        return producing.client["transactional.id"], producing.inherited
+
+    assert told(0, inherits=True) == ("p-3-0", "p-3-1")
+    assert told(1, inherits=True) == ("p-3-1", "p-3-0")
+    assert told(1, inherits=False) == ("p-3-1", "")
 
 
 def test_two_members_on_one_host_have_different_ids_and_a_restart_finds_its_own_again() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kunicorn.backoff import Backoff
 from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError, WorkersDyingError
 from kunicorn.ipc import clock
-from kunicorn.ipc.messages import Ping, WorkerFailed
+from kunicorn.ipc.messages import Ping, Ready, WorkerFailed
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers import pool
@@ -135,6 +135,8 @@ class Sleepers:
     def __init__(self) -> None:
         self.missing = True
         self.forked = 0
+        self.inherited: list[bool] = []
+        """Of each that was told what to do: whether it ends what was left open before it."""
 
     async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> Child:
         self.forked += 1
@@ -143,9 +145,10 @@ class Sleepers:
     async def current(self) -> Any:
         return self
 
-    def configure(self, worker: int, turn: int) -> Any:
+    def configure(self, worker: int, turn: int, inherits: bool) -> Any:
         if self.missing:
             raise ConfigError("schema_registry.password_file = '/run/secret' is empty")
+        self.inherited.append(inherits)
         return Ping(1)
 
 
@@ -198,6 +201,22 @@ async def test_a_replacement_that_could_not_be_told_what_to_do_leaves_the_worker
     assert slot.restarts == 1
     worker.state = WorkerState.DEAD
     slot.remove(worker)
+
+
+async def test_until_one_of_a_slot_is_ready_each_ends_what_an_earlier_service_left_open_and_then_none(
+    crew: Crew, sleepers: Sleepers
+) -> None:
+    arbiter = forking(crew, sleepers)
+    slot, sleepers.missing = crew.pool.slots[0], False
+    for ready in (False, True, True):
+        process = await arbiter.spawn(slot, arbiter.blueprint, on_trial=False)
+        await arbiter.spawn(slot, arbiter.blueprint, on_trial=True)
+        if ready:
+            arbiter._on_message(process, Ready())
+        for each in crew.pool.processes():
+            each.kill()
+        await until(lambda: not crew.pool.processes())
+    assert sleepers.inherited == [True, False, True, False, False, False], "a successor's first is its predecessor"
 
 
 async def dies(crew: Crew, *, times: int, ready_for: float = 1.0, how: str = "SIGSEGV") -> None:

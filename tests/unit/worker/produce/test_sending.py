@@ -77,6 +77,13 @@ def test_in_transactions_three_producers_take_turns_under_ids_of_their_own(deliv
     assert senders == [len(ids)]
 
 
+def test_what_is_inherited_is_ended_under_ids_that_nobody_has_and_nothing_is_sent_under_them() -> None:
+    made, senders = producers(ProducingTarget("transactions", None, "o", CLIENT, 10, 1000, 100, inherited="orders-0-1"))
+    ids = [str(properties["transactional.id"]) for properties in made]
+    assert sorted(ids) == [f"orders-0-{turn}-{each}" for turn in (0, 1) for each in "abc"]
+    assert senders == [3]
+
+
 def test_where_only_letters_are_sent_their_producer_is_made_with_the_first_one() -> None:
     assert producers(None) == ([], [1])
 
