@@ -132,7 +132,7 @@ class _Senders:
         under those that are inherited, however long the brokers take.
         """
         given = self._given
-        whole, longest = target.client["transactional.id"], float(target.client["transaction.timeout.ms"]) / 2000
+        whole, longest = str(target.client["transactional.id"]), float(target.client["transaction.timeout.ms"]) / 2000
         producers = self._producers_of(target, whole)
         inherited = self._producers_of(target, target.inherited) if target.inherited else []
         given.login.use(*producers, *inherited)

@@ -15,6 +15,8 @@ from tests.contract.worker.truth import Call, Log, Record, Violation
 
 ACK = None
 HOPELESS = (KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+AWAY = (KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+"""A letter's topic is not to be had; it waits for that."""
 PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS)
 BEGAN_WITH = 64
 """Partitions that every topic had when the group began to consume it."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from kunicorn import Batch, Record
+from kunicorn.positions import TopicPartition
 
 
 class Told(Protocol):
@@ -22,6 +23,9 @@ class Told(Protocol):
 
     def yielded(self, call: Any) -> Iterator[Any]:
         """What one yields that does."""
+
+    def stored_offsets(self, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where these go on, by what one has stored that keeps its offsets."""
 
 
 class _Stage:
@@ -73,3 +77,39 @@ def arrow(records: Batch) -> Any:
     assert records.to_arrow().column("offset").to_pylist() == records.offsets()
     call = STAGE.story.begin(list(records))
     return STAGE.story.work(call)
+
+
+class _Keeping:
+    """Its offsets are stored beside its effects."""
+
+    def load_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return STAGE.story.stored_offsets(partitions)
+
+
+class KeepingRecord(_Keeping):
+    def handle(self, each: Record) -> Any:
+        return record(each)
+
+
+class KeepingRecordAsync(_Keeping):
+    async def handle(self, each: Record) -> Any:
+        return await record_async(each)
+
+
+class KeepingBatch(_Keeping):
+    def handle(self, records: Batch) -> Any:
+        return batch(records)
+
+
+class KeepingBatchAsync(_Keeping):
+    async def handle(self, records: Batch) -> Any:
+        return await batch_async(records)
+
+
+KEEPING = {
+    "record": KeepingRecord.__name__,
+    "record_async": KeepingRecordAsync.__name__,
+    "batch": KeepingBatch.__name__,
+    "batch_async": KeepingBatchAsync.__name__,
+}
+"""By the entry of the one that does the same, and keeps no offsets."""

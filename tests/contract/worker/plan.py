@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import Message
 
@@ -11,6 +11,7 @@ from kunicorn.handler.config import Batching, DeadLetterTarget, HandlerConfig, P
 from kunicorn.ipc.messages import Configure
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
+from tests.contract.worker.handlers import KEEPING
 from tests.contract.worker.truth import Log, Record
 
 TOPIC, OTHER, GROUP, DEAD = "in", "other", "group", "dead"
@@ -87,6 +88,10 @@ class Plan:
     interrupted_every: int
     """How many points there are, on average, between two at which a thread gives way; 0: it never does."""
     fetcher: str = "librdkafka"
+    letters_refused_percent: int = 0
+    """So many letters are refused, as their topic is away."""
+    keeps_offsets: bool = False
+    """Handlers store the offset behind what they have done with it, and say where a partition goes on."""
 
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""
@@ -160,6 +165,37 @@ def drawn(choices: Choices) -> Plan:
         act_every=choices.pick((4, 2, 8)),
         interrupted_every=choices.pick((0, 5, 30)),
     )
+
+
+def with_stores(choices: Choices, plan: Plan) -> Plan:
+    """The same, where topics of letters are away at times, most handlers take batches and say how each of their records
+    ends, and partitions go to other workers often. In three of four nothing but letters is sent, and in half of those
+    handlers keep their offsets."""
+    only_letters = choices.chance(75)
+    keeps_offsets = only_letters and choices.chance(67)
+    ways = {topic: _way_of_stores(choices, way, plain=only_letters) for topic, way in plan.ways.items()}
+    if keeps_offsets:
+        kept = {topic: replace(way, entry=KEEPING[way.entry], ordering="partition") for topic, way in ways.items()}
+        ways = kept
+    return replace(
+        plan,
+        ways=ways,
+        delivery=None if only_letters else plan.delivery,
+        refused_percent=0 if only_letters else plan.refused_percent,
+        letters_refused_percent=choices.pick((50, 80, 20)),
+        keeps_offsets=keeps_offsets,
+        acts=(*plan.acts, *("stop",) * 6, "reload"),
+        trouble=(*plan.trouble, *("decide",) * 4, "part", "slow"),
+        trouble_percent=choices.pick((60, 40)),
+    )
+
+
+def _way_of_stores(choices: Choices, way: Way, *, plain: bool) -> Way:
+    """`plain`: it yields nothing."""
+    if choices.chance(75):
+        entry, records = choices.pick(("batch", "batch_async")), choices.pick((8, 4))
+        return Way(entry, "batch", batch_max_records=records, batch_max_ms=way.batch_max_ms)
+    return replace(way, entry=way.entry.replace("yielding", "record")) if plain else way
 
 
 def _way_drawn(choices: Choices, delivery: str | None) -> Way:

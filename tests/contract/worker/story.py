@@ -8,7 +8,8 @@ record finished, or its partition halted before one that its handler gave up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -36,6 +37,7 @@ from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import clear, live, watched
 from tests.contract.worker.brokers import (
     ACK,
+    AWAY,
     BEGAN_WITH,
     HOPELESS,
     PASSING,
@@ -47,7 +49,7 @@ from tests.contract.worker.brokers import (
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
-from tests.contract.worker.plan import Plan, drawn, logs_drawn
+from tests.contract.worker.plan import Plan, drawn, logs_drawn, with_stores
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS, Over, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
 
@@ -57,6 +59,9 @@ _REST_WITHIN = 60 * NANOSECONDS
 _MOST_TURNS = 10_000
 """Likewise, in chances to interrupt it."""
 _MOST_LIVES = 6
+STORES_FROM = 500
+"""Stories of this seed up to the next ones are of letters whose topics are away, and of handlers that keep their
+offsets."""
 OWN_FROM = 1000
 """Stories of this seed and higher ones are of our own fetcher."""
 _LEASE_SLACK = 2_000_000
@@ -73,6 +78,8 @@ class Partition:
     def __init__(self, log: Log, slot: int, position: int) -> None:
         self.log, self.slot, self.position = log, slot, position
         self.committed, self.committed_done = position, frozenset[int]()
+        self.stored: int | None = None
+        """By a handler that keeps its offsets."""
         self.unsure = False
         """Where it goes on the brokers know."""
         self.done: frozenset[int] = frozenset()
@@ -319,9 +326,10 @@ class Story:
 
     def _fate(self, output: Output) -> int | None:
         chance = self.below(100)
-        refused = self.plan.refused_percent if output.letter_of is None else 0
+        is_letter = output.letter_of is not None
+        refused = self.plan.letters_refused_percent if is_letter else self.plan.refused_percent
         if chance >= 100 - refused:
-            return self.choices.pick(HOPELESS)
+            return self.choices.pick(AWAY if is_letter else HOPELESS)
         return self.choices.pick(PASSING) if chance >= 100 - refused - 5 else ACK
 
     def _arrive(self) -> None:
@@ -341,10 +349,16 @@ class Story:
         """See `brokers.Teller`."""
         call = output.call
         if call is None:
+            self._letter_refused(output.letter_of)
             return
         call.refused()
         # A batch's counts as a try of its first record: nobody knows whose output it was.
         self._failed(call.records[:1], Trouble())
+
+    def _letter_refused(self, record: Record | None) -> None:
+        # Of several that have failed together nobody knows whose it was, and behind a refused output all come again.
+        if record is not None and record.letter_alone and self.plan.delivery is None:
+            record.refused_under = next(each.grant for each in self.partitions if each.log.tp == record.tp)
 
     def never_fits(self, output: Output) -> bool:
         """Likewise."""
@@ -585,6 +599,8 @@ class Story:
         call = Call(len(self.calls), mine, each.grant)
         self.calls.append(call)
         self.note(lambda: f"HANDLER of {tp} begins {[record.offset for record in mine]} (call {call.number})")
+        if any(record.refused_under == each.grant for record in mine):
+            STEPS.fail(Violation(f"of {tp} one is begun whose letter waits for its topic"))
         if problem := self._may_not_begin(each, mine):
             STEPS.fail(Violation(f"{tp}@{mine[0].offset} is begun {problem}"))
         if any(two.offset <= one.offset for one, two in pairwise(mine)):
@@ -712,6 +728,7 @@ class Story:
         count = self._outputs() if self.plan.delivery is not None else 0
         sends = self._sends(call, count)
         call.left(count)
+        self._store(call, call.records[-1].offset + 1)
         self.note(lambda: f"handler returns with {count} outputs (call {call.number})")
         return sends or None
 
@@ -724,12 +741,33 @@ class Story:
 
     def _in_part(self, call: Call) -> NoReturn:
         done = self.below(len(call.records))
+        self._store(call, call.records[done].offset)
         raise BatchError(done=done) from Trouble("one of them")
 
     def _decide(self, call: Call) -> NoReturn:
         ends = [Skip("not wanted"), DeadLetter("not understood"), Trouble("one of them")]
         drawn = [self.below(1 + len(ends)) for _ in call.records]
+        self._store(call, call.records[-1].offset + 1)
         raise BatchError(outcomes=[(end, [at == each for each in drawn]) for at, end in enumerate(ends)])
+
+    def _store(self, call: Call, offset: int) -> None:
+        """Have the handler store that, with what it has done."""
+        if self.plan.keeps_offsets:
+            each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
+            each.stored = max(offset, each.stored or 0)
+
+    def stored_offsets(self, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """See `handlers.Told`. What lies before them is done, whatever else became of it."""
+        STEPS.check()
+        found = {}
+        for each in self.partitions:
+            if each.log.tp in asked and (stored := each.stored) is not None:
+                self.note(lambda each=each: f"handler has stored {each.stored} of {each.log.tp}")  # type: ignore[misc]
+                for record in each.log.records[: bisect_left(each.log.offsets, stored)]:
+                    record.finish("stored")
+                each.order = Order(each.log, stored, each.done, "partition")
+                found[each.log.tp] = stored
+        return found
 
     def _raised(self, call: Call, error: BaseException) -> None:
         self.note(lambda: f"handler raises {type(error).__name__} (call {call.number})")
@@ -754,7 +792,9 @@ class Story:
             self._failed(records, error)
 
     def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
+        letters = sum(at for end, mask in outcomes if isinstance(end, DeadLetter) for at in mask)
         for at, record in enumerate(records):
+            record.letter_alone = letters == 1
             match next((end for end, mask in outcomes if mask[at]), None):
                 case None:
                     record.handled = True
@@ -790,6 +830,8 @@ def tell(
         plan = drawn(choices)
         if seed >= OWN_FROM:
             plan = replace(plan, fetcher=OWN)
+        elif seed >= STORES_FROM:
+            plan = with_stores(choices, plan)
         story = Story(choices, memory, plan, logs_drawn(choices, plan), trace)
         story.tell()
     except BaseException as error:

@@ -8,7 +8,7 @@ from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
 from tests.contract.worker.stories import read, told
-from tests.contract.worker.story import OWN_FROM
+from tests.contract.worker.story import OWN_FROM, STORES_FROM
 
 _SEED = 1
 _EACH = 250
@@ -27,6 +27,13 @@ def test_every_story_holds(part: int) -> None:
 def test_every_story_holds_where_each_call_is_a_turn_of_its_own(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_TURN_NS", 0)
     found = told(seed, range(_EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", first_and_more(0, 4))
+def test_every_story_of_letters_that_wait_and_of_handlers_that_keep_their_offsets_holds(part: int) -> None:
+    found = told(STORES_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

@@ -37,6 +37,10 @@ class Record:
     given_up: bool = False
     """It has failed for good, and a dead letter takes its place."""
     failures: int = 0
+    letter_alone: bool = False
+    """It is the only one of its call that its handler wants a dead letter of."""
+    refused_under: int = 0
+    """Grant under which its dead letter was refused last; 0: under none."""
     committed_outputs: int = 0
     """Calls of the handler whose outputs for it are in a transaction that was committed."""
 
