@@ -139,6 +139,7 @@ class Fetching:
             # Where it was, it is most likely still; nothing else of it counts any more.
             place.topic_id, place.leader, place.leader_epoch = old.topic_id, old.leader, old.leader_epoch
             self._unask(old)
+            old.ended = True  # What it waits for would have it asked for again, in the place of the new one.
         self._places[tp] = place
         self._settle(place)
 

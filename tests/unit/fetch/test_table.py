@@ -112,6 +112,15 @@ def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None
     assert [place.number for place in table.known(1).placed] == [200]
 
 
+def test_what_an_earlier_placing_waited_for_does_nothing_to_a_later_one() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(error=ErrorCode.UNKNOWN_LEADER_EPOCH))
+    table.place(A, 200, 3, -1)
+    assert asked(table, 1) == {A: 3}
+    table.wake(SOON)
+    assert asked(table, 1) == {}
+
+
 @pytest.mark.scenario("testFetchAfterPartitionWithFetchedRecordsIsUnassigned")
 def test_a_partition_that_was_removed_is_forgotten_and_nothing_of_it_counts() -> None:
     table = fetching(A)
