@@ -23,7 +23,7 @@ from kunicorn.errors import PeerError
 from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits, fetch_frame
 from kunicorn.fetch.sessions import SESSION_ERRORS, Request
-from kunicorn.fetch.table import BACKOFF, Fetching, News, Topic, decoders_id
+from kunicorn.fetch.table import BACKOFF, Fetching, News, Topic
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.errors import ProtocolError
@@ -184,11 +184,7 @@ class Fetcher:
         version = connection.version(Api.FETCH)
         request = self._table.sent(node)
         body = await connection.exchange(Api.FETCH, self._framing(version, request), ANSWER_SECONDS)
-        known = self._table.known(node)
-        for topic_id, tp in known.forgotten:
-            self._decoder.forget(topic_id, tp.partition)
-        for place in known.placed:
-            self._decoder.place(decoders_id(place), place.tp.partition, place.tp.topic, place.offset)
+        self._table.known(node).tell(self._decoder)
         first = 0
         while True:
             try:

@@ -4,8 +4,9 @@ monotonic seconds and arguments.
 1. A partition is asked of one broker at a time: its leader, or the replica that the leader has named (KIP-392) until
    `REPLICA_SECONDS` later. Of a leader that is told in an older epoch than the known one nothing is believed.
 2. An answer counts for a partition only if that was asked of the broker before the request was sent, and still is.
-   Whatever else an answer has is kept from the decoder, which would move that partition's position on: it is told to
-   forget a partition when the broker that is asked changes, and of a partition before the first answer that counts.
+   Whatever else an answer has is kept from the decoder, which has one position for a partition, whoever is asked, and
+   would move it on: before an answer it is told to forget what is asked of that broker no more, and after that, before
+   the next answer that counts, of the partition again.
 3. A truncated log is found by the broker itself: every request says in which epoch the record before the offset was
    written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
    instead, and fetches from what may have been truncated until then).
@@ -24,7 +25,7 @@ from itertools import count
 from typing import NamedTuple
 
 from kunicorn.backoff import Backoff
-from kunicorn.columns.decoding import Part
+from kunicorn.columns.decoding import Decoder, Part
 from kunicorn.fetch.reactions import KINDS, Reaction, reaction_to
 from kunicorn.fetch.sessions import Ask, Request, Session
 from kunicorn.ipc.messages import FailureKind
@@ -106,6 +107,13 @@ class Known(NamedTuple):
     forgotten: Sequence[tuple[bytes, TopicPartition]]
     placed: Sequence[Place]
 
+    def tell(self, decoder: Decoder) -> None:
+        """Tell it. Caller: whoever decodes the answer, as the last call before."""
+        for topic_id, tp in self.forgotten:
+            decoder.forget(topic_id, tp.partition)
+        for place in self.placed:
+            decoder.place(decoders_id(place), place.tp.partition, place.tp.topic, place.offset)
+
 
 class Fetching:
     """Table of the partitions that are fetched."""
@@ -120,7 +128,8 @@ class Fetching:
         self._chance = chance
         self._places: dict[TopicPartition, Place] = {}
         self._sessions: dict[int, Session] = {}
-        self._forgotten: list[tuple[bytes, TopicPartition]] = []
+        self._forgotten: dict[int, dict[tuple[bytes, TopicPartition], None]] = defaultdict(dict)
+        """By broker: partitions that are asked of it no more. Its next answer may have something of them."""
         self._untold: dict[int, dict[Place, None]] = defaultdict(dict)
         """By broker: partitions of which the decoder does not know, and the next answer is about them."""
         self._asked_since: dict[int, dict[Place, None]] = {}
@@ -206,10 +215,21 @@ class Fetching:
 
     def known(self, node: int) -> Known:
         """What the decoder is to be told before it decodes that broker's answer."""
-        forgotten, self._forgotten = self._forgotten, []
-        placed = list(self._untold.pop(node, {}))
+        forgotten = list(self._forgotten.pop(node, ()))
+        for _, tp in forgotten:
+            self._forget_elsewhere(tp, node)
+        placed = list(self._untold.pop(node, ()))
         self._untold[node] = self._asked_since.pop(node, {})
         return Known(forgotten, placed)
+
+    def _forget_elsewhere(self, tp: TopicPartition, node: int) -> None:
+        """The decoder forgets the partition for the sake of that broker's answer: if another one is asked for it, the
+        decoder is told again where it stands."""
+        place = self._places.get(tp)
+        if place is None or place.asked_of in (NOBODY, node):
+            return
+        if place not in self._asked_since.get(place.asked_of, ()):
+            self._untold[place.asked_of][place] = None
 
     def meet(self, node: int, session_id: int, parts: Collection[Part], now: float) -> list[News]:
         """Take in a decoded answer without an error of its own."""
@@ -353,7 +373,7 @@ class Fetching:
         self._sessions[place.asked_of].remove(place.tp)
         self._untold[place.asked_of].pop(place, None)
         self._asked_since.get(place.asked_of, {}).pop(place, None)
-        self._forgotten.append((decoders_id(place), place.tp))
+        self._forgotten[place.asked_of][decoders_id(place), place.tp] = None
         place.asked_of = NOBODY
 
     def __iter__(self) -> Iterator[Place]:

@@ -97,11 +97,7 @@ class StoryFetcher:
         while self._table.asks_of(_NODE) and len(self._queue) < _MOST_AHEAD:
             request = self._table.sent(_NODE)
             body = self._answer(request)
-            known = self._table.known(_NODE)
-            for topic_id, tp in known.forgotten:
-                self._decoder.forget(topic_id, tp.partition)
-            for place in known.placed:
-                self._decoder.place(decoders_id(place), place.tp.partition, place.tp.topic, place.offset)
+            self._table.known(_NODE).tell(self._decoder)
             response = self._decoder.decode(body, _VERSION)
             news = self._table.meet(_NODE, response.session_id, response.partitions, STEPS.now)
             for each in news:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from kio.schema.fetch import v12
+from kio.serial import entity_reader
 
 from kunicorn.columns import reference
 from kunicorn.fetch.fetcher import Fetcher
@@ -28,14 +30,17 @@ from tests.fakes.broker import Asked, FakeBroker, cluster_of
 
 BY_NAME = 12
 """The played broker's topics have no ids."""
+OLD: Mapping[Api, tuple[int, int]] = {Api.FETCH: (BY_NAME, BY_NAME)}
+PATIENCE = 60.0
 LIMITS = Limits(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, read_committed=True, rack="")
 
 
 @asynccontextmanager
-async def fetching(broker: FakeBroker) -> AsyncIterator[FetchQueue]:
-    """`orders-0` is fetched from that broker; what comes of it."""
+async def fetching(broker: FakeBroker, partitions: int = 1) -> AsyncIterator[FetchQueue]:
+    """`orders-0`, or so many partitions, are fetched from that broker's cluster; what comes of it."""
     table, queue = Fetching(1 << 20, lambda: 0.5), FetchQueue(1 << 20)
-    table.place(TopicPartition("orders", 0), 1, 0, -1)
+    for number in range(partitions):
+        table.place(TopicPartition("orders", number), number + 1, 0, -1)
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
     fetcher = Fetcher(lambda: cluster_of(broker), table, decoder, LIMITS, queue)
     running = asyncio.create_task(fetcher.run())
@@ -48,6 +53,47 @@ async def fetching(broker: FakeBroker) -> AsyncIterator[FetchQueue]:
         await fetcher._disconnect()
 
 
+def offsets_of(asked: Asked) -> dict[int, int]:
+    """Where the request has each partition begin; each is named in each, as there are no sessions here."""
+    _, at = entity_reader(v12.FetchRequest.__header_schema__)(asked.frame, 0)
+    request, _ = entity_reader(v12.FetchRequest)(asked.frame, at)
+    return {each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions}
+
+
+def answer(asked: Asked, records: Mapping[int, range], denied: int | None = None) -> bytes:
+    """These offsets' records by partition; of one the broker says that it does not lead it."""
+    parts = [
+        fetched.partition(
+            BY_NAME,
+            number,
+            [fetched.batch(fetched.records(len(offsets)), base_offset=offsets.start)] if offsets else (),
+        )
+        for number, offsets in records.items()
+    ]
+    if denied is not None:
+        parts.append(fetched.partition(BY_NAME, denied, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    return framed(asked, parts)
+
+
+def framed(asked: Asked, parts: Sequence[Any], **fields: Any) -> bytes:
+    """The answer's frame behind its length."""
+    head = asked.frame[codec.CORRELATION_BYTES : 2 * codec.CORRELATION_BYTES]
+    return head + fetched.body(BY_NAME, {b"orders": parts}, **fields)
+
+
+async def offsets_out_of(queue: FetchQueue, until: int) -> list[int]:
+    """Offsets of the rows that come of `orders-0`, up to this position."""
+    found: list[int] = []
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if (head := queue.get(0)) is None:
+                await asyncio.sleep(0.01)
+            elif head.news.tp.partition == 0:
+                found += head.rows.offsets() if head.rows is not None else ()
+                if head.news.next_offset >= until:
+                    return found
+
+
 @asynccontextmanager
 async def leader(**of_partition: Any) -> AsyncIterator[tuple[FakeBroker, list[float]]]:
     """A broker that answers every Fetch alike, and when it was asked."""
@@ -56,12 +102,9 @@ async def leader(**of_partition: Any) -> AsyncIterator[tuple[FakeBroker, list[fl
 
     def answer(asked: Asked) -> bytes:
         asked_at.append(asyncio.get_running_loop().time())
-        told = {b"orders": [fetched.partition(BY_NAME, 0, **of_partition)]}
-        return asked.frame[codec.CORRELATION_BYTES : 2 * codec.CORRELATION_BYTES] + fetched.body(
-            BY_NAME, told, throttle_time=throttle
-        )
+        return framed(asked, [fetched.partition(BY_NAME, 0, **of_partition)], throttle_time=throttle)
 
-    async with FakeBroker(1, {Api.FETCH: (BY_NAME, BY_NAME)}) as broker:
+    async with FakeBroker(1, OLD) as broker:
         broker.lead([broker], {"orders": {0: (1, 3)}})
         broker.script[Api.FETCH] = answer
         yield broker, asked_at
@@ -84,6 +127,42 @@ async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reas
         assert queue.head(0) is None
     (told,) = caplog.messages
     assert "node 1 refuses to be asked for orders-0; tried again: CORRUPT_MESSAGE" in told
+
+
+async def test_a_late_answer_of_the_broker_that_led_before_passes_over_no_record() -> None:
+    """orders-0 moves to broker 2 while broker 1's answer is under way; broker 2's is there first. Broker 1 leads
+    orders-2 all along: when that is asked for again, its late answer was taken in."""
+    moved, taken = asyncio.Event(), asyncio.Event()
+
+    async def by_one(asked: Asked) -> bytes:
+        if 0 in offsets_of(asked):
+            await moved.wait()
+            return answer(asked, {0: range(10)})
+        taken.set()
+        await asyncio.sleep(0.01)
+        return answer(asked, {})
+
+    async def by_two(asked: Asked) -> bytes:
+        offsets = offsets_of(asked)
+        if 1 in offsets and 0 not in offsets:
+            # Metadata is asked for for another partition's sake, and the election is over by then.
+            one.lead([one, two], {"orders": {0: (2, 4), 1: (2, 4), 2: (1, 3)}})
+            return answer(asked, {}, denied=1)
+        if offsets[0] == 0:
+            return answer(asked, {0: range(3)})
+        moved.set()
+        await taken.wait()
+        return answer(asked, {0: range(offsets[0], 15)})
+
+    def metadata(asked: Asked) -> Any:
+        return one.script[Api.METADATA](asked)
+
+    async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as two:
+        one.lead([one, two], {"orders": {0: (1, 3), 1: (2, 3), 2: (1, 3)}})
+        two.script[Api.METADATA] = metadata
+        one.script[Api.FETCH], two.script[Api.FETCH] = by_one, by_two
+        async with fetching(one, partitions=3) as queue:
+            assert await offsets_out_of(queue, until=15) == list(range(15))
 
 
 def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:

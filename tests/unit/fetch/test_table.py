@@ -112,6 +112,32 @@ def test_an_answer_to_a_request_before_a_seek_is_kept_from_the_decoder() -> None
     assert [place.number for place in table.known(1).placed] == [200]
 
 
+def test_a_late_answer_of_the_broker_that_was_asked_before_is_kept_from_the_decoder() -> None:
+    table = fetching(A, B)
+    table.sent(1)
+    table.learn(led(2, 1, epoch=4), 0.0)
+    table.sent(2)
+    assert [place.tp for place in table.known(2).placed] == [A]
+    table.meet(2, 8, [Said(next_offset=13, rows=3)], 0.0)
+    assert asked(table, 2) == {A: 13}
+    assert list(table.known(1).forgotten) == [(ID, A)]
+    assert table.meet(1, 7, [], 0.0) == []
+    (place,) = table.known(2).placed
+    assert (place.tp, place.offset) == (A, 13)
+
+
+def test_what_a_late_answer_has_the_decoder_forget_is_not_told_with_an_answer_to_a_request_before() -> None:
+    table = fetching(A, B)
+    table.learn(led(1, 2, epoch=4), 0.0)
+    table.sent(1)
+    table.sent(2)
+    table.learn(led(2, 2, epoch=5), 0.0)
+    assert (ID, A) in table.known(1).forgotten
+    assert [place.tp for place in table.known(2).placed] == [B]
+    table.sent(2)
+    assert [place.tp for place in table.known(2).placed] == [A]
+
+
 def test_what_an_earlier_placing_waited_for_does_nothing_to_a_later_one() -> None:
     table = fetching(A)
     answer(table, 1, Said(error=ErrorCode.UNKNOWN_LEADER_EPOCH))
