@@ -245,8 +245,8 @@ class Filtered:
         if dropped:
             kept = without(kept, {offset_of(each.message) for each in dropped.values()})
         gathered = self.inner.batch(kept)
-        if gathered.undecodable is not None:
-            # The dropped records before it are done with those that could be decoded.
+        if gathered.records < len(kept):
+            # The next one cannot be decoded, or is of the next call. The dropped records before it are done with these.
             count = [index for index in range(count) if index not in dropped][gathered.records]
             failure = gathered.undecodable
             dropped = {index: each for index, each in dropped.items() if index < count}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from kunicorn import Batch, BatchError, Record, Skip
 
 GOT: list[Any] = []
+NUMBERED = pa.schema([("n", pa.int64())])
 
 
 def handle(record: Record) -> None:

@@ -89,6 +89,28 @@ def test_columns_have_what_comes_through() -> None:
     assert run.outcomes == ["done", "filtered", "done", "filtered"]
 
 
+@pytest.mark.parametrize(
+    ("values", "outcomes"),
+    [
+        ('{"n":0} no {"n":2} no {"n":4} {"n":5}', "done filtered done filtered done done"),
+        ('{"n":0} {"n":1} {"n":2} raise {"n":4}', "done done done dead_letter done"),
+        ('{"n":0} {"n":1} {"n":2} no spoilt {"n":5}', "done done done filtered dead_letter done"),
+    ],
+)
+def test_columns_beyond_what_one_decoded_batch_may_hold_come_with_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, values: str, outcomes: str
+) -> None:
+    monkeypatch.setattr(pytest.importorskip("kunicorn.handler.arrow"), "_MOST_BYTES", 2 * len('{"n":0}'))
+    decoded: Any = {"value": "json", "value_schema": f"{HERE}:NUMBERED", "on_undecodable": "dead_letter"}
+    test = behind(WANTED, handler="handle_columns", mode="arrow", batch_max_records=10, **decoded)
+    run = test.run(*map(record, values.split()))
+    assert run.outcomes == outcomes.split()
+    done = [value.encode() for value, how in zip(values.split(), run.outcomes, strict=True) if how == "done"]
+    assert [value for batch in GOT for value in batch] == done
+    assert len(GOT) > 1
+    assert run.committed == {("test", 0): len(values.split())}
+
+
 @pytest.mark.parametrize("handler", ["first_done", "others_done", "bad_skipped"])
 def test_a_batch_error_counts_what_the_handler_got(handler: str) -> None:
     test = behind(WANTED, handler=handler, mode="batch", on_failure="skip", max_attempts=1)
