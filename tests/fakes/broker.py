@@ -31,6 +31,17 @@ class Silence:
 
 
 @dataclass(frozen=True)
+class Slowly:
+    """Instead of an answer: so many bytes of it at a time, `pause` seconds before each; if it is cut, the last of them
+    never."""
+
+    body: bytes
+    most: int
+    pause: float
+    is_cut: bool = False
+
+
+@dataclass(frozen=True)
 class Asked:
     """One request as it came in; `connection` counts the connections from 0."""
 
@@ -59,7 +70,7 @@ class Asked:
 
 
 Reply = Any
-"""kio's message; or the bytes behind the length; or `HangUp` or `Silence`."""
+"""kio's message; or the bytes behind the length; or `HangUp`, `Silence` or `Slowly`."""
 Script = Callable[[Asked], Reply | Awaitable[Reply]]
 
 
@@ -186,10 +197,18 @@ class FakeBroker:
             reply = await reply
         if reply is HangUp:
             return False
-        if reply is not Silence:
+        if isinstance(reply, Slowly):
+            await self._trickle(reply, writer)
+        elif reply is not Silence:
             body = reply if isinstance(reply, bytes) else response_frame(asked.correlation_id, reply)
             writer.write(len(body).to_bytes(4, "big") + body)
         return True
+
+    async def _trickle(self, reply: Slowly, writer: asyncio.StreamWriter) -> None:
+        frame = len(reply.body).to_bytes(4, "big") + reply.body
+        for at in range(0, len(frame) - reply.most * reply.is_cut, reply.most):
+            await asyncio.sleep(reply.pause)
+            writer.write(frame[at : at + reply.most])
 
 
 def by_partition(asked: Asked, told: Callable[[Any], Mapping[str, Any]]) -> Reply:

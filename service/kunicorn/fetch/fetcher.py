@@ -6,7 +6,8 @@
    in flight, so it comes between two Fetches (KIP-368). Metadata has connections of its own, and never waits behind a
    Fetch that a broker holds.
 3. What other threads want is done in this one: `call` hands it over, and wakes it at once.
-4. A request that is not answered in `ANSWER_SECONDS` is given up, and its connection closed.
+4. A request of whose answer nothing comes for `ANSWER_SECONDS`, beside the time that a broker may wait for records, is
+   given up, and its connection closed. An answer that goes on arriving is waited for.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from kunicorn.positions import TopicPartition
 log = logging.getLogger("kunicorn.fetch")
 
 ANSWER_SECONDS = 10.0
-"""From the request to the whole answer; of it a broker without records keeps `Limits.max_wait_ms`."""
+"""The longest silence of a broker that is asked for something; a Fetch without records it may keep for
+`Limits.max_wait_ms` besides."""
 _PURPOSE = "fetch"
 _METADATA_SECONDS = 300.0
 """So often the metadata is asked for where nothing needs it (metadata.max.age.ms in Java's client)."""
@@ -59,7 +61,8 @@ class Fetcher:
         """`cluster` makes the connections, which belong to this thread's loop. `table` and `decoder` are this thread's
         alone from now on."""
         self._made = cluster
-        self._table, self._decoder, self._limits, self._queue = table, decoder, limits, queue
+        self._table, self._decoder, self.limits, self._queue = table, decoder, limits, queue
+        self._longest_silence = ANSWER_SECONDS + limits.max_wait_ms / 1000
         self._loop = asyncio.new_event_loop()
         self._cluster: Cluster
         self._serving: dict[int, asyncio.Task[None]] = {}
@@ -183,7 +186,7 @@ class Fetcher:
     async def _fetch(self, node: int, connection: Connection) -> None:
         version = connection.version(Api.FETCH)
         request = self._table.sent(node)
-        body = await connection.exchange(Api.FETCH, self._framing(version, request), ANSWER_SECONDS)
+        body = await connection.exchange(Api.FETCH, self._framing(version, request), self._longest_silence)
         self._table.known(node).tell(self._decoder)
         first = 0
         while True:
@@ -202,7 +205,7 @@ class Fetcher:
         connection.mute(response.throttle_ms / 1000)
 
     def _framing(self, version: int, request: Request) -> Callable[[int, str], bytes]:
-        return lambda number, client_id: fetch_frame(version, number, client_id, self._limits, request)
+        return lambda number, client_id: fetch_frame(version, number, client_id, self.limits, request)
 
     def _take(self, node: int, response: Response, *, again: bool) -> None:
         for number, host, port in response.nodes:

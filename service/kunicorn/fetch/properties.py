@@ -15,6 +15,7 @@ from kunicorn.fetch.requests import Limits
 from kunicorn.fetch.table import BEHIND_DAMAGE, Fetching
 from kunicorn.kafka.auth import Security
 from kunicorn.kafka.cluster import Cluster, Timeouts
+from kunicorn.kafka.codec import MAX_FRAME_BYTES
 
 Properties = Mapping[str, str | int | float | bool]
 
@@ -23,6 +24,9 @@ _PARTITION_BYTES = 1024 * 1024
 """librdkafka's max.partition.fetch.bytes."""
 _WAIT_MS = 500
 _KBYTE = 1024
+MOST_ANSWER_BYTES = MAX_FRAME_BYTES - 10 * 1024 * 1024
+"""A larger `fetch.max.bytes` counts as this: what is larger than a frame may be is taken for no answer of Kafka's, and
+beside the records an answer has other fields, such as the aborted transactions of each partition."""
 MAX_UNPACKED = 256 * 1024 * 1024
 """Bytes that one batch may unpack to. Brokers take a compressed one of a megabyte where nobody says otherwise."""
 
@@ -49,7 +53,7 @@ def fetcher_of(
     limits = Limits(
         int(properties.get("fetch.wait.max.ms", _WAIT_MS)),
         int(properties.get("fetch.min.bytes", 1)),
-        int(properties["fetch.max.bytes"]),
+        min(int(properties["fetch.max.bytes"]), MOST_ANSWER_BYTES),
         is_read_committed(properties),
         str(properties.get("client.rack", "")),
     )

@@ -4,7 +4,9 @@ SaslAuthenticate, KIP-152), with any number of requests in flight.
 1. Requests go out in the order of the calls and are answered in that order (`SocketServer.scala` reads no request
    before it has answered the one before). The correlation id is only checked: an answer that is not the next one's, or
    cannot be read, ends the connection, as nothing behind it can be relied upon.
-2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one.
+2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one. Of
+   large answers (`exchange`) silence counts, and not time: over a slow line one takes as long as it takes, and asked for
+   again it would come no sooner.
 3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
    over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
 4. Where SASL sessions end, they are renewed before (KIP-368): with nothing in flight, and nothing else is sent
@@ -313,12 +315,24 @@ class Connection:
         self.mute(throttled.total_seconds())
         return answer
 
-    async def exchange(self, api: Api, frame_of: Callable[[int, str], bytes], timeout: float) -> memoryview:
+    async def exchange(self, api: Api, frame_of: Callable[[int, str], bytes], silence: float) -> memoryview:
         """Send a request that the caller has written (`frame_of` a correlation id and a client id), and wait for the
-        answer, `timeout` seconds at most: from behind its correlation id, where it was received. It is valid until the
-        next request is sent here. Raises as `request`.
+        answer: from behind its correlation id, where it was received. It is valid until the next request is sent here.
+
+        Given up once nothing has arrived for `silence` seconds. What a quota holds back is not counted. Raises as
+        `request`.
         """
-        frame = await self._exchange(api, lambda number: frame_of(number, self._client_id), timeout, in_place=True)
+        try:
+            async with self._sending:
+                await self._unmuted()
+                pending = self._send(api, lambda number: frame_of(number, self._client_id), in_place=True)
+                async with asyncio.timeout(silence):
+                    await self._flush(api)
+            frame = await self._arrival(pending, silence)
+        except TimeoutError as error:
+            late = RequestTimedOut(f"{self.address} did not answer {api.title}: nothing came for {silence:g} s")
+            self._shut(late)
+            raise late from error
         self._proven = True
         return memoryview(frame)[codec.CORRELATION_BYTES :]
 
@@ -404,17 +418,14 @@ class Connection:
     def _encoded(self, api: Api, version: int, fields: Fields) -> Callable[[int], bytes]:
         return lambda number: codec.encode_request(api, version, number, self._client_id, fields)
 
-    async def _exchange(
-        self, api: Api, frame_of: Callable[[int], bytes], timeout: float | None, *, in_place: bool = False
-    ) -> bytes | memoryview:
+    async def _exchange(self, api: Api, frame_of: Callable[[int], bytes], timeout: float) -> bytes | memoryview:
         """Send one request; the frame that answers it, undecoded."""
         pending: Pending | None = None
         try:
             async with asyncio.timeout(timeout):
                 async with self._sending:
-                    if (muted := self._muted_until - self._loop.time()) > 0:
-                        await asyncio.sleep(muted)
-                    pending = self._send(api, frame_of, in_place=in_place)
+                    await self._unmuted()
+                    pending = self._send(api, frame_of)
                     await self._flush(api)
                 return await pending.answer
         except TimeoutError as error:
@@ -426,6 +437,21 @@ class Connection:
             late = RequestTimedOut(f"{self.address} did not answer {api.title} within {timeout:g} s")
             self._shut(late)
             raise late from error
+
+    async def _unmuted(self) -> None:
+        """Wait for what `mute` has said."""
+        if (muted := self._muted_until - self._loop.time()) > 0:
+            await asyncio.sleep(muted)
+
+    async def _arrival(self, pending: Pending, silence: float) -> bytes | memoryview:
+        """The answer. Raises `TimeoutError` once nothing has arrived here for so many seconds."""
+        sent = self._loop.time()
+        while not pending.answer.done():
+            left = max(sent, self._frames.heard_at) + silence - self._loop.time()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait({pending.answer}, timeout=left)
+        return pending.answer.result()
 
     async def _flush(self, api: Api) -> None:
         try:

@@ -26,8 +26,12 @@ class Frames(asyncio.BufferedProtocol):
         somebody still reads there. It raises `ProtocolError` for a frame that is none of ours. `end` is told once that
         nothing comes any more, and why: what is no frame, the transport's error, or None where the broker hung up.
         """
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = loop.create_future()
         """Done when the transport is."""
+        self.heard_at = loop.time()
+        """When bytes have arrived last, by the loop's clock."""
+        self._now = loop.time
         self.transport: asyncio.Transport
         self._deliver, self._end = deliver, end
         self._prefix = bytearray(codec.LENGTH_BYTES)
@@ -57,6 +61,7 @@ class Frames(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._at += nbytes
+        self.heard_at = self._now()
         try:
             if self._length:
                 if self._at == self._length:

@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 
 from kunicorn.columns import reference
 from kunicorn.fetch.fetcher import Fetcher
-from kunicorn.fetch.properties import fetcher_of
+from kunicorn.fetch.properties import MOST_ANSWER_BYTES, fetcher_of
 from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits
 from kunicorn.fetch.table import Fetching, News
@@ -26,23 +26,31 @@ from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
-from tests.fakes.broker import Asked, FakeBroker, cluster_of
+from tests.fakes.broker import Asked, FakeBroker, Slowly, cluster_of
+from tests.fakes.virtual_loop import in_virtual_time
 
 BY_NAME = 12
 """The played broker's topics have no ids."""
 OLD: Mapping[Api, tuple[int, int]] = {Api.FETCH: (BY_NAME, BY_NAME)}
 PATIENCE = 60.0
+PROPERTIES: dict[str, str | int | float | bool] = {
+    "bootstrap.servers": "localhost:9092",
+    "client.id": "orders",
+    "isolation.level": "read_committed",
+    "fetch.max.bytes": 1 << 20,
+    "queued.max.messages.kbytes": 1024,
+}
 LIMITS = Limits(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, read_committed=True, rack="")
 
 
 @asynccontextmanager
-async def fetching(broker: FakeBroker, partitions: int = 1) -> AsyncIterator[FetchQueue]:
+async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIMITS) -> AsyncIterator[FetchQueue]:
     """`orders-0`, or so many partitions, are fetched from that broker's cluster; what comes of it."""
     table, queue = Fetching(1 << 20, lambda: 0.5), FetchQueue(1 << 20)
     for number in range(partitions):
         table.place(TopicPartition("orders", number), number + 1, 0, -1)
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
-    fetcher = Fetcher(lambda: cluster_of(broker), table, decoder, LIMITS, queue)
+    fetcher = Fetcher(lambda: cluster_of(broker), table, decoder, limits, queue)
     running = asyncio.create_task(fetcher.run())
     try:
         yield queue
@@ -81,10 +89,10 @@ def framed(asked: Asked, parts: Sequence[Any], **fields: Any) -> bytes:
     return head + fetched.body(BY_NAME, {b"orders": parts}, **fields)
 
 
-async def offsets_out_of(queue: FetchQueue, until: int) -> list[int]:
+async def offsets_out_of(queue: FetchQueue, until: int, patience: float = PATIENCE) -> list[int]:
     """Offsets of the rows that come of `orders-0`, up to this position."""
     found: list[int] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience):
         while True:
             if (head := queue.get(0)) is None:
                 await asyncio.sleep(0.01)
@@ -129,6 +137,30 @@ async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reas
     assert "node 1 refuses to be asked for orders-0; tried again: CORRUPT_MESSAGE" in told
 
 
+def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
+    """And an answer takes as long as the line needs for it."""
+
+    async def story() -> None:
+        async def late(asked: Asked) -> Slowly:
+            await asyncio.sleep(15.0)
+            return Slowly(answer(asked, {0: range(100)}), most=500, pause=9.0)
+
+        async with FakeBroker(1, OLD) as broker:
+            broker.lead([broker], {"orders": {0: (1, 3)}})
+            broker.script[Api.FETCH] = late
+            async with fetching(broker, limits=LIMITS._replace(max_wait_ms=15_000)) as queue:
+                assert await offsets_out_of(queue, until=100, patience=600.0) == list(range(100))
+
+    in_virtual_time(story)
+
+
+def test_no_answer_is_asked_for_that_is_larger_than_a_frame_may_be() -> None:
+    decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
+    for said, meant in ((1 << 20, 1 << 20), (1 << 30, MOST_ANSWER_BYTES)):
+        fetcher, _ = fetcher_of(PROPERTIES | {"fetch.max.bytes": said}, Security(), decoder)
+        assert fetcher.limits.max_bytes == meant < codec.MAX_FRAME_BYTES
+
+
 async def test_a_late_answer_of_the_broker_that_led_before_passes_over_no_record() -> None:
     """orders-0 moves to broker 2 while broker 1's answer is under way; broker 2's is there first. Broker 1 leads
     orders-2 all along: when that is asked for again, its late answer was taken in."""
@@ -167,17 +199,10 @@ async def test_a_late_answer_of_the_broker_that_led_before_passes_over_no_record
 
 def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
-    properties: dict[str, str | int | float | bool] = {
-        "bootstrap.servers": "localhost:9092",
-        "client.id": "orders",
-        "isolation.level": "read_committed",
-        "fetch.max.bytes": 1 << 20,
-        "queued.max.messages.kbytes": 1024,
-    }
-    _, queue = fetcher_of(properties, Security(), decoder)
+    _, queue = fetcher_of(PROPERTIES, Security(), decoder)
     queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
     assert not queue.waits_for_room()
     monkeypatch.setattr(reference.Decoder, "held", staticmethod(lambda: 1 << 20))
-    _, queue = fetcher_of(properties, Security(), decoder)
+    _, queue = fetcher_of(PROPERTIES, Security(), decoder)
     queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
     assert queue.waits_for_room()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import uvloop
 
+from kunicorn.kafka import codec
 from kunicorn.kafka.auth import Security
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.coordinator import heartbeat
 from kunicorn.kafka.errors import ConnectionLost, ProtocolError, RequestTimedOut, UnsupportedByBroker
 from kunicorn.kafka.versions import RESPONSES, Api
-from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, connect
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, Slowly, connect
 from tests.fakes.messages import blank_response, nested, response_frame
 from tests.fakes.virtual_loop import in_virtual_time
 
@@ -246,6 +247,50 @@ def test_a_quota_of_weeks_is_taken_for_a_mistake_and_a_minute_waited() -> None:
             await beat(connection)
             broker.script[Api.HEARTBEAT] = echo
             await beat(connection, timeout=70.0)
+            connection.close()
+            await connection.wait_closed()
+
+    in_virtual_time(story)
+
+
+# -- large answers over slow lines ----------------------------------------------------------------------------
+
+
+def exchange(connection: Connection, silence: float) -> Awaitable[memoryview]:
+    """A request that the caller writes, and whose answer it reads in place."""
+
+    def frame(number: int, client_id: str) -> bytes:
+        return codec.encode_request(Api.HEARTBEAT, 4, number, client_id, heartbeat("g", 1, "m", None))
+
+    return connection.exchange(Api.HEARTBEAT, frame, silence)
+
+
+def test_an_answer_that_goes_on_arriving_is_waited_for_and_one_that_stands_still_is_given_up() -> None:
+    async def story() -> None:
+        async with FakeBroker(1) as broker:
+            connection, now = await connect(broker), asyncio.get_running_loop().time
+            body = bytes(range(100))
+            broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0)
+            began = now()
+            assert bytes(await exchange(connection, silence=10.0)) == body
+            assert now() - began > 60
+            broker.script[Api.HEARTBEAT] = lambda asked: Slowly(asked.frame[4:8] + body, most=8, pause=6.0, is_cut=True)
+            with pytest.raises(
+                RequestTimedOut, match=f"{broker.address} did not answer Heartbeat: nothing came for 10 s"
+            ):
+                await exchange(connection, silence=10.0)
+            assert connection.closed
+
+    in_virtual_time(story)
+
+
+def test_what_a_quota_holds_back_is_not_given_up_by_whoever_minds_silence_alone() -> None:
+    async def story() -> None:
+        async with FakeBroker(1) as broker:
+            connection = await connect(broker)
+            broker.script[Api.HEARTBEAT] = echo
+            connection.mute(30.0)
+            assert await exchange(connection, silence=10.0)
             connection.close()
             await connection.wait_closed()
 
