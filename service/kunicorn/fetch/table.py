@@ -261,10 +261,10 @@ class Fetching:
         place = self._places.get(TopicPartition(part.topic, part.partition))
         if place is None or place.asked_of != node or place.ended:
             return None
-        if part.leader_id != NOBODY and part.leader_epoch > place.leader_epoch:
+        if named := part.leader_id != NOBODY and part.leader_epoch > place.leader_epoch:
             place.leader, place.leader_epoch = part.leader_id, part.leader_epoch
         if part.error != ErrorCode.NONE:
-            return self._meet_error(place, part, now)
+            return self._meet_error(place, part, now, named=named)
         if part.diverging_epoch != NO_EPOCH:
             return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
         place.failures = 0
@@ -288,18 +288,20 @@ class Fetching:
         self._settle(place, now)
         return news
 
-    def _meet_error(self, place: Place, part: Part, now: float) -> News | None:
+    def _meet_error(self, place: Place, part: Part, now: float, *, named: bool) -> News | None:
+        """`named`: the answer has named a leader that was not known (KIP-951)."""
         from_leader = place.asked_of == place.leader or place.replica == NOBODY
         reaction = reaction_to(part.error, from_leader=from_leader)
         if reaction in KINDS:
             return self._end(place, Fault(KINDS[reaction], _explained(place, part.error)))
         place.replica = NOBODY
-        if reaction is Reaction.FIND_LEADER and part.leader_id == NOBODY:
-            self._find_leader(place, now)
-        elif reaction is Reaction.FIND_LEADER:
-            self._settle(place, now)  # The answer has named the leader (KIP-951).
-        else:
+        if reaction is not Reaction.FIND_LEADER:
             self._wait(place, now)
+        elif named:
+            self._settle(place, now)
+        else:
+            # Also where it has named one: whom we knew already would send us back at once, and for ever.
+            self._find_leader(place, now)
         return None
 
     def _damaged(self, place: Place, part: Part) -> News:

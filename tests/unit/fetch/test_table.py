@@ -172,6 +172,26 @@ def test_a_new_leader_in_the_answer_is_asked_at_once() -> None:
     assert not table.wants_metadata
 
 
+@pytest.mark.parametrize(("hint", "epoch"), [(2, 2), (2, 3), (1, 3)])
+def test_a_leader_that_an_answer_names_and_that_is_not_newer_is_asked_for_as_if_none_was_named(
+    hint: int, epoch: int
+) -> None:
+    """At once it would be asked again without an end: a broker that lags behind the metadata names whom it knows."""
+    table = fetching(A)
+    answer(table, 1, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=hint, leader_epoch=epoch))
+    assert table.wants_metadata
+    assert list(table.nodes) == []
+    table.wake(SOON)
+    assert asked(table, 1) == {A: 10}
+
+
+def test_a_replica_that_names_the_leader_that_has_named_it_is_asked_after_a_wait() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    answer(table, 4, Said(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=1, leader_epoch=3))
+    assert list(table.nodes) == []
+
+
 def test_a_leader_of_an_older_epoch_is_not_believed() -> None:
     table = fetching(A)
     table.learn(led(2, epoch=2), 0.0)
