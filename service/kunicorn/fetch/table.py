@@ -11,8 +11,10 @@ monotonic seconds and arguments.
    written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
    instead, and fetches from what may have been truncated until then).
 4. A topic that was created anew has another id. What was fetched before was of another log: the grant ends, and whoever
-   hands the partition out again decides where the new one is begun. An id that was not told is none: amid an upgrade of
-   brokers from before 2.8 one answers with ids, and another without (KIP-516).
+   hands the partition out again decides where the new one is begun. A broker that lags names the topic before: another
+   id counts once the metadata names it again, and whoever was asked under the old one meanwhile did not answer.
+   An id that was not told is none: amid an upgrade of brokers from before 2.8 one answers with ids, and another without
+   (KIP-516).
 """
 
 from __future__ import annotations
@@ -83,6 +85,9 @@ class Place:
     """In whose session it is."""
     began: bool = False
     """Something of it was fetched."""
+    renamed: tuple[bytes, int] | None = None
+    """Another id that the metadata has named since the last answer that counted, and `failures` at that time. Metadata
+    with the id that is asked for takes it back."""
     ended: bool = False
     stop: int | None = None
     """It is asked for no more once its offset is there. None: until it is removed."""
@@ -182,8 +187,10 @@ class Fetching:
                 continue
             topic_id = topic.topic_id or place.topic_id or b""
             if place.began and place.topic_id and topic_id != place.topic_id:
-                ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
+                if _is_anew(place, topic_id):
+                    ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
                 continue
+            place.renamed = None
             if topic_id != place.topic_id:
                 self._unask(place)
                 place.topic_id, place.leader_epoch = topic_id, NO_EPOCH
@@ -267,7 +274,7 @@ class Fetching:
             return self._meet_error(place, part, now, named=named)
         if part.diverging_epoch != NO_EPOCH:
             return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
-        place.failures = 0
+        place.failures, place.renamed = 0, None
         news = None
         if part.next_offset > place.offset:
             place.offset, place.began = part.next_offset, True
@@ -394,6 +401,14 @@ def _truncated(place: Place, part: Part) -> str:
         f"{place.tp}: log truncation: the record before offset {place.offset} was written in leader epoch "
         f"{place.last_epoch}, and the log has epoch {part.diverging_epoch} up to offset {part.diverging_end}"
     )
+
+
+def _is_anew(place: Place, topic_id: bytes) -> bool:
+    """Whether the topic has that other id for good."""
+    if place.renamed is not None and place.renamed[0] == topic_id:
+        return place.failures > place.renamed[1]
+    place.renamed = (topic_id, place.failures)
+    return False
 
 
 def _anew(tp: TopicPartition) -> str:

@@ -4,9 +4,9 @@ SaslAuthenticate, KIP-152), with any number of requests in flight.
 1. Requests go out in the order of the calls and are answered in that order (`SocketServer.scala` reads no request
    before it has answered the one before). The correlation id is only checked: an answer that is not the next one's, or
    cannot be read, ends the connection, as nothing behind it can be relied upon.
-2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one. Of
-   large answers (`exchange`) silence counts, and not time: over a slow line one takes as long as it takes, and asked for
-   again it would come no sooner.
+2. A time-out closes the connection. On one that stayed open, every later answer would wait behind the missing one. A
+   large answer (`exchange`) is given up for silence, and not for time: over a slow line it takes as long as it takes,
+   and asked for again it would come no sooner.
 3. A caller that is cancelled leaves its request in the queue. Closing instead would let a commit that is sent again
    over a new connection overtake the old one inside the broker, and the older offset would be the one that stays.
 4. Where SASL sessions end, they are renewed before (KIP-368): with nothing in flight, and nothing else is sent

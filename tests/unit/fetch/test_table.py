@@ -345,15 +345,45 @@ def test_what_is_asked_while_a_request_is_lost_is_not_lost_with_it() -> None:
 
 
 @pytest.mark.scenario("0107 topic_recreate")
-def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else() -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else(*, lost: bool) -> None:
     table = fetching(A, B)
     answer(table, 1, Said(next_offset=11, rows=1))
-    (news,) = table.learn(led(1, 1, topic_id=OTHER), 1.0)
+    assert table.learn(led(1, 1, topic_id=OTHER), 1.0) == []
+    assert table.sent(1).asks[B].topic_id == OTHER
+    table.known(1)
+    if lost:
+        table.unreached(1, 1.0)
+    else:
+        table.meet(1, 7, [Said(error=ErrorCode.UNKNOWN_TOPIC_ID)], 1.0)
+    assert table.wants_metadata
+    (news,) = table.learn(led(1, 1, topic_id=OTHER), 1.1)
     assert news.tp == A
     assert news.fault is not None
     assert "created anew" in news.fault.error
-    request = table.sent(1)
-    assert request.asks[B].topic_id == OTHER
+
+
+def test_another_id_that_the_metadata_names_ends_nothing_while_the_leader_answers_under_the_one_that_is_asked() -> None:
+    """A broker that lags names the id of the topic that was there before."""
+    table = fetching(A, B)
+    answer(table, 1, Said(next_offset=11, rows=1), Said(1, next_offset=11, rows=1))
+    for turn in range(3):
+        now = 2 * turn * SOON
+        assert table.learn(led(2, 2, topic_id=OTHER, epoch=9), now) == []
+        assert table.learn(led(2, 2, topic_id=OTHER, epoch=9), now) == []
+        fails = Said(1, error=ErrorCode.UNKNOWN_LEADER_EPOCH)
+        assert answer(table, 1, Said(next_offset=12 + turn, rows=1), fails, now=now)
+        table.wake(now + SOON)
+        assert answer(table, 1, Said(1, next_offset=12 + turn, rows=1), now=now + SOON)
+
+
+def test_an_id_that_was_named_once_is_forgotten_with_the_next_metadata_that_names_ours() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(next_offset=11, rows=1))
+    for topic_id in (OTHER, ID):
+        assert table.learn(led(1, topic_id=topic_id), 1.0) == []
+    answer(table, 1, Said(error=ErrorCode.UNKNOWN_TOPIC_ID), now=1.0)
+    assert table.learn(led(1, topic_id=OTHER), 1.1) == []
 
 
 @pytest.mark.scenario("testFetchTopicIdUpgradeDowngrade")
@@ -369,8 +399,6 @@ def test_ids_that_come_or_go_with_the_versions_of_brokers_end_nothing() -> None:
         place = table.get(A)
         assert place is not None
         assert (place.topic_id, place.offset) == (expected, 12)
-    (news,) = table.learn(led(1, topic_id=OTHER), 2.0)
-    assert news.fault is not None
 
 
 @pytest.mark.scenario("TestKip951MoveAfterPurgeReAddNoPanic")
