@@ -79,6 +79,9 @@ class Session:
         if known is not None and known.topic_id != ask.topic_id:
             # Within a session a partition is known by its topic's id: under another it would be there twice.
             self.remove(tp)
+        # To the end: a broker without sessions fills its answer in the request's order, and those behind one that always
+        # has records for a whole answer would never have their turn (in a session the broker sees to that).
+        self._asks.pop(tp, None)
         self._asks[tp] = ask
         self._changed[tp] = None
 

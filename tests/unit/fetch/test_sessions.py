@@ -76,6 +76,20 @@ def test_a_broker_without_room_is_told_everything_each_time() -> None:
     assert session.next()[:3] == (0, 0, {A: Ask(ID, 10), B: Ask(ID, 20)})
 
 
+def test_a_partition_that_had_records_is_named_last_so_that_the_others_have_their_turn() -> None:
+    """A broker fills an answer in the order of the request. With sessions it keeps that order itself."""
+    session = begun()
+    session.next()
+    session.answered(0)
+    order = []
+    for at in range(4):
+        first, *_ = session.next().asks
+        order.append(first)
+        session.answered(0)
+        session.put(first, Ask(ID, 100 + at))
+    assert order == [A, B, A, B]
+
+
 @pytest.mark.scenario("testFetchSessionIdError")
 def test_a_session_that_the_broker_dropped_begins_without_its_number() -> None:
     session = begun()
