@@ -22,7 +22,7 @@ from kunicorn.backoff import Retries
 from kunicorn.columns.decoding import Decoder, Part, Response
 from kunicorn.errors import PeerError
 from kunicorn.fetch.queue import Fetched, FetchQueue
-from kunicorn.fetch.requests import Limits, fetch_frame
+from kunicorn.fetch.requests import BY_ID, Limits, fetch_frame
 from kunicorn.fetch.sessions import SESSION_ERRORS, Request
 from kunicorn.fetch.table import BACKOFF, Fetching, News, Topic
 from kunicorn.kafka.cluster import Cluster
@@ -184,8 +184,8 @@ class Fetcher:
                     await self._room.wait()
 
     async def _fetch(self, node: int, connection: Connection) -> None:
-        version = connection.version(Api.FETCH)
         request = self._table.sent(node)
+        version = connection.version(Api.FETCH, at_most=None if request.by_id else BY_ID - 1)
         body = await connection.exchange(Api.FETCH, self._framing(version, request), self._longest_silence)
         self._table.known(node).tell(self._decoder)
         first = 0

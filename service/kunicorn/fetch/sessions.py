@@ -52,6 +52,8 @@ class Request(NamedTuple):
     """New or changed ones; all of them, where a session begins."""
     forgotten: Sequence[tuple[TopicPartition, bytes]]
     """Partitions, with their topics' ids, that are asked for no more."""
+    by_id: bool = True
+    """Whether every topic of the session has an id: if not, it is sent in a version that names them (KIP-516)."""
 
 
 class Session:
@@ -64,6 +66,9 @@ class Session:
         self._named: set[TopicPartition] = set()
         """What the broker knows of, in this session."""
         self._id, self._epoch = NO_SESSION, _BEGINS
+        self._without_id: set[TopicPartition] = set()
+        """Partitions whose topics have no ids."""
+        self._by_id = True
 
     def __len__(self) -> int:
         return len(self._asks)
@@ -79,10 +84,12 @@ class Session:
         if known is not None and known.topic_id != ask.topic_id:
             # Within a session a partition is known by its topic's id: under another it would be there twice.
             self.remove(tp)
-        # To the end: a broker without sessions fills its answer in the request's order, and those behind one that always
+        # To the end: a broker without sessions fills its answer in the request's order. Those behind one that always
         # has records for a whole answer would never have their turn (in a session the broker sees to that).
         self._asks.pop(tp, None)
         self._asks[tp] = ask
+        if not ask.topic_id:
+            self._without_id.add(tp)
         self._changed[tp] = None
 
     def remove(self, tp: TopicPartition) -> None:
@@ -90,12 +97,17 @@ class Session:
         if (ask := self._asks.pop(tp, None)) is None:
             return
         self._changed.pop(tp, None)
+        self._without_id.discard(tp)
         if tp in self._named:
             self._named.discard(tp)
             self._gone[tp] = ask.topic_id
 
     def next(self) -> Request:
         """The next request. Caller: sends it, and then says `answered` or `lost`."""
+        by_id = not self._without_id
+        if by_id != self._by_id:
+            # A broker refuses a session that names topics in both ways (FETCH_SESSION_TOPIC_ID_ERROR).
+            self._by_id, self._epoch = by_id, _BEGINS
         begins = self._epoch == _BEGINS
         asks = dict(self._asks) if begins else {tp: self._asks[tp] for tp in self._changed}
         # One that is asked for again is no longer to be forgotten: brokers drop what a request names as forgotten last.
@@ -105,7 +117,7 @@ class Session:
         if begins:
             self._named.clear()
         self._named.update(asks)
-        return Request(self._id, self._epoch, asks, gone)
+        return Request(self._id, self._epoch, asks, gone, by_id)
 
     def answered(self, session_id: int) -> None:
         """Note the number that an answer without an error has given the session."""

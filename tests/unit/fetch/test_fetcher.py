@@ -154,6 +154,16 @@ def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
     in_virtual_time(story)
 
 
+async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_broker_offers() -> None:
+    """A cluster whose brokers are newer than the protocol between them: it has no ids (KIP-516)."""
+    async with FakeBroker(1, {Api.FETCH: (BY_NAME, 17)}) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3)}})
+        broker.script[Api.FETCH] = lambda asked: answer(asked, {0: range(offsets_of(asked)[0], 5)})
+        async with fetching(broker) as queue:
+            assert await offsets_out_of(queue, until=5) == list(range(5))
+    assert {asked.version for asked in broker.asked if asked.api is Api.FETCH} == {BY_NAME}
+
+
 def test_no_answer_is_asked_for_that_is_larger_than_a_frame_may_be() -> None:
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
     for said, meant in ((1 << 20, 1 << 20), (1 << 30, MOST_ANSWER_BYTES)):

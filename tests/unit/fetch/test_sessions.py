@@ -57,7 +57,7 @@ def test_one_that_the_broker_never_heard_of_is_not_forgotten() -> None:
     other = TopicPartition("t", 9)
     session.put(other, Ask(ID, 1))
     session.remove(other)
-    assert session.next()[2:] == ({}, [])
+    assert session.next()[2:4] == ({}, [])
 
 
 @pytest.mark.scenario("testFetchForgetTopicIdWhenReplaced")
@@ -108,7 +108,7 @@ def test_after_any_other_refusal_or_a_lost_answer_the_old_session_is_closed_by_t
             session.lost()
         else:
             session.refused(error)
-        assert session.next() == (7, 0, {A: Ask(ID, 10)}, [])
+        assert session.next() == (7, 0, {A: Ask(ID, 10)}, [], True)
         session.answered(8)
         assert session.next()[:2] == (8, 1)
 
@@ -118,3 +118,23 @@ def test_the_number_of_a_request_wraps_to_one() -> None:
     session._epoch = 2**31 - 1
     session.answered(7)
     assert session.next().epoch == 1
+
+
+def test_topics_are_named_by_their_ids_once_each_has_one_and_a_session_names_them_in_one_way() -> None:
+    """KIP-516: a broker refuses a session of both ways, and a topic by the id that no topic has."""
+    session = Session()
+    session.put(A, Ask(b"", 10))
+    session.put(B, Ask(ID, 20))
+    assert session.next()[1:] == (0, {A: Ask(b"", 10), B: Ask(ID, 20)}, [], False)
+    session.answered(7)
+    session.put(B, Ask(ID, 21))
+    assert session.next() == (7, 1, {B: Ask(ID, 21)}, [], False)
+    session.answered(7)
+    session.put(A, Ask(OTHER, 10))
+    assert session.next() == (7, 0, {A: Ask(OTHER, 10), B: Ask(ID, 21)}, [], True)
+    session.answered(8)
+    session.remove(B)
+    assert session.next() == (8, 1, {}, [(B, ID)], True)
+    session.answered(8)
+    session.put(B, Ask(b"", 21))
+    assert session.next() == (8, 0, {A: Ask(OTHER, 10), B: Ask(b"", 21)}, [], False)
