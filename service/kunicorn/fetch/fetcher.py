@@ -44,7 +44,8 @@ _METADATA_SECONDS = 300.0
 _LOG_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 _TOLD_AFTER = 5
-"""Refusals in a row of one partition, two seconds and more: a leader that moves is nothing that anybody can act on."""
+"""Refusals in a row of one partition or topic, two seconds and more: a leader that moves, or a topic that was created a
+moment ago, is nothing that anybody can act on."""
 
 
 class Fetcher:
@@ -69,6 +70,8 @@ class Fetcher:
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._logged_at = -_LOG_SECONDS
+        self._unknown: dict[str, int] = {}
+        """Topics whose metadata is refused, and how often it was in a row."""
         self._running: asyncio.Task[None] | None = None
         queue.on_room(self._tell_room)
 
@@ -155,9 +158,19 @@ class Fetcher:
         except PeerError as error:
             self._log_seldom(f"no broker tells who leads the partitions; tried again: {error}")
             return False
-        topics = {name: _topic(info) for name, info in metadata.topics.items() if info.partitions}
+        for name in self._table.topics:
+            self._tell_unknown(name, metadata.topics[name].error if name in metadata.topics else ErrorCode.NONE)
+        topics = {name: _topic(info) for name, info in metadata.topics.items()}
         self._put(self._table.learn(topics, self._now), None)
         return True
+
+    def _tell_unknown(self, topic: str, error: int) -> None:
+        """Tell, seldom, that a topic's metadata is refused again and again."""
+        times = self._unknown.pop(topic, 0) + 1
+        if error != ErrorCode.NONE:
+            self._unknown[topic] = times
+            if times > _TOLD_AFTER:
+                self._log_seldom(f"the metadata of topic {topic!r} is refused; tried again: {describe(error)}")
 
     # -- one broker ----------------------------------------------------------------------------------------------------
 
@@ -247,4 +260,4 @@ class Fetcher:
 
 def _topic(info: TopicInfo) -> Topic:
     leaders = {number: (each.leader, each.leader_epoch) for number, each in info.partitions.items()}
-    return Topic(info.topic_id.bytes if info.topic_id is not None else b"", leaders)
+    return Topic(info.topic_id.bytes if info.topic_id is not None else b"", leaders, info.error)

@@ -104,6 +104,8 @@ class Topic(NamedTuple):
     topic_id: bytes
     leaders: Mapping[int, tuple[int, int]]
     """Node and epoch, by partition."""
+    error: int = ErrorCode.NONE
+    """Why the leaders are not told, or not all."""
 
 
 class Known(NamedTuple):
@@ -177,12 +179,17 @@ class Fetching:
     # -- leaders -------------------------------------------------------------------------------------------------------
 
     def learn(self, topics: Mapping[str, Topic], now: float) -> list[News]:
-        """Take in an answer to Metadata; the partitions that end by it: their topic was created anew."""
+        """Take in an answer to Metadata; the partitions that end by it: their topic was created anew, or is denied."""
         self.wants_metadata = False
         ended = []
         for place in list(self._places.values()):
+            if place.ended:
+                continue
             topic = topics.get(place.tp.topic)
-            if topic is None or place.ended:
+            if topic is not None and topic.error and (why := _refused(place, topic.error)) is not None:
+                ended.append(self._end(place, why))
+                continue
+            if topic is None or not topic.leaders:
                 self.wants_metadata |= place.leader == NOBODY
                 continue
             topic_id = topic.topic_id or place.topic_id or b""
@@ -298,9 +305,9 @@ class Fetching:
     def _meet_error(self, place: Place, part: Part, now: float, *, named: bool) -> News | None:
         """`named`: the answer has named a leader that was not known (KIP-951)."""
         from_leader = place.asked_of == place.leader or place.replica == NOBODY
+        if (why := _refused(place, part.error, from_leader=from_leader)) is not None:
+            return self._end(place, why)
         reaction = reaction_to(part.error, from_leader=from_leader)
-        if reaction in KINDS:
-            return self._end(place, Fault(KINDS[reaction], _explained(place, part.error)))
         place.replica = NOBODY
         if reaction is not Reaction.FIND_LEADER:
             self._wait(place, now)
@@ -387,6 +394,12 @@ class Fetching:
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
+
+
+def _refused(place: Place, error: int, *, from_leader: bool = True) -> Fault | None:
+    """Why the error ends the partition; None: it does not."""
+    kind = KINDS.get(reaction_to(error, from_leader=from_leader))
+    return None if kind is None else Fault(kind, _explained(place, error))
 
 
 def _explained(place: Place, error: int) -> str:

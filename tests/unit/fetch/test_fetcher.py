@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from kio.schema import errors as kio
 from kio.schema.fetch import v12
 from kio.serial import entity_reader
 
@@ -20,13 +21,16 @@ from kunicorn.fetch.properties import MOST_ANSWER_BYTES, fetcher_of
 from kunicorn.fetch.queue import Fetched, FetchQueue
 from kunicorn.fetch.requests import Limits
 from kunicorn.fetch.table import Fetching, News
+from kunicorn.ipc.messages import FailureKind
 from kunicorn.kafka import codec
 from kunicorn.kafka.auth import Security
-from kunicorn.kafka.versions import Api
+from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
 from tests.fakes.broker import Asked, FakeBroker, Slowly, cluster_of
+from tests.fakes.driver import until
+from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
 
 BY_NAME = 12
@@ -89,17 +93,18 @@ def framed(asked: Asked, parts: Sequence[Any], **fields: Any) -> bytes:
     return head + fetched.body(BY_NAME, {b"orders": parts}, **fields)
 
 
-async def offsets_out_of(queue: FetchQueue, until: int, patience: float = PATIENCE) -> list[int]:
+async def offsets_out_of(queue: FetchQueue, upto: int, patience: float = PATIENCE) -> list[int]:
     """Offsets of the rows that come of `orders-0`, up to this position."""
     found: list[int] = []
-    async with asyncio.timeout(patience):
-        while True:
-            if (head := queue.get(0)) is None:
-                await asyncio.sleep(0.01)
-            elif head.news.tp.partition == 0:
-                found += head.rows.offsets() if head.rows is not None else ()
-                if head.news.next_offset >= until:
-                    return found
+    position = 0
+    while position < upto:
+        await until(lambda: queue.head(0) is not None, patience, every=0.01)
+        head = queue.get(0)
+        assert head is not None
+        if head.news.tp.partition == 0:
+            found += head.rows.offsets() if head.rows is not None else ()
+            position = head.news.next_offset
+    return found
 
 
 @asynccontextmanager
@@ -149,7 +154,7 @@ def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
             broker.lead([broker], {"orders": {0: (1, 3)}})
             broker.script[Api.FETCH] = late
             async with fetching(broker, limits=LIMITS._replace(max_wait_ms=15_000)) as queue:
-                assert await offsets_out_of(queue, until=100, patience=600.0) == list(range(100))
+                assert await offsets_out_of(queue, upto=100, patience=600.0) == list(range(100))
 
     in_virtual_time(story)
 
@@ -160,7 +165,7 @@ async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_brok
         broker.lead([broker], {"orders": {0: (1, 3)}})
         broker.script[Api.FETCH] = lambda asked: answer(asked, {0: range(offsets_of(asked)[0], 5)})
         async with fetching(broker) as queue:
-            assert await offsets_out_of(queue, until=5) == list(range(5))
+            assert await offsets_out_of(queue, upto=5) == list(range(5))
     assert {asked.version for asked in broker.asked if asked.api is Api.FETCH} == {BY_NAME}
 
 
@@ -204,7 +209,45 @@ async def test_a_late_answer_of_the_broker_that_led_before_passes_over_no_record
         two.script[Api.METADATA] = metadata
         one.script[Api.FETCH], two.script[Api.FETCH] = by_one, by_two
         async with fetching(one, partitions=3) as queue:
-            assert await offsets_out_of(queue, until=15) == list(range(15))
+            assert await offsets_out_of(queue, upto=15) == list(range(15))
+
+
+def without_metadata(broker: FakeBroker, error: int) -> None:
+    """The broker tells nothing of the topic but that error."""
+
+    def metadata(asked: Asked) -> Any:
+        schema = RESPONSES[Api.METADATA, asked.version]
+        here = nested(schema, "brokers")(node_id=1, host="127.0.0.1", port=broker.port)
+        refused = blank(nested(schema, "topics"), name="orders", error_code=kio.ErrorCode(error), partitions=())
+        return blank(schema, brokers=(here,), topics=(refused,))
+
+    broker.script[Api.METADATA] = metadata
+
+
+@pytest.mark.scenario("testUnauthorizedTopic")
+async def test_a_topic_whose_metadata_is_denied_is_told_as_denied() -> None:
+    async with FakeBroker(1, OLD) as broker:
+        without_metadata(broker, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        async with fetching(broker) as queue:
+            await until(lambda: queue.head(0) is not None, PATIENCE)
+            head = queue.head(0)
+    assert head is not None
+    assert head.news.fault is not None
+    assert head.news.fault.kind is FailureKind.DENIED
+
+
+async def test_a_topic_that_no_broker_knows_is_told_with_the_reason_once_that_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with FakeBroker(1, OLD) as broker:
+        without_metadata(broker, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        async with fetching(broker) as queue:
+            await broker.wait_for(Api.METADATA, 4)
+            assert not caplog.records
+            await broker.wait_for(Api.METADATA, 7)
+            assert queue.head(0) is None
+    (told,) = caplog.messages
+    assert "the metadata of topic 'orders' is refused; tried again: UNKNOWN_TOPIC_OR_PARTITION" in told
 
 
 def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:

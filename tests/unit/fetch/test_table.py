@@ -259,6 +259,31 @@ def test_whatever_kafka_calls_retriable_is_asked_for_again_and_ends_nothing(erro
     assert asked(table, 1) == {A: 10}
 
 
+@pytest.mark.scenario("testUnauthorizedTopic")
+def test_metadata_that_is_refused_for_good_ends_the_partition_once() -> None:
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 1, 10, 2)
+    denied = {"t": Topic(b"", {}, ErrorCode.TOPIC_AUTHORIZATION_FAILED)}
+    (news,) = table.learn(denied, 0.0)
+    assert news.fault is not None
+    assert news.fault.kind is FailureKind.DENIED
+    assert "t-0" in news.fault.error
+    assert table.learn(denied, 0.0) == []
+    assert not table.wants_metadata
+
+
+@pytest.mark.parametrize("error", RETRIABLE)
+def test_metadata_that_is_refused_for_now_ends_nothing(error: int) -> None:
+    for known in (False, True):
+        table = Fetching(1000, lambda: 0.5)
+        table.place(A, 1, 10, 2)
+        if known:
+            table.learn(led(1), 0.0)
+        assert table.learn({"t": Topic(b"", {}, error)}, 0.0) == []
+        assert table.wants_metadata is not known
+        assert table.asks_of(1) is known
+
+
 @pytest.mark.scenario("testTruncationDetected")
 def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
     (news,) = answer(fetching(A), 1, Said(diverging_epoch=1, diverging_end=5))
