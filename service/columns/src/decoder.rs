@@ -108,6 +108,7 @@ pub struct Decoded {
 pub struct Decoder {
     read_committed: bool,
     limit: usize,
+    cut_at: usize,
     timestamp_types: bool,
     places: HashMap<Vec<u8>, HashMap<i32, Place>>,
     ids: HashMap<Arc<str>, Arc<Topic>>,
@@ -115,11 +116,13 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Without places. `limit`: bytes that a batch may come to, at most `MOST_UNPACKED`.
-    pub fn new(read_committed: bool, limit: usize, timestamp_types: bool) -> Self {
+    /// Without places. `limit`: bytes that a batch may come to, at most `MOST_UNPACKED`. `cut_at`: bytes of batches
+    /// that a call ends behind, at most `limit`.
+    pub fn new(read_committed: bool, limit: usize, cut_at: usize, timestamp_types: bool) -> Self {
         Self {
             read_committed,
             limit,
+            cut_at: cut_at.min(limit),
             timestamp_types,
             places: HashMap::new(),
             ids: HashMap::new(),
@@ -168,6 +171,7 @@ impl Decoder {
         let mut call = Call {
             read_committed: self.read_committed,
             limit: self.limit,
+            cut_at: self.cut_at,
             unpacker: &mut self.unpacker,
             columns: Columns::new(self.timestamp_types),
             parts: Vec::new(),
@@ -210,6 +214,7 @@ impl Decoder {
 struct Call<'d> {
     read_committed: bool,
     limit: usize,
+    cut_at: usize,
     unpacker: &'d mut Unpacker,
     columns: Columns,
     parts: Vec<Part>,
@@ -217,7 +222,7 @@ struct Call<'d> {
 }
 
 impl Call<'_> {
-    /// Take one partition's rows and news; whether the call has come to its limit before the partition's end.
+    /// Take one partition's rows and news; whether the call is cut before the partition's end.
     fn take(&mut self, frame: &PartitionFrame<'_>, place: &mut Place) -> bool {
         let mut part = Part::new(frame, place, self.columns.rows());
         let before = self.columns.bytes();
@@ -236,7 +241,7 @@ impl Call<'_> {
         full
     }
 
-    /// Read its batches into the rows; whether the limit was met before their end.
+    /// Read its batches into the rows; whether the call is cut before their end.
     fn read(&mut self, frame: &PartitionFrame<'_>, part: &mut Part) -> bool {
         let mut aborted = AbortedProducers::new(&frame.aborted);
         let mut rest = frame.records;
@@ -257,7 +262,7 @@ impl Call<'_> {
         false
     }
 
-    /// Read one batch, and say what is behind it; None where the limit was met before.
+    /// Read one batch, and say what is behind it; None where the call is cut before it.
     fn read_batch<'r>(
         &mut self,
         records: &'r [u8],
@@ -266,7 +271,7 @@ impl Call<'_> {
     ) -> Result<Option<&'r [u8]>, NoBatch> {
         let (batch, behind) = Batch::read(records)?;
         if self.is_wanted(&batch, aborted)? && batch.last_offset >= part.next_offset {
-            if self.unpacked >= self.limit {
+            if self.unpacked >= self.cut_at {
                 return Ok(None);
             }
             let unpacked = unpack(self.unpacker, &batch, self.limit)?;

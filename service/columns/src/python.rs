@@ -379,17 +379,17 @@ struct Decoder(decoder::Decoder);
 #[pymethods]
 impl Decoder {
     #[new]
-    #[pyo3(signature = (*, read_committed, max_unpacked, timestamp_types = false))]
-    fn new(read_committed: bool, max_unpacked: i64, timestamp_types: bool) -> PyResult<Self> {
-        match usize::try_from(max_unpacked) {
-            Ok(limit) if (1..=MOST_UNPACKED).contains(&max_unpacked) => {
-                let decoder = decoder::Decoder::new(read_committed, limit, timestamp_types);
-                Ok(Self(decoder))
-            }
-            _ => Err(PyValueError::new_err(format!(
-                "max_unpacked = {max_unpacked}, where 1 to {MOST_UNPACKED} bytes are possible"
-            ))),
-        }
+    #[pyo3(signature = (*, read_committed, max_unpacked, cut_at = MOST_UNPACKED, timestamp_types = false))]
+    fn new(
+        read_committed: bool,
+        max_unpacked: i64,
+        cut_at: i64,
+        timestamp_types: bool,
+    ) -> PyResult<Self> {
+        let limit = limit_of("max_unpacked", max_unpacked)?;
+        let cut_at = limit_of("cut_at", cut_at)?;
+        let decoder = decoder::Decoder::new(read_committed, limit, cut_at, timestamp_types);
+        Ok(Self(decoder))
     }
 
     /// Begin at the offset, or go on there.
@@ -440,6 +440,16 @@ impl Decoder {
                 "the answer to Fetch v{version} cannot be read: {reason}"
             ))),
         }
+    }
+}
+
+/// A number of bytes that the columns' offsets reach.
+fn limit_of(name: &str, bytes: i64) -> PyResult<usize> {
+    match usize::try_from(bytes) {
+        Ok(limit) if (1..=MOST_UNPACKED).contains(&bytes) => Ok(limit),
+        _ => Err(PyValueError::new_err(format!(
+            "{name} = {bytes}, where 1 to {MOST_UNPACKED} bytes are possible"
+        ))),
     }
 }
 

@@ -18,7 +18,7 @@ from kunicorn.clients.oauth import request
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session, current_token
 from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, PeerError
-from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of, is_read_committed
+from kunicorn.fetch.properties import decoder_of, fetcher_of
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.auth import BearerToken
 from kunicorn.kafka.errors import AuthenticationFailed
@@ -66,8 +66,7 @@ class Access:
         """
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties}
-        committed = is_read_committed(own)
-        made = compiled()(read_committed=committed, max_unpacked=MAX_UNPACKED, timestamp_types=timestamp_types)
+        made = decoder_of(own, compiled(), timestamp_types=timestamp_types)
         bearer = self._bearer if self.kafka.uses_tokens else None
         fetcher, queue = fetcher_of(own, security_of(self.kafka, bearer), made, BEHIND_DAMAGE)
         fetcher.start()

@@ -129,10 +129,13 @@ class Decoder(Protocol):
     For one thread at a time. With `read_committed`, rows of aborted transactions are left out (KIP-98).
     """
 
-    def __init__(self, *, read_committed: bool, max_unpacked: int, timestamp_types: bool = False) -> None:
-        """`max_unpacked`: bytes that the records of one batch may come to, between 1 and `MOST_UNPACKED`; else
-        `ValueError`. A response is cut where its batches have come to as much (`Response.more`). With `timestamp_types`
-        rows have one column more, `timestamp_type`: 0 where the time is the producer's, 1 where it is the broker's."""
+    def __init__(
+        self, *, read_committed: bool, max_unpacked: int, cut_at: int = MOST_UNPACKED, timestamp_types: bool = False
+    ) -> None:
+        """`max_unpacked`: bytes that the records of one batch may come to, between 1 and `MOST_UNPACKED`. `cut_at`: a
+        response is cut where its batches have come to as much, or to `max_unpacked` (`Response.more`). Raises
+        `ValueError` where one of them is not between 1 and `MOST_UNPACKED`. With `timestamp_types` rows have one column
+        more, `timestamp_type`: 0 where the time is the producer's, 1 where it is the broker's."""
 
     def place(self, topic_id: bytes, partition: int, topic: str, offset: int) -> None:
         """Begin at the offset, or go on there.

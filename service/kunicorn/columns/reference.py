@@ -107,11 +107,14 @@ class _Taken:
 class Decoder:
     """See `kunicorn.columns.decoding.Decoder`."""
 
-    def __init__(self, *, read_committed: bool, max_unpacked: int, timestamp_types: bool = False) -> None:
-        if not 1 <= max_unpacked <= MOST_UNPACKED:
-            raise ValueError(f"max_unpacked = {max_unpacked}, where 1 to {MOST_UNPACKED} bytes are possible")
+    def __init__(
+        self, *, read_committed: bool, max_unpacked: int, cut_at: int = MOST_UNPACKED, timestamp_types: bool = False
+    ) -> None:
+        for name, limit in (("max_unpacked", max_unpacked), ("cut_at", cut_at)):
+            if not 1 <= limit <= MOST_UNPACKED:
+                raise ValueError(f"{name} = {limit}, where 1 to {MOST_UNPACKED} bytes are possible")
         self._read_committed = read_committed
-        self._max_unpacked = max_unpacked
+        self._max_unpacked, self._cut_at = max_unpacked, min(cut_at, max_unpacked)
         self._timestamp_types = timestamp_types
         self._places: dict[tuple[bytes, int], _Place] = {}
         self._ids: dict[str, bytes] = {}
@@ -172,7 +175,7 @@ class Decoder:
             while at < len(frame.records):
                 batch, end = read_batch(frame.records, at)
                 wanted = self._wanted(batch, aborted) and batch.last_offset >= part.next_offset
-                if wanted and taken.unpacked >= self._max_unpacked:
+                if wanted and taken.unpacked >= self._cut_at:
                     return True
                 if wanted:
                     self._add(batch, part, taken)

@@ -5,8 +5,9 @@
 2. Connections, log-in, its renewals and the metadata are those of `kunicorn.kafka`: a renewal waits until no request is
    in flight, so it comes between two Fetches (KIP-368). Metadata has connections of its own, and never waits behind a
    Fetch that a broker holds.
-3. What other threads want is done in this one: `call` hands it over, and wakes it at once.
-4. A request of whose answer nothing comes for `ANSWER_SECONDS`, beside the time that a broker may wait for records, is
+3. A compressed answer is unpacked piece by piece, as there is room for it: a few bytes may unpack to gigabytes.
+4. What other threads want is done in this one: `call` hands it over, and wakes it at once.
+5. A request of whose answer nothing comes for `ANSWER_SECONDS`, beside the time that a broker may wait for records, is
    given up, and its connection closed. An answer that goes on arriving is waited for.
 """
 
@@ -197,25 +198,37 @@ class Fetcher:
                     await self._room.wait()
 
     async def _fetch(self, node: int, connection: Connection) -> None:
+        """Ask the broker once, and take its answer in, piece by piece as there is room."""
         request = self._table.sent(node)
         version = connection.version(Api.FETCH, at_most=None if request.by_id else BY_ID - 1)
-        body = await connection.exchange(Api.FETCH, self._framing(version, request), self._longest_silence)
-        self._table.known(node).tell(self._decoder)
+        framing = self._framing(version, request)
+        body: bytes | memoryview = await connection.exchange(Api.FETCH, framing, self._longest_silence)
         first = 0
         while True:
-            try:
-                response = self._decoder.decode(body, version, first)
-            except ValueError as error:
-                unreadable = ProtocolError(f"{connection.address}: an answer to Fetch cannot be read: {error}")
-                connection.distrust(unreadable)
-                raise unreadable from error
+            response = self._decoded(node, connection, body, version, first)
             if response.error != ErrorCode.NONE:
                 self._refused(node, response.error)
                 return
+            if not first:
+                connection.mute(response.throttle_ms / 1000)
             self._take(node, response, again=first > 0)
             if not (first := response.more):
-                break
-        connection.mute(response.throttle_ms / 1000)
+                return
+            if self._queue.waits_for_room():
+                # Copied: a log-in that is renewed meanwhile is answered into the buffer that this was received in.
+                body = bytes(body)
+                await self._room_for_more()
+
+    def _decoded(
+        self, node: int, connection: Connection, body: bytes | memoryview, version: int, first: int
+    ) -> Response:
+        self._table.known(node).tell(self._decoder)
+        try:
+            return self._decoder.decode(body, version, first)
+        except ValueError as error:
+            unreadable = ProtocolError(f"{connection.address}: an answer to Fetch cannot be read: {error}")
+            connection.distrust(unreadable)
+            raise unreadable from error
 
     def _framing(self, version: int, request: Request) -> Callable[[int, str], bytes]:
         return lambda number, client_id: fetch_frame(version, number, client_id, self.limits, request)

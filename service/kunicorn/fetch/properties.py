@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random, random
 
-from kunicorn.columns.decoding import Decoder
+from kunicorn.columns.decoding import MOST_UNPACKED, Decoder
 from kunicorn.fetch.fetcher import ANSWER_SECONDS, Fetcher
 from kunicorn.fetch.queue import FetchQueue
 from kunicorn.fetch.requests import Limits
@@ -36,6 +36,20 @@ def is_read_committed(properties: Properties) -> bool:
     return properties["isolation.level"] == "read_committed"
 
 
+def decoder_of(properties: Properties, made: type[Decoder], *, timestamp_types: bool = False) -> Decoder:
+    """The decoder of that class for such a fetcher. It makes no more of an answer at once than the queue may hold."""
+    return made(
+        read_committed=is_read_committed(properties),
+        max_unpacked=MAX_UNPACKED,
+        cut_at=min(_queue_bytes(properties), MOST_UNPACKED),
+        timestamp_types=timestamp_types,
+    )
+
+
+def _queue_bytes(properties: Properties) -> int:
+    return int(properties["queued.max.messages.kbytes"]) * _KBYTE
+
+
 def fetcher_of(
     properties: Properties, security: Security, decoder: Decoder, behind_damage: str = BEHIND_DAMAGE
 ) -> tuple[Fetcher, FetchQueue]:
@@ -58,5 +72,5 @@ def fetcher_of(
         str(properties.get("client.rack", "")),
     )
     of_partition = int(properties.get("max.partition.fetch.bytes", _PARTITION_BYTES))
-    queue = FetchQueue(int(properties["queued.max.messages.kbytes"]) * _KBYTE, decoder.held)
+    queue = FetchQueue(_queue_bytes(properties), decoder.held)
     return Fetcher(cluster, Fetching(of_partition, random, behind_damage), decoder, limits, queue), queue

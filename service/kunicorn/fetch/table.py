@@ -138,10 +138,9 @@ class Fetching:
         self._forgotten: dict[int, dict[tuple[bytes, TopicPartition], None]] = defaultdict(dict)
         """By broker: partitions that are asked of it no more. Its next answer may have something of them."""
         self._untold: dict[int, dict[Place, None]] = defaultdict(dict)
-        """By broker: partitions of which the decoder does not know, and the next answer is about them."""
-        self._asked_since: dict[int, dict[Place, None]] = {}
-        """By broker that has a request of ours: partitions that are asked of it since, of which the answer says
-        nothing."""
+        """By broker: partitions of which the decoder does not know, and the last request is about them."""
+        self._asked_since: dict[int, dict[Place, None]] = defaultdict(dict)
+        """By broker: partitions that are asked of it since the last request. Nothing of its answer counts for them."""
         self._timers: list[tuple[float, int, Place]] = []
         self._numbers = count()
 
@@ -224,17 +223,15 @@ class Fetching:
 
     def sent(self, node: int) -> Request:
         """The next request to that broker. Caller: sends it, and then says `meet`, `refused` or `unreached`."""
-        self._asked_since[node] = {}
+        self._untold[node] |= self._asked_since.pop(node, {})
         return self._sessions[node].next()
 
     def known(self, node: int) -> Known:
-        """What the decoder is to be told before it decodes that broker's answer."""
+        """What the decoder is to be told before it decodes that broker's answer, or goes on in it."""
         forgotten = list(self._forgotten.pop(node, ()))
         for _, tp in forgotten:
             self._forget_elsewhere(tp, node)
-        placed = list(self._untold.pop(node, ()))
-        self._untold[node] = self._asked_since.pop(node, {})
-        return Known(forgotten, placed)
+        return Known(forgotten, list(self._untold.pop(node, ())))
 
     def _forget_elsewhere(self, tp: TopicPartition, node: int) -> None:
         """The decoder forgets the partition for the sake of that broker's answer: if another one is asked for it, the
@@ -242,7 +239,7 @@ class Fetching:
         place = self._places.get(tp)
         if place is None or place.asked_of in (NOBODY, node):
             return
-        if place not in self._asked_since.get(place.asked_of, ()):
+        if place not in self._asked_since[place.asked_of]:
             self._untold[place.asked_of][place] = None
 
     def meet(self, node: int, session_id: int, parts: Collection[Part], now: float) -> list[News]:
@@ -265,7 +262,6 @@ class Fetching:
         if session is None:
             return
         session.lost()
-        self._untold[node] |= self._asked_since.pop(node, {})
         for place in [place for place in self._places.values() if place.asked_of == node]:
             self._find_leader(place, now)
 
@@ -378,7 +374,7 @@ class Fetching:
             return
         if place.asked_of == NOBODY:
             place.asked_of = node
-            self._asked_since.get(node, self._untold[node])[place] = None
+            self._asked_since[node][place] = None
         # Another replica than the leader knows no epoch of its own: it compares with the leader's.
         ask = Ask(place.topic_id, place.offset, place.leader_epoch, place.last_epoch, place.max_bytes)
         self._sessions.setdefault(node, Session()).put(place.tp, ask)
@@ -388,7 +384,7 @@ class Fetching:
             return
         self._sessions[place.asked_of].remove(place.tp)
         self._untold[place.asked_of].pop(place, None)
-        self._asked_since.get(place.asked_of, {}).pop(place, None)
+        self._asked_since[place.asked_of].pop(place, None)
         self._forgotten[place.asked_of][decoders_id(place), place.tp] = None
         place.asked_of = NOBODY
 

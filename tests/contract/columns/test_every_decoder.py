@@ -407,6 +407,23 @@ def test_other_versions_are_refused(decoder: Decoder, version: int) -> None:
 def test_a_limit_that_offsets_of_32_bits_do_not_reach_is_refused(decoder_class: type[Decoder], limit: int) -> None:
     with pytest.raises(ValueError, match=f"max_unpacked = {limit}, where 1 to {MOST_UNPACKED} bytes are possible"):
         decoder_class(read_committed=True, max_unpacked=limit)
+    with pytest.raises(ValueError, match=f"cut_at = {limit}, where 1 to {MOST_UNPACKED} bytes are possible"):
+        decoder_class(read_committed=True, max_unpacked=MB, cut_at=limit)
+
+
+@pytest.mark.parametrize(("cut_at", "pieces"), [(1, 6), (3 * LARGE, 2), (MOST_UNPACKED, 1)])
+def test_a_response_is_cut_where_its_batches_come_to_so_much_and_a_larger_batch_comes_whole(
+    decoder_class: type[Decoder], cut_at: int, pieces: int
+) -> None:
+    decoder = placed(decoder_class(read_committed=True, max_unpacked=8 * MB, cut_at=cut_at))
+    body = answer(*(batch([record(0, b"0" * LARGE)], "zstd", base_offset=at) for at in range(6)))
+    first, found = 0, []
+    for piece in range(1, pieces + 1):
+        response = decoder.decode(body, FETCH, first)
+        found += offsets(rows(response))
+        first = response.more
+        assert (first > 0) is (piece < pieces)
+    assert found == list(range(6))
 
 
 def test_what_anybody_keeps_of_an_answer_is_counted_until_it_is_gone(decoder: Decoder) -> None:

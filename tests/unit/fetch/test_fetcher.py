@@ -37,6 +37,7 @@ BY_NAME = 12
 """The played broker's topics have no ids."""
 OLD: Mapping[Api, tuple[int, int]] = {Api.FETCH: (BY_NAME, BY_NAME)}
 PATIENCE = 60.0
+MB = 1 << 20
 PROPERTIES: dict[str, str | int | float | bool] = {
     "bootstrap.servers": "localhost:9092",
     "client.id": "orders",
@@ -53,7 +54,7 @@ async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIM
     table, queue = Fetching(1 << 20, lambda: 0.5), FetchQueue(1 << 20)
     for number in range(partitions):
         table.place(TopicPartition("orders", number), number + 1, 0, -1)
-    decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
+    decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
     fetcher = Fetcher(lambda: cluster_of(broker), table, decoder, limits, queue)
     running = asyncio.create_task(fetcher.run())
     try:
@@ -210,6 +211,28 @@ async def test_a_late_answer_of_the_broker_that_led_before_passes_over_no_record
         one.script[Api.FETCH], two.script[Api.FETCH] = by_one, by_two
         async with fetching(one, partitions=3) as queue:
             assert await offsets_out_of(queue, upto=15) == list(range(15))
+
+
+async def test_an_answer_is_unpacked_as_there_is_room_for_it() -> None:
+    """Forty kilobytes may unpack to as many megabytes."""
+    packed = [fetched.batch([fetched.record(0, b"0" * MB)], "zstd", base_offset=at) for at in range(20)]
+
+    def bomb(asked: Asked) -> bytes:
+        return framed(asked, [fetched.partition(BY_NAME, 0, packed[offsets_of(asked)[0] :])])
+
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3)}})
+        broker.script[Api.FETCH] = bomb
+        async with fetching(broker) as queue:
+            found: list[int] = []
+            while len(found) < len(packed):
+                await until(lambda: queue.head(0) is not None, PATIENCE, every=0.01)
+                assert queue.bytes < 4 * MB
+                head = queue.get(0)
+                assert head is not None
+                found += head.rows.offsets() if head.rows is not None else ()
+    assert found == list(range(20))
+    assert broker.apis().count(Api.FETCH) <= 2, "the rest of an answer is not asked for again"
 
 
 def without_metadata(broker: FakeBroker, error: int) -> None:

@@ -138,6 +138,19 @@ def test_what_a_late_answer_has_the_decoder_forget_is_not_told_with_an_answer_to
     assert [place.tp for place in table.known(2).placed] == [A]
 
 
+def test_what_is_asked_for_while_the_rest_of_an_answer_waits_for_room_is_not_told_before_the_next_one() -> None:
+    table = fetching(A, B)
+    table.sent(1)
+    table.known(1)
+    table.meet(1, 7, [Said(next_offset=11, rows=1)], 0.0)
+    table.place(A, 200, 3, -1)
+    known = table.known(1)
+    assert (list(known.forgotten), known.placed) == ([(ID, A)], [])
+    assert table.meet_more(1, [], 0.0) == []
+    assert asked(table, 1)[A] == 3
+    assert [place.number for place in table.known(1).placed] == [200]
+
+
 def test_what_an_earlier_placing_waited_for_does_nothing_to_a_later_one() -> None:
     table = fetching(A)
     answer(table, 1, Said(error=ErrorCode.UNKNOWN_LEADER_EPOCH))

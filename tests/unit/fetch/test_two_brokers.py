@@ -41,7 +41,9 @@ class PlayedBroker:
         self.session: dict[TopicPartition, Ask] = {}
         self.is_asked = False
         self.body: bytes | None = None
-        """What it has answered, and has not arrived yet."""
+        """What it has answered, and is not taken in yet, or not all of it."""
+        self.begun = 0
+        """What of it is taken in next, as the decoder says."""
 
     def take(self, request: Request) -> None:
         """Begin or go on with a session, as `FetchSession.scala` does."""
@@ -54,7 +56,7 @@ class PlayedBroker:
 
     def end(self) -> None:
         """The request is answered, or lost."""
-        self.is_asked, self.body = False, None
+        self.is_asked, self.body, self.begun = False, None, 0
 
 
 class Story:
@@ -173,27 +175,26 @@ class Story:
         return fetched.partition(VERSION, tp.partition, map(batch, range(first, behind, BATCH)))
 
     def arrive(self, broker: PlayedBroker | None = None) -> None:
+        """A piece of the answer is taken in; there may be no room for the next one yet."""
         broker = broker or self.broker
-        if (body := broker.body) is None:
+        if broker.body is None:
             return
-        broker.end()
         self.table.known(broker.node).tell(self.decoder)
-        first = 0
-        while True:
-            response = self.decoder.decode(body, VERSION, first)
-            if first:
-                news = self.table.meet_more(broker.node, response.partitions, self.now)
-            else:
-                news = self.table.meet(broker.node, response.session_id, response.partitions, self.now)
-            for each in news:
-                self.take(each, response.rows)
-            if not (first := response.more):
-                break
+        response = self.decoder.decode(broker.body, VERSION, broker.begun)
+        if broker.begun:
+            news = self.table.meet_more(broker.node, response.partitions, self.now)
+        else:
+            news = self.table.meet(broker.node, response.session_id, response.partitions, self.now)
+        for each in news:
+            self.take(each, response.rows)
+        broker.begun = response.more
+        if not broker.begun:
+            broker.end()
 
     def fail(self) -> None:
         """A request is lost with its connection, or refused as a whole."""
         broker = self.broker
-        if not broker.is_asked:
+        if not broker.is_asked or broker.begun:
             return
         broker.end()
         if self.choice.random() < 0.5:
@@ -218,7 +219,8 @@ class Story:
             for broker in self.brokers.values():
                 self.ask(broker)
                 self.answer(broker)
-                self.arrive(broker)
+                while broker.body is not None:
+                    self.arrive(broker)
         raise AssertionError(f"{self.next} was handed out of {self.ends}")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from kunicorn.columns.decoding import Decoder
 from kunicorn.fetch.fetcher import Fetcher
-from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of, is_read_committed
+from kunicorn.fetch.properties import decoder_of, fetcher_of
 from kunicorn.fetch.queue import FetchQueue
 from kunicorn.kafka.auth import BearerToken, Sasl, Security
 from kunicorn.kafka.errors import AuthenticationFailed
@@ -124,7 +124,7 @@ def own_fetcher(properties: Mapping[str, Property], login: Login, decoder: Calla
     """The client, its fetcher begun. `properties` are those that librdkafka's consumer would get. Raises `ConfigError`
     where the compiled decoder is missing, or for files of TLS.
     """
-    made = decoder()(read_committed=is_read_committed(properties), max_unpacked=MAX_UNPACKED)
+    made = decoder_of(properties, decoder())
     fetcher, queue = fetcher_of(properties, _security(properties, login), made)
     fetcher.start()
     return OwnFetcher(fetcher, queue)
