@@ -119,6 +119,17 @@ impl Headers {
         Ok(())
     }
 
+    fn push_all<'h>(&mut self, pairs: impl Iterator<Item = (&'h str, Option<&'h [u8]>)>) {
+        self.begin();
+        for (name, value) in pairs {
+            self.names.push(Some(name.as_bytes()));
+            self.values.push(value);
+        }
+        self.rows += 1;
+        self.ends.push(end(self.names.valid.len()));
+        self.valid.append_non_null();
+    }
+
     /// Keep lists from now on, and none for each row before.
     fn begin(&mut self) {
         if self.ends.is_empty() {
@@ -237,6 +248,22 @@ impl Columns {
             number => self.headers.push(number, record)?,
         }
         Ok(())
+    }
+
+    /// Add a row of a table, which is of that table's partition.
+    pub fn copy_row(&mut self, from: &Table, row: usize) {
+        let (timestamp, by_broker) = from.timestamp(row);
+        self.stamp(by_broker);
+        self.offset.push(from.offset(row));
+        self.timestamp.push(timestamp);
+        self.timed.append(timestamp >= 0);
+        self.key.push(from.key(row));
+        self.value.push(from.value(row));
+        match from.headers(row) {
+            Some(pairs) => self.headers.push_all(pairs),
+            None => self.headers.push_none(),
+        }
+        self.name_rows(&Arc::from(from.topic(row)), from.partition(row));
     }
 
     /// Say of the rows that were added since the last call which partition they are of.

@@ -213,6 +213,11 @@ impl Rows {
         Ok(Self(self.0.without(&passed)))
     }
 
+    /// The same rows, which keep no others in memory.
+    fn apart(&self) -> PyResult<Self> {
+        Ok(Self(self.0.apart().map_err(bug)?))
+    }
+
     /// One for each row, which reads what it is asked for.
     fn messages<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let message = |table: &Arc<rows::Table>, row, epoch| Message {
@@ -340,6 +345,24 @@ impl Message {
 
     fn leader_epoch(&self) -> Option<i32> {
         (self.epoch >= 0).then_some(self.epoch)
+    }
+
+    /// The same row, which keeps no others in memory.
+    fn apart(&self) -> PyResult<Self> {
+        let alone = rows::Segment {
+            table: Arc::clone(&self.table),
+            first: self.row,
+            rows: 1,
+            epoch: self.epoch,
+        };
+        let rows::Segment {
+            table, first: row, ..
+        } = alone.apart().map_err(bug)?;
+        Ok(Self {
+            table,
+            row,
+            epoch: self.epoch,
+        })
     }
 
     /// None: a row is no error.

@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use arrow_buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow_data::ArrayData;
+use arrow_schema::ArrowError;
+
+use crate::columns::Columns;
 
 /// Places of the columns among the children of a response's array.
 const TOPIC: usize = 0;
@@ -208,6 +211,23 @@ impl Segment {
             && self.first + self.rows == behind.first
     }
 
+    /// The same rows, in a table of their own where theirs is mostly others'.
+    pub fn apart(&self) -> Result<Self, ArrowError> {
+        let all = self.table.bytes(0, self.table.data.len());
+        if 2 * self.table.bytes(self.first, self.rows) >= all {
+            return Ok(self.clone());
+        }
+        let mut columns = Columns::new(self.table.has_timestamp_types());
+        for row in self.first..self.first + self.rows {
+            columns.copy_row(&self.table, row);
+        }
+        Ok(Self {
+            table: Arc::new(columns.finish()?),
+            first: 0,
+            ..*self
+        })
+    }
+
     /// The columns of these rows alone.
     pub fn data(&self) -> ArrayData {
         self.table.data.slice(self.first, self.rows)
@@ -291,6 +311,15 @@ impl Rows {
         for each in &behind.segments {
             self.push(each.clone());
         }
+    }
+
+    /// The same rows; those whose table is mostly others' in a table of their own.
+    pub fn apart(&self) -> Result<Self, ArrowError> {
+        let mut found = self.none_of();
+        for each in &self.segments {
+            found.push(each.apart()?);
+        }
+        Ok(found)
     }
 
     /// All but those at these offsets.

@@ -1,10 +1,10 @@
 """What was fetched and is not taken yet: between the fetcher's thread, which puts, and the worker's loop, which takes.
 
 Bounded in bytes: while it is full the fetcher asks no broker for more, and goes on in no answer. A piece of an answer
-comes on top, one for each broker. What was taken and is still alive counts, too: where a handler keeps its columns, or
-records wait for another try, less is fetched ahead. Even where that leaves no room at all, an answer is fetched whenever
-the queue is empty: a partition that waits must hold up no other. Neither side waits for a lock: each counts what it has
-moved, and reads the other's count.
+comes on top, one for each broker. What was taken and is still alive counts, too: where a handler keeps its columns,
+or records wait for another try, less is fetched ahead. Even where that leaves no room at all, an answer is fetched
+whenever the queue is empty: a partition that waits must hold up no other. Neither side waits for a lock: each counts
+what it has moved, and reads the other's count.
 """
 
 from __future__ import annotations

@@ -58,6 +58,9 @@ class Columnar(Protocol):
     def joined(self, others: Sequence[Self]) -> Self:
         """These, and behind them those of the others."""
 
+    def apart(self) -> Self:
+        """The same rows, which keep no others in memory: copied where most of what they keep is others'."""
+
 
 def columns(run: Run) -> Columnar | None:
     """The run, if it is rows; None if it is a list."""

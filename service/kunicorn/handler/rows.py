@@ -125,6 +125,12 @@ class Rows(Sequence[Message]):
 
         return Rows(pa.concat_batches([self.batch, *(each.batch for each in others)]), self.epoch)
 
+    def apart(self) -> Rows:
+        """The same rows, copied: they keep no others in memory."""
+        import pyarrow as pa
+
+        return Rows(self.batch.take(pa.array(range(len(self)), pa.int64())), self.epoch)
+
     def _message(
         self,
         topic: str,
@@ -164,6 +170,15 @@ def joined(runs: Sequence[Run]) -> Run:
         return [message for run in runs for message in run]
     behind: Any = others
     return cast(Run, rows.joined(behind))
+
+
+def apart(run: Run) -> Run:
+    """The same records, which keep nothing else in memory that was fetched with them. Caller: who has them wait."""
+    if (rows := columns(run)) is not None:
+        return cast(Run, rows.apart())
+    # librdkafka's messages have memory of their own; those of our fetcher's rows share it.
+    alone: Any = getattr(type(run[0]), "apart", None) if run else None
+    return run if alone is None else tuple(map(alone, run))
 
 
 def without(run: Run, offsets: Collection[int]) -> Run:

@@ -16,6 +16,7 @@ from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.messages import Run, asked, keys, values
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import (
+    apart,
     before,
     beginning_at,
     between_times,
@@ -110,6 +111,16 @@ def test_each_row_says_what_a_message_says(rows: Rows) -> None:
     for message in of(rows):
         assert message.error() is None
     assert list(map(len, of(rows))) == list(map(len, messages()))
+
+
+def test_rows_say_the_same_apart_from_those_that_they_came_with(rows: Rows) -> None:
+    assert told(apart(of(rows))) == told(messages())
+    for at in range(len(GIVEN)):
+        assert told(apart(of(rows)[at : at + 1])) == told(messages()[at : at + 1])
+        assert told(apart((of(rows)[at],))) == told(messages()[at : at + 1])
+    assert told(apart(without(of(rows), {4, 8}))) == told(without(messages(), {4, 8}))
+    assert told(apart(of(rows)[:0])) == []
+    assert apart(listed := messages()) is listed
 
 
 @pytest.mark.parametrize(

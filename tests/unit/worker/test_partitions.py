@@ -9,6 +9,7 @@ from kunicorn.handler.call import OfSome
 from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
 from kunicorn.worker.progress import Attempt, Slots
+from tests.fakes import fetched
 from tests.fakes.counts import counts_of
 from tests.unit.worker.tables import LATER, P0, P1, Table, messages, offsets_of
 
@@ -102,6 +103,32 @@ def test_after_a_delay_a_partition_is_fetched_from_behind_what_has_arrived_with_
     table.table.end_delay(grant)
     table.table.begin_turn(0)
     assert table.client.assigned == {P0: (42, 3)}, "what is kept is not fetched twice"
+
+
+@pytest.mark.parametrize("slots", [None, several("partition", 2)], ids=["runs", "records"])
+def test_a_record_that_waits_keeps_nothing_in_memory_of_what_was_fetched_with_it(slots: Slots | None) -> None:
+    """A quiet partition's record comes with megabytes of a busy one's, and waits for its next try for hours."""
+    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
+    held = decoder.held()
+    table = Table(slots)
+    table.begin(P0)
+    busy, quiet = b"busy".ljust(16), b"quiet".ljust(16)
+    decoder.place(busy, 0, "busy", 0)
+    decoder.place(quiet, P0.partition, P0.topic, 0)
+    megabyte = fetched.partition(17, 0, [fetched.batch([fetched.record(0, bytes(1 << 20))])])
+    alone = fetched.partition(17, P0.partition, [fetched.batch([fetched.record(0, b"small", headers=[(b"h", b"1")])])])
+    response = decoder.decode(fetched.body(17, {busy: [megabyte], quiet: [alone]}), 17)
+    table.table.feed(P0, 5, response.rows.cut(1, 1, 5), 0)
+    del response
+    failed = table.take()
+    assert decoder.held() - held > 1 << 20
+    table.table.park(Attempt(failed), "retry", "why")
+    assert decoder.held() - held < 1 << 10
+    table.table.try_again(failed)
+    (message,) = table.take().messages
+    assert (message.topic(), message.partition(), message.offset()) == (*P0, 0)
+    assert (message.value(), message.headers(), message.leader_epoch()) == (b"small", [("h", b"1")], 5)
 
 
 @pytest.mark.parametrize("slots", [None, several("partition", 2)], ids=["runs", "records"])
