@@ -122,10 +122,11 @@ def signed(spoilt: bytes) -> bytes:
     return spoilt[:8] + struct.pack(">i", len(spoilt) - 12) + spoilt[12:17] + body
 
 
-def marker(base_offset: int, producer_id: int, commits: bool) -> bytes:
+def marker(base_offset: int, producer_id: int, commits: bool, epoch: int = 5) -> bytes:
     """The batch that ends a transaction."""
     end = record(0, value=struct.pack(">hi", 0, 0), key=struct.pack(">hh", 0, int(commits)))
-    return batch([end], base_offset=base_offset, producer_id=producer_id, attributes=TRANSACTIONAL | CONTROL)
+    attributes = TRANSACTIONAL | CONTROL
+    return batch([end], base_offset=base_offset, producer_id=producer_id, attributes=attributes, epoch=epoch)
 
 
 def partition(version: int, number: int = 0, batches: Iterable[bytes] = (), **fields: Any) -> Any:

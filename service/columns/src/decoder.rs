@@ -270,6 +270,10 @@ impl Call<'_> {
         aborted: &mut AbortedProducers,
     ) -> Result<Option<&'r [u8]>, NoBatch> {
         let (batch, behind) = Batch::read(records)?;
+        let some = self.columns.rows() > part.first_row;
+        if some && batch.leader_epoch != part.last_epoch {
+            return Ok(None);
+        }
         if self.is_wanted(&batch, aborted)? && batch.last_offset >= part.next_offset {
             if self.unpacked >= self.cut_at {
                 return Ok(None);

@@ -81,7 +81,7 @@ class Part(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch that was read (KIP-320)."""
+        """Leader epoch of the last batch that was read (KIP-320). All rows of the part were written in it."""
 
     @property
     def damage(self) -> str:
@@ -133,9 +133,10 @@ class Decoder(Protocol):
         self, *, read_committed: bool, max_unpacked: int, cut_at: int = MOST_UNPACKED, timestamp_types: bool = False
     ) -> None:
         """`max_unpacked`: bytes that the records of one batch may come to, between 1 and `MOST_UNPACKED`. `cut_at`: a
-        response is cut where its batches have come to as much, or to `max_unpacked` (`Response.more`). Raises
-        `ValueError` where one of them is not between 1 and `MOST_UNPACKED`. With `timestamp_types` rows have one column
-        more, `timestamp_type`: 0 where the time is the producer's, 1 where it is the broker's."""
+        response is cut where its batches have come to as much, or to `max_unpacked` (`Response.more`), and where a
+        partition's rows go on in another leader epoch. Raises `ValueError` where one of them is not between 1 and
+        `MOST_UNPACKED`. With `timestamp_types` rows have one column more, `timestamp_type`: 0 where the time is the
+        producer's, 1 where it is the broker's."""
 
     def place(self, topic_id: bytes, partition: int, topic: str, offset: int) -> None:
         """Begin at the offset, or go on there.

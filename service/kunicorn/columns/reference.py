@@ -156,7 +156,7 @@ class Decoder:
         return self._places.get((topic_id, frame.partition))
 
     def _take(self, frame: PartitionFrame, place: _Place, taken: _Taken) -> bool:
-        """Take one partition's rows and news; whether the call has come to its limit before the partition's end."""
+        """Take one partition's rows and news; whether the call is cut before the partition's end."""
         part = _part(frame, place, len(taken.rows))
         full = not frame.error and self._read(frame, part, taken)
         told = frame.error == 0 and frame.watermarks != place.watermarks
@@ -168,12 +168,14 @@ class Decoder:
         return full
 
     def _read(self, frame: PartitionFrame, part: Part, taken: _Taken) -> bool:
-        """Read its batches into the rows; whether the limit was met before their end."""
+        """Read its batches into the rows; whether the call is cut before their end."""
         aborted = _Aborted(frame.aborted)
         at = 0
         try:
             while at < len(frame.records):
                 batch, end = read_batch(frame.records, at)
+                if part.rows and batch.leader_epoch != part.last_epoch:
+                    return True
                 wanted = self._wanted(batch, aborted) and batch.last_offset >= part.next_offset
                 if wanted and taken.unpacked >= self._cut_at:
                     return True

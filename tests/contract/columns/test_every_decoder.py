@@ -70,6 +70,11 @@ def rows(response: Response) -> list[dict[str, Any]]:
     return found
 
 
+def of_one(response: Response, part: Part) -> Any:
+    """The part's rows as messages, as the fetcher cuts them."""
+    return response.rows.cut(part.first_row, part.rows, part.last_epoch)
+
+
 def offsets(found: Sequence[dict[str, Any]]) -> list[int]:
     """Of the rows."""
     return [row["offset"] for row in found]
@@ -409,6 +414,28 @@ def test_a_limit_that_offsets_of_32_bits_do_not_reach_is_refused(decoder_class: 
         decoder_class(read_committed=True, max_unpacked=limit)
     with pytest.raises(ValueError, match=f"cut_at = {limit}, where 1 to {MOST_UNPACKED} bytes are possible"):
         decoder_class(read_committed=True, max_unpacked=MB, cut_at=limit)
+
+
+@pytest.mark.scenario("testLeaderEpochInConsumerRecord")
+def test_a_response_is_cut_where_a_partition_goes_on_in_another_leader_epoch(decoder: Decoder) -> None:
+    """KIP-320: the epoch that is kept beside an offset is that of the record before it."""
+    batches = [
+        batch(records(2), epoch=5),
+        batch(records(1), base_offset=2, epoch=5),
+        batch(records(1), base_offset=3, epoch=6),
+        marker(4, producer_id=7, commits=True, epoch=7),
+        batch(records(2), base_offset=5, epoch=8),
+    ]
+    first, found, moved = 0, [], []
+    while True:
+        response = decoder.decode(answer(*batches), FETCH, first)
+        (part,) = response.partitions
+        found += [(message.offset(), message.leader_epoch()) for message in of_one(response, part)]
+        moved.append((part.next_offset, part.last_epoch))
+        if not (first := response.more):
+            break
+    assert found == [(0, 5), (1, 5), (2, 5), (3, 6), (5, 8), (6, 8)]
+    assert moved == [(3, 5), (4, 6), (7, 8)]
 
 
 @pytest.mark.parametrize(("cut_at", "pieces"), [(1, 6), (3 * LARGE, 2), (MOST_UNPACKED, 1)])

@@ -23,14 +23,19 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(2)]
 BATCH = 3
 """Records of each batch, as it stands in the log."""
 MAX_UNPACKED = 150
-"""An answer is decoded in pieces of two batches."""
+"""An answer is decoded in pieces of two batches, and of one leader epoch."""
 LEADER = nested(nested(nested(fetched.VERSIONS[VERSION].FetchResponse, "responses"), "partitions"), "current_leader")
 STORIES, STEPS = 300, 40
 
 
+def epoch_of(offset: int) -> int:
+    """In which leader epoch the log has its record."""
+    return offset // (4 * BATCH)
+
+
 @lru_cache(maxsize=1000)
 def batch(base_offset: int) -> bytes:
-    return fetched.batch(fetched.records(BATCH), base_offset=base_offset)
+    return fetched.batch(fetched.records(BATCH), base_offset=base_offset, epoch=epoch_of(base_offset))
 
 
 class PlayedBroker:
@@ -118,6 +123,7 @@ class Story:
         assert news.fault is None, news.fault
         offsets = list(rows.cut(news.first, news.rows, news.epoch).offsets())
         assert offsets == list(range(self.next[news.tp], news.next_offset)), "a gap, or a record twice"
+        assert {epoch_of(offset) for offset in offsets} <= {news.epoch}, "another leader's epoch"
         self.next[news.tp] = news.next_offset
 
     # -- the cluster
