@@ -168,9 +168,9 @@ chaos: columns  ## a group hurt in every way there is, on three brokers, over ea
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED),--write) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(FETCHER),--fetcher $(FETCHER))
 
-# The next run goes on behind the last leg of docs/soak.jsonl; then `make docs`, and commit both.
-soak: columns  ## group after group under thousands of records a second, hurt and accounted for; HOURS=n, SEED=n, LEG=n
-	$(BIN)/python -m tests.soak --hours $(or $(HOURS),1) $(if $(SEED),--seed $(SEED)) $(if $(LEG),--leg $(LEG))
+# The next run goes on with the legs that docs/soak.jsonl does not have; then `make docs`, and commit both.
+soak: columns  ## group after group under thousands of records a second, hurt and accounted for; HOURS=n, LEGS=n at a time, SEED=n, LEG=n
+	$(BIN)/python -m tests.soak --hours $(or $(HOURS),1) --side-by-side $(or $(LEGS),1) $(if $(SEED),--seed $(SEED)) $(if $(LEG),--leg $(LEG))
 
 bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafka java", KINDS=delay: parts of it
 	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -48,7 +49,7 @@ class ProxiedCluster(KafkaCluster):
         ports = iter([port for port in free_ports(wanted + len(taken)) if port not in taken])
         self._doors = {(link, node.id): next(ports) for link in links for node in self._nodes}
         self._behind = {key: next(ports) for key in self._doors}
-        self._links = tuple(links)
+        self.links = tuple(links)
         listeners = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {link.upper(): security for link in links}
         self._overrides = {
             "listeners": self._listeners,
@@ -59,6 +60,7 @@ class ProxiedCluster(KafkaCluster):
             **(overrides or {}),
         }
         self._proxy: subprocess.Popen[str] | None = None
+        self._telling = threading.Lock()
 
     def bootstrap_over(self, link: str) -> list[str]:
         """Bootstrap servers on this link."""
@@ -101,7 +103,7 @@ class ProxiedCluster(KafkaCluster):
 
     def start(self) -> None:
         """The links, then the brokers."""
-        plan: dict[str, dict[int, int]] = {link: {} for link in self._links}
+        plan: dict[str, dict[int, int]] = {link: {} for link in self.links}
         for (link, node), door in self._doors.items():
             plan[link][door] = self._behind[link, node]
         self.workdir.mkdir(parents=True, exist_ok=True)
@@ -123,9 +125,11 @@ class ProxiedCluster(KafkaCluster):
     def _tell(self, *words: str) -> None:
         assert self._proxy is not None
         assert self._proxy.stdin is not None
-        self._proxy.stdin.write(" ".join(words) + "\n")
-        self._proxy.stdin.flush()
-        self._hear("done")
+        # Groups that are hurt at the same time have a thread each.
+        with self._telling:
+            self._proxy.stdin.write(" ".join(words) + "\n")
+            self._proxy.stdin.flush()
+            self._hear("done")
 
     def _hear(self, word: str) -> None:
         assert self._proxy is not None
@@ -147,15 +151,15 @@ class ProxiedCluster(KafkaCluster):
             return settings
         (self._secrets / "password").write_text(_PASSWORD)
         module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        for link in self._links:
+        for link in self.links:
             settings[f"listener.name.{link}.sasl.enabled.mechanisms"] = _MECHANISM
             settings[f"listener.name.{link}.{_MECHANISM.lower()}.sasl.jaas.config"] = module
         return {**settings, **ACCESS}
 
     def _listeners(self, node: Node) -> str:
         own = [f"PLAINTEXT://127.0.0.1:{node.port}", f"CONTROLLER://127.0.0.1:{node.controller_port}"]
-        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._behind[link, node.id]}" for link in self._links])
+        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._behind[link, node.id]}" for link in self.links])
 
     def _advertised(self, node: Node) -> str:
         own = [f"PLAINTEXT://127.0.0.1:{node.port}"]
-        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._doors[link, node.id]}" for link in self._links])
+        return ",".join(own + [f"{link.upper()}://127.0.0.1:{self._doors[link, node.id]}" for link in self.links])

@@ -1,6 +1,6 @@
 """`python -m tests.soak`: what `make soak` runs.
 
-It goes on with the leg behind the last one that is kept of this seed and this code, and adds its figures to
+It goes on with the legs that are not kept yet of this seed and this code, and adds the figures of each to
 docs/soak.jsonl, from which `make docs` makes docs/soak.md. It exits with 1 where a promise did not hold; the leg's logs
 and its audit then stay where it says.
 """
@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 import itertools
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -26,6 +29,8 @@ from tests.soak.terms import rate
 
 SEED = 27
 """Of the legs that the page is made of; another one makes other groups of the same faults."""
+_WAIT = threading.Event()
+"""Never set: between two looks at legs that run."""
 
 
 def main() -> int:
@@ -34,27 +39,55 @@ def main() -> int:
     # Members are not our session's: an end by SIGTERM has to run the `finally` blocks that kill them.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     code = figures.code_under_test()
-    first = figures.next_leg(options.seed, code, figures.kept()) if options.leg is None else options.leg
+    if options.leg is not None:
+        return _one(options.leg, code, options)
+    return _many(figures.next_legs(options.seed, code, figures.kept()), options)
+
+
+def _one(number: int, code: str, options: argparse.Namespace) -> int:
+    try:
+        return 0 if _ran(number, code, options) else 1
+    except KafkaUnavailable as error:
+        tell(f"  no leg: {error}")
+        return 2
+
+
+def _many(numbers: Iterator[int], options: argparse.Namespace) -> int:
+    """Each leg in a process of its own, `side_by_side` of them at a time: a leg mostly waits, for sessions to end and
+    for groups to be whole."""
     until = time.monotonic() + options.hours * 3600
-    failed, longest = 0, 0.0
-    for number in itertools.count(first):
-        if number > first and (time.monotonic() + longest > until or options.leg is not None):
-            break
-        began = time.monotonic()
-        try:
-            failed += not _ran(number, code, options)
-        except KafkaUnavailable as error:
-            tell(f"  no leg: {error}")
-            return 2
-        longest = max(longest, time.monotonic() - began)
-    return 1 if failed else 0
+    running: dict[subprocess.Popen[bytes], float] = {}
+    ended: set[int] = set()
+    longest = 0.0
+    try:
+        while True:
+            for each in [each for each in running if each.poll() is not None]:
+                longest = max(longest, time.monotonic() - running.pop(each))
+                ended.add(each.returncode)
+            in_time = (not ended and not running) or time.monotonic() + longest < until
+            if in_time and 2 not in ended and len(running) < options.side_by_side:
+                running[subprocess.Popen(_command(next(numbers), options))] = time.monotonic()
+            elif not running:
+                return max(ended)
+            _WAIT.wait(0.5)
+    finally:
+        for each in running:
+            each.terminate()
+        for each in running:
+            each.wait()
+
+
+def _command(number: int, options: argparse.Namespace) -> list[str]:
+    """That leads to `_one`."""
+    faults = [word for fault in options.fault for word in ("--fault", fault)]
+    return [sys.executable, "-m", "tests.soak", "--seed", str(options.seed), "--leg", str(number), *faults]
 
 
 def _ran(number: int, code: str, options: argparse.Namespace) -> bool:
     planned = _possible(leg(options.seed, number, options.fault))
     directory = Path(tempfile.mkdtemp(prefix=f"kunicorn-soak-{options.seed}-{number}-"))
     began = figures.started(planned, code, str(date.today()), rate(planned.shape))
-    done = run(planned, began, directory, tell)
+    done = run(planned, began, directory, lambda line: tell(f"[{number}] {line}"))
     # What was picked by hand is no leg of the seed.
     if not options.fault:
         figures.keep(done)
@@ -85,6 +118,7 @@ def tell(line: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--hours", type=float, default=1.0, help="begin no leg that would end later (default: 1)")
+    parser.add_argument("--side-by-side", type=int, default=1, help="legs at a time, three brokers each (default: 1)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the legs (default: %(default)s)")
     parser.add_argument("--leg", type=int, help="only this one")
     parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only these; nothing is kept")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,8 @@ class Figures:
     restarts: int = 0
     """Members that were restarted in order."""
     faults: Sequence[Faulted] = ()
+    peers: Mapping[str, Sequence[Faulted]] = field(default_factory=dict)
+    """What the same faults came to for other clients' groups, by client and version."""
     resources: Mapping[str, Mapping[str, Sums]] = field(default_factory=dict)
     broken: Sequence[str] = ()
     """The promises that did not hold, of the leg as a whole; those of a fault are the fault's."""
@@ -89,6 +93,8 @@ class Figures:
         """One that was kept."""
         kept = json.loads(line)
         kept["faults"] = [Faulted(**each) for each in kept["faults"]]
+        peers = kept.get("peers", {})
+        kept["peers"] = {client: [Faulted(**each) for each in faults] for client, faults in peers.items()}
         kept["resources"] = {
             role: {name: Sums(*sums) for name, sums in of_role.items()} for role, of_role in kept["resources"].items()
         }
@@ -102,13 +108,19 @@ def kept(file: Path = FILE) -> list[Figures]:
 
 def keep(figures: Figures, file: Path = FILE) -> None:
     """Beside those of earlier legs."""
-    with file.open("a") as lines:
-        lines.write(figures.line() + "\n")
+    # At once: legs that run side by side may end together.
+    lines = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(lines, f"{figures.line()}\n".encode())
+    finally:
+        os.close(lines)
 
 
-def next_leg(seed: int, code: str, legs: Sequence[Figures]) -> int:
-    """The number of the leg that this seed goes on with, on that code. One that failed is not run again: it is kept."""
-    return max((each.leg + 1 for each in legs if (each.seed, each.code) == (seed, code)), default=0)
+def next_legs(seed: int, code: str, legs: Sequence[Figures]) -> Iterator[int]:
+    """Numbers of the legs that this seed goes on with, on that code: those that were cut off, and all behind them. One
+    that failed is not run again: it is kept."""
+    had = {each.leg for each in legs if (each.seed, each.code) == (seed, code)}
+    return (number for number in itertools.count() if number not in had)
 
 
 def code_under_test(root: Path = _ROOT) -> str:

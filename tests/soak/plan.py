@@ -35,6 +35,8 @@ _IN_ORDER = ("record", "batch", "arrow")
 """Ways with which an offset beside the effects says everything (docs/handlers.md)."""
 LETHAL_EVERY = 5
 """Each fifth leg is of a group that poison means something to, or it would come up too seldom."""
+PEERS_EVERY, PEERS_AT = 10, 3
+"""Each tenth leg, the first of them number 3, has groups of other clients beside ours."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,11 @@ class Leg:
     number: int
     shape: Shape
     faults: tuple[str, ...]
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether groups of other clients meet the same faults beside it."""
+        return self.number % PEERS_EVERY == PEERS_AT
 
     def __str__(self) -> str:
         return f"seed {self.seed}, leg {self.number}: {self.shape}; {', '.join(self.faults)}"

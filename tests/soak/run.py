@@ -27,9 +27,12 @@ from tests.kafka.cluster import VERSION
 from tests.kafka.properties import AS_KAFKA_SHIPS
 from tests.kafka.proxied import USER
 from tests.soak import clocks, cut_logs, upgrades
+from tests.soak.beside import Beside
 from tests.soak.faults import ORDERLY, QUIET, held
 from tests.soak.figures import Faulted, Figures
 from tests.soak.outputs import Log, Outputs, counted, of_database, of_topic
+from tests.soak.peers import LINKS as LINKS_OF_PEERS
+from tests.soak.peers import PeerGroup
 from tests.soak.plan import QUIET_SECONDS, Leg
 from tests.soak.resources import Sampler
 from tests.soak.terms import database, outputs_topic, terms
@@ -46,6 +49,7 @@ class Tally:
     """What a leg has come to so far; complete or not, it is told."""
 
     faults: list[Faulted] = field(default_factory=list)
+    peers: Mapping[str, Sequence[Faulted]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     disorder: int = 0
     rebalances: int = 0
@@ -67,6 +71,7 @@ def run(leg: Leg, figures: Figures, directory: Path, tell: Callable[[str], None]
         shutil.rmtree(directory / "kafka" / "secrets", ignore_errors=True)
     figures = replace(
         figures,
+        peers=tally.peers,
         seconds=round(time.monotonic() - began),
         busy=round(os.getloadavg()[1] / (os.cpu_count() or 1), 1),
         out_of_order=tally.disorder,
@@ -91,8 +96,10 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
         set_to = replace(set_to, **_prepared(leg, place))
         group = Group(kafka, topic, leg.shape.static, random.Random(leg.seed + leg.number), place, set_to)
         try:
-            with Sampler(group.alive) as sampler:
-                _live_through(leg, group, tally, tell)
+            with Sampler(group.alive) as sampler, Beside(_peers(leg, kafka, topic, directory)) as beside:
+                _live_through(leg, group, tally, beside, tell)
+                tally.peers = beside.faults
+                beside.end()
                 group.load.stop()
                 group.wait_whole()
             for member in list(group.alive):
@@ -102,6 +109,16 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
             return _accounted(leg, group, replace(figures, resources=sampler.sums()), tally)
         finally:
             group.close()
+
+
+def _peers(leg: Leg, kafka: ProxiedCluster, topic: str, directory: Path) -> list[PeerGroup]:
+    """Of the clients that the leg has beside ours."""
+    if not leg.has_peers:
+        return []
+    return [
+        PeerGroup(client, kafka, leg.shape, f"{topic}-{link}", topic, directory / link)
+        for client, link in LINKS_OF_PEERS.items()
+    ]
 
 
 def _prepared(leg: Leg, place: Path) -> dict[str, Any]:
@@ -127,8 +144,9 @@ def version_of(leg: Leg) -> str:
 def cluster(leg: Leg, directory: Path) -> ProxiedCluster:
     """The brokers that a leg begins with."""
     security = leg.shape.security
+    links = (*LINKS, *(LINKS_OF_PEERS.values() if leg.has_peers else ()))
     return ProxiedCluster(
-        LINKS, overrides=settings_of(leg), security=security, workdir=directory, jvm=JVM, version=version_of(leg)
+        links, overrides=settings_of(leg), security=security, workdir=directory, jvm=JVM, version=version_of(leg)
     )
 
 
@@ -150,20 +168,22 @@ def _brokers(leg: Leg, directory: Path) -> Iterator[ProxiedCluster]:
         shutil.rmtree(broker.node.directory / "data", ignore_errors=True)
 
 
-def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], None]) -> None:
+def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Callable[[str], None]) -> None:
     for _ in range(MEMBERS):
         group.start(version=group.terms.then)
     group.load.start()
     group.wait_whole()
+    beside.begin()
     bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
-    _quiet(group, tally)
+    _quiet(group, tally, beside)
     for name in leg.faults:
         fault = held(name, leg.shape.delivery)
         before, members, began = group.generation(), len(group.members.started), now()
-        hurt = fault.inflict(group)
-        group.wait_whole()
-        step = Step(name, hurt, now(), group.generation() - before)
-        found = _read(group)
+        with beside.hurt(name):
+            hurt = fault.inflict(group)
+            group.wait_whole()
+            step = Step(name, hurt, now(), group.generation() - before)
+            found = _read(group)
         last_for(QUIET_SECONDS)
         # What happens until the next fault is this one's, but for pauses.
         later = _read(group)
@@ -177,11 +197,12 @@ def _live_through(leg: Leg, group: Group, tally: Tally, tell: Callable[[str], No
         )
 
 
-def _quiet(group: Group, tally: Tally) -> None:
+def _quiet(group: Group, tally: Tally, beside: Beside) -> None:
     """Of the beginning, when members come and nothing else happens; then a while in which nothing does."""
     start = _read(group)
-    last_for(QUIET_SECONDS)
-    found = _read(group)
+    with beside.hurt(QUIET):
+        last_for(QUIET_SECONDS)
+        found = _read(group)
     both = start + found
     broken = [f"{both.repeated} records were handled again before any fault: {both.repeats[0]}"] if both.repeats else []
     outcome = Outcome(QUIET, both.repeated, 0, _seconds(found), 0, tuple(broken))

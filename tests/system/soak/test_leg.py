@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.soak.faults import unavailable
+from tests.chaos.group import PARTITIONS
+from tests.soak.faults import QUIET, unavailable
 from tests.soak.figures import started
-from tests.soak.plan import Leg, Shape
+from tests.soak.peers import VERSIONS
+from tests.soak.plan import PEERS_AT, Leg, Shape
 from tests.soak.run import cluster, run
 from tests.soak.terms import rate
 
@@ -39,6 +41,28 @@ def test_a_leg_accounts_for_every_record(shape: Shape, faults: tuple[str, ...], 
     assert figures.lost == figures.twice_in_order == 0
     assert (figures.outputs > 0) == (shape.delivery != "none")
     assert not (tmp_path / "leg").exists(), "of a leg in which every promise held only the figures are kept"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape("cooperative-sticky", False, "batch", "none", "librdkafka", "SASL_SSL"),
+        Shape("consumer", True, "record", "none", "own", "SSL"),
+    ],
+    ids=lambda each: each.protocol,
+)
+def test_groups_of_other_clients_meet_the_same_faults(shape: Shape, tmp_path: Path) -> None:
+    kinds = ("poison", "rolling-static") if shape.is_lethal else ("scale-out", "rolling-restart")
+    leg = Leg(0, PEERS_AT, shape, ("kill-worker", "cut-briefly", *kinds, "kill-coordinator"))
+    figures = run(leg, started(leg, "none", "none", rate(shape)), tmp_path / "leg", print)
+    assert figures.complaints == []
+    assert sorted(figures.peers) == sorted(f"{client} {version}" for client, version in VERSIONS.items())
+    met = [QUIET, *(name for name in leg.faults if name != "poison")]
+    for faults in figures.peers.values():
+        assert [each.fault for each in faults] == met, "poison means nothing to clients without a supervisor"
+        assert all(not each.broken and len(each.pauses_ms) == PARTITIONS for each in faults), faults
+        pauses = {each.fault: max(each.pauses_ms) for each in faults}
+        assert pauses["cut-briefly"] > 1_000 * shape.session / 4, "its first member was not cut off"
 
 
 def test_brokers_compute_a_groups_assignment_as_seldom_as_kafka_ships(tmp_path: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.soak import figures
 from tests.soak.faults import FAULTS, ORDERLY, QUIET
-from tests.soak.figures import Faulted, Figures, code_under_test, keep, kept, next_leg
+from tests.soak.figures import Faulted, Figures, code_under_test, keep, kept, next_legs
 from tests.soak.page import GOALS, PAGE, page
 from tests.soak.plan import leg
 from tests.soak.resources import QUANTITIES, ROLES, Line, Points, Sums
@@ -41,10 +43,18 @@ def test_a_leg_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert kept(file)[1].complaints == ["lost"]
 
 
-def test_a_run_goes_on_behind_the_last_leg_of_its_seed_and_code() -> None:
-    legs = [of_leg(0), of_leg(1), of_leg(7, code="older"), of_leg(9, seed=28)]
-    assert next_leg(27, "feed", legs) == 2
-    assert next_leg(27, "newer", legs) == 0, "a mend voids what was run before it"
+def test_a_run_goes_on_with_the_legs_of_its_seed_and_code_that_are_not_there() -> None:
+    legs = [of_leg(0), of_leg(2), of_leg(7, code="older"), of_leg(9, seed=28)]
+    assert list(islice(next_legs(27, "feed", legs), 3)) == [1, 3, 4]
+    assert next(next_legs(27, "newer", legs)) == 0, "a mend voids what was run before it"
+
+
+def test_legs_that_end_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "soak.jsonl"
+    long = [of_leg(number, broken=["x" * 100_000]) for number in range(8)]
+    with ThreadPoolExecutor(8) as several:
+        list(several.map(lambda each: keep(each, file), long))
+    assert sorted(each.leg for each in kept(file)) == list(range(8))
 
 
 def test_the_page_adds_up_the_legs_of_the_latest_code_and_shows_the_others_apart() -> None:
@@ -61,6 +71,22 @@ def test_the_page_shows_each_faults_pauses_and_what_a_leg_has_not_had() -> None:
     assert row(text, "none")[-1] == "0.01"
     assert row(text, FAULTS["freeze-broker"].title)[-1] == "–"
     assert FAULTS["freeze-broker"].title in text.partition("## Not there yet")[2]
+
+
+def test_the_page_has_pauses_of_other_clients_beside_ours_of_the_same_legs() -> None:
+    theirs = {"Java 4": [Faulted("kill-worker", "–", 7, 0, [80, 400, 6_000])]}
+    # A leg without them has pauses that are not compared.
+    alone = of_leg(0, faults=[Faulted("kill-worker", "the record in hand", 1, 0, [90_000])])
+    text = page([alone, of_leg(3, peers=theirs)]).partition("## Beside other clients")[2]
+    assert row(text, FAULTS["kill-worker"].title)[1:] == ["0.04", "3.00", "0.40 (0.10)", "6.00 (0.50)", "1", "7"]
+    assert f"| {FAULTS['freeze-broker'].title} |" not in text.partition("## Groups")[0]
+
+
+def test_the_page_tells_of_another_clients_group_that_did_not_become_whole() -> None:
+    stuck = Faulted("cut", "–", 0, 0, [], ["waited 300 s in vain"])
+    text = page([of_leg(3, peers={"Java 4": [stuck]})])
+    assert row(text, "Java 4")[1:] == [FAULTS["cut"].title, "waited 300 s in vain"]
+    assert row(text, "legs in which a promise did not hold")[1] == "0 of 1"
 
 
 def test_the_page_names_a_leg_whose_promise_did_not_hold() -> None:

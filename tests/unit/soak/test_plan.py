@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from kunicorn.settings.load import load
 from tests.chaos.group import PROTOCOLS
-from tests.soak.faults import AWAY, FAULTS, FIRST, ORDERLY, held
+from tests.soak.faults import AWAY, FAULTS, FIRST, ORDERLY, QUIET, held
+from tests.soak.peer_faults import SHARED, THEIRS
+from tests.soak.peers import LINKS as PEERS_LINKS
 from tests.soak.plan import DELIVERIES, FAULT_SECONDS, QUIET_SECONDS, Leg, Shape, leg, legs, meanings, seconds, shapes
-from tests.soak.run import BROKER_SETTINGS, settings_of, version_of
+from tests.soak.run import BROKER_SETTINGS, cluster, settings_of, version_of
 from tests.soak.terms import terms
 from tests.system.members import group_settings, merged, toml
 
@@ -45,6 +48,18 @@ def test_a_leg_has_faults_that_mean_something_to_its_group_each_once_and_in_its_
         assert all(each.shape.meets(fault) for fault in each.faults)
         takes = sum(seconds(fault, each.shape) + QUIET_SECONDS for fault in each.faults)
         assert takes <= FAULT_SECONDS or len(each.faults) == 1
+
+
+def test_each_tenth_leg_has_groups_of_other_clients_beside_ours_on_links_of_their_own(tmp_path: Path) -> None:
+    some = list(itertools.islice(legs(27), 40))
+    assert [each.number for each in some if each.has_peers] == [3, 13, 23, 33]
+    reached = {each.has_peers: set(cluster(each, tmp_path).links) for each in some[3:5]}
+    assert reached[True] - reached[False] == set(PEERS_LINKS.values())
+
+
+def test_other_clients_meet_faults_that_there_are() -> None:
+    assert set(THEIRS) <= {QUIET, *FAULTS}
+    assert {name for name in FAULTS if name not in THEIRS} & SHARED == set()
 
 
 def test_a_seed_has_the_same_legs_each_time_and_another_one_others() -> None:
