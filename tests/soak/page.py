@@ -144,10 +144,11 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
         f"{_spread([each.busy for each in legs])} processes that wanted it. Pauses have the machine's delays in them."
     )
     yield (
-        "A leg takes five to eight minutes. Its group is one whose values (protocol, kind of members, way of "
-        "calling, delivery, fetcher, security) have met one another least, its faults are those that its protocol "
-        "has met least. Between two faults there are ten seconds of load alone. The audit of handler calls is read "
-        "while it is written, as ranges of offsets; it is never kept."
+        "A leg takes eight to eleven minutes. Of the groups that the fault met least often means something to, its "
+        "group is one whose values (protocol, kind of members, way of calling, delivery, fetcher, security) have met "
+        "one another least; its faults are those that its protocol has met least. Between two faults there are ten "
+        "seconds of load alone. The audit of handler calls is read while it is written, as ranges of offsets; it is "
+        "never kept."
     )
 
 
@@ -185,8 +186,9 @@ def _beside(legs: Sequence[Figures]) -> Iterator[str]:
         f"In {len(with_peers)} legs (each {PEERS_EVERY}th of a seed) groups of {' and of '.join(clients)} meet the "
         f"same fault at the same moment: {MEMBERS} members each, which share {PARTITIONS} partitions of a topic of "
         f"their own at {RATE:,} records a second, with the same protocol, kind of members, session and coordinator; "
-        "everything else is as each client comes. A member of theirs is one process: where a worker of ours is killed or frozen, "
-        "that process is, and it is started again at once. A link that is hurt is that of one member of each group. "
+        "everything else is as each client comes. A member of theirs is one process: where a worker of ours is killed "
+        "or frozen, that process is, and it is started again at once. A link that is hurt is that of one member of "
+        "each group. "
         "Pauses as above, those of ours in these legs only; in brackets, of ours to theirs. “again”: the most records "
         "that were consumed a second time."
     )

@@ -1,7 +1,8 @@
 """What the legs of a seed are: which group meets which faults. Pure: the same seed has the same legs everywhere.
 
-Each leg takes, of all groups there may be, one whose pairs of values were met least; and of the faults that mean
-something to it, those that its protocol has met least. So every pair comes up soon, and no fault is forgotten.
+Each leg takes, of all groups that the fault met least often means something to, one whose pairs of values were met
+least; and of the faults that mean something to it, those that its protocol has met least. So every pair comes up soon,
+and no fault is forgotten, however few groups it means something to.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tests.soak.upgrades import THEN
 
 CONSUMER_SESSION = 45.0
 """Seconds: as Kafka ships, brokers choose it for members of the consumer protocol, and let nobody choose less."""
-FAULT_SECONDS = 270.0
-"""Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes five to eight minutes."""
+FAULT_SECONDS = 400.0
+"""Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes eight to eleven minutes.
+"""
 QUIET_SECONDS = 10.0
 """Load without a fault, behind each."""
 _TRIED = 60
@@ -33,8 +35,6 @@ DELIVERIES = ("none", "at least once", "transactions", "database")
 SECURITIES: Sequence[Security] = ("PLAINTEXT", "SSL", "SASL_SSL")
 _IN_ORDER = ("record", "batch", "arrow")
 """Ways with which an offset beside the effects says everything (docs/handlers.md)."""
-LETHAL_EVERY = 5
-"""Each fifth leg is of a group that poison means something to, or it would come up too seldom."""
 PEERS_EVERY, PEERS_AT = 10, 3
 """Each tenth leg, the first of them number 3, has groups of other clients beside ours."""
 
@@ -133,21 +133,29 @@ def seconds(fault: str, shape: Shape) -> float:
 
 
 def legs(seed: int, only: Sequence[str] = ()) -> Iterator[Leg]:
-    """The legs of a seed, without end; `only` these faults."""
-    # Dice of their own: another fault in the table, or a choice of faults, leaves the groups as they are.
+    """The legs of a seed, without end; `only` these faults, of the same groups."""
+    # Dice of their own: another fault in the table leaves the choice among groups as it is.
     dice, shaping = random.Random(seed), random.Random(seed + 1)
     met: Counter[tuple[tuple[str, object], ...]] = Counter()
     by_protocol: dict[str, Counter[str]] = {protocol: Counter() for protocol in PROTOCOLS}
     for number in itertools.count():
-        among = shapes() if number % LETHAL_EVERY else tuple(each for each in shapes() if each.is_lethal)
+        among = _in_need(by_protocol, shaping)
         shape = max(
             shaping.sample(among, min(len(among), _TRIED)),
             key=lambda each: sum(2.0 ** -met[pair] for pair in each.pairs()),
         )
         met.update(shape.pairs())
-        faults = _faults(shape, by_protocol[shape.protocol], dice, only or list(FAULTS))
+        faults = _faults(shape, by_protocol[shape.protocol], dice)
         by_protocol[shape.protocol].update(faults)
-        yield Leg(seed, number, shape, faults)
+        yield Leg(seed, number, shape, tuple(name for name in only if shape.meets(name)) if only else faults)
+
+
+def _in_need(met: Mapping[str, Mapping[str, int]], dice: random.Random) -> Sequence[Shape]:
+    """Groups to which one fault of those means something which have met their protocol least often."""
+    places = sorted(meanings())
+    dice.shuffle(places)
+    protocol, seldom = min(places, key=lambda each: met[each[0]][each[1]])
+    return tuple(each for each in shapes() if each.protocol == protocol and each.meets(seldom))
 
 
 def leg(seed: int, number: int, only: Sequence[str] = ()) -> Leg:
@@ -155,9 +163,9 @@ def leg(seed: int, number: int, only: Sequence[str] = ()) -> Leg:
     return next(itertools.islice(legs(seed, only), number, None))
 
 
-def _faults(shape: Shape, met: Mapping[str, int], dice: random.Random, only: Sequence[str]) -> tuple[str, ...]:
+def _faults(shape: Shape, met: Mapping[str, int], dice: random.Random) -> tuple[str, ...]:
     """Those that were met least, in any order, as many as there is time for; at least one."""
-    candidates = [name for name in only if shape.meets(name)]
+    candidates = [name for name in FAULTS if shape.meets(name)]
     dice.shuffle(candidates)
     candidates.sort(key=lambda name: met[name])
     chosen: list[str] = []
