@@ -149,9 +149,14 @@ class Load:
         """Whether nothing is produced for now."""
         return self._held.is_set()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no record will come any more."""
+        return self._ended.is_set()
+
     def has_confirmed_since(self, at: int) -> bool:
         """Whether each partition that has records has a new one; or none will come, as it was stopped."""
-        return self._ended.is_set() or all(times[-1] > at for times in list(self.appended.values()))
+        return self.has_ended or all(times[-1] > at for times in list(self.appended.values()))
 
     def _run(self) -> None:
         then, credit, sent = time.monotonic(), 0.0, 0

@@ -51,6 +51,8 @@ class Consumption:
         self._read: dict[Path, int] = {}
         self._last: dict[int, int] = {}
         self._polled = Polled()
+        self.polled: defaultdict[Path, int] = defaultdict(int)
+        """By file: when its process last consumed something."""
         self.ends: defaultdict[int, int] = defaultdict(int)
         """By partition: behind the highest offset that was consumed."""
 
@@ -58,8 +60,12 @@ class Consumption:
         """Everything that is written by now."""
         # Members write the time of the wall, as Java has no other that processes share.
         booted = time.time_ns() - now_ns()
-        lines = [line for path in sorted(self._directory.glob("*.jsonl")) for line in self._more(path)]
-        for poll in sorted(polls(lines, booted)):
+        found = []
+        for path in self._directory.glob("*.jsonl"):
+            given = list(polls(self._more(path), booted))
+            self.polled[path] = max([self.polled[path], *(poll.at for poll in given)])
+            found += given
+        for poll in sorted(found):
             self._go_on(poll)
 
     def take(self) -> Polled:

@@ -12,12 +12,11 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
-import confluent_kafka
-
 from kunicorn.commands.demo.member import python_module, python_path, start_child
-from tests.chaos.group import BEHIND, MEMBERS, PARTITIONS, PATIENCE
+from tests.chaos.group import BEHIND, MEMBERS, PARTITIONS, PATIENCE, now
 from tests.chaos.load import Load
 from tests.kafka import ProxiedCluster
 from tests.kafka.artifacts import distribution, tools_version
@@ -33,7 +32,7 @@ CONFLUENT, JAVA = "confluent-kafka", "Java"
 LINKS: Mapping[str, str] = {CONFLUENT: "confluent", JAVA: "java"}
 """To the brokers, one for each group, by its client."""
 _JAVA_VERSION = tools_version(VERSION)
-VERSIONS: Mapping[str, str] = {CONFLUENT: confluent_kafka.version()[0], JAVA: _JAVA_VERSION}
+VERSIONS: Mapping[str, str] = {CONFLUENT: version("confluent-kafka"), JAVA: _JAVA_VERSION}
 """Of the Java client it is that of the newest tools that there are: `VerifiableConsumer` is one of them."""
 _STRATEGIES: Mapping[str, Mapping[str, str]] = {
     CONFLUENT: {"cooperative-sticky": "cooperative-sticky", "range": "range"},
@@ -86,7 +85,8 @@ class PeerGroup:
         slot = instead_of.slot if instead_of is not None else self._started - 1
         path = self.directory / f"member-{self._started}.properties"
         command, environment = _COMMANDS[self.client](self._properties(slot), self.topic, path)
-        member = Peer(slot, start_child(command, env=environment, log=path.with_suffix(".jsonl")))
+        said = path.with_suffix(".jsonl")
+        member = Peer(slot, said, start_child(command, env=environment, log=said))
         self.members.append(member)
         return member
 
@@ -109,9 +109,12 @@ class PeerGroup:
         self.load.start()
 
     def wait_whole(self, within: float = PATIENCE) -> None:
-        """Until everything is consumed that was in the log by now: of each partition, so that somebody has it."""
+        """Until each member has a share, and somebody has each partition: while there is load, each member has consumed
+        something and something of each partition was consumed since the call; and everything that was in the log."""
+        began = now()
+        wait_until(lambda: self._confirmed_since(began), f"records in each partition of {self.topic}", within, 0.2)
         ends = {partition: len(times) for partition, times in list(self.load.appended.items())}
-        wait_until(lambda: self._caught_up(ends), f"{self.client} to consume {ends}", within, 0.2)
+        wait_until(lambda: self._caught_up(ends, began), f"{self.client} to consume {ends}", within, 0.2)
 
     def close(self) -> None:
         """Everything is gone afterwards."""
@@ -119,11 +122,17 @@ class PeerGroup:
             member.process.send_signal(signal.SIGCONT)
             self.kill(member)
 
-    def _caught_up(self, ends: Mapping[int, int]) -> bool:
+    def _confirmed_since(self, at: int) -> bool:
+        return len(self.load.appended) == PARTITIONS and self.load.has_confirmed_since(at)
+
+    def _all_have_polled(self, since: int) -> bool:
+        return all(self.consumption.polled[member.said] > since for member in self.members)
+
+    def _caught_up(self, ends: Mapping[int, int], since: int) -> bool:
         self.consumption.read()
-        now = {partition: len(times) for partition, times in list(self.load.appended.items())}
-        self.load.hold_back_beyond(BEHIND, self.consumption.behind(now))
-        return len(ends) == PARTITIONS and not self.consumption.behind(ends)
+        appended = {partition: len(times) for partition, times in list(self.load.appended.items())}
+        self.load.hold_back_beyond(BEHIND, self.consumption.behind(appended))
+        return not self.consumption.behind(ends) and (self.load.has_ended or self._all_have_polled(since))
 
     def _end(self, member: Peer, number: signal.Signals) -> None:
         self.members.remove(member)
@@ -160,6 +169,8 @@ class Peer:
 
     slot: int
     """Whose place it has, from 0."""
+    said: Path
+    """What it consumed, and whatever else it said."""
     process: subprocess.Popen[str]
 
 

@@ -67,7 +67,10 @@ def test_of_two_processes_each_may_have_the_next_record(member: Member, tmp_path
     other.began = member.began
     other.polled(2, 0, 10, 19)
     member.polled(1, 0, 0, 9)
-    assert read(member, {0: [member.at(0)] * 20}).take().waits[0] == pytest.approx(SECOND, abs=SECOND // 100)
+    found = read(member, {0: [member.at(0)] * 20})
+    assert found.take().waits[0] == pytest.approx(SECOND, abs=SECOND // 100)
+    last = {path.name: when - member.began for path, when in found.polled.items()}
+    assert last == pytest.approx({"member-1.jsonl": SECOND, "member-2.jsonl": 2 * SECOND}, abs=SECOND // 100)
 
 
 def test_what_is_consumed_again_is_counted_and_ends_no_pause(member: Member) -> None:
