@@ -56,6 +56,8 @@ def test_a_handler_that_turns_slow_inside_a_chunk_starts_no_record_past_the_leas
     wait_until(lambda: worker.slot(1).in_hand == 5000, "the slow record")
     assert worker.slot(1).hand_count > 1, "the slow record is in the middle of a chunk"
     worker.ledger.lease_ns = clock.now_ns()
+    # The control thread looks at the lease before it waits for a message: before the second answer it has.
+    worker.ping()
     worker.ping()
     (processes.directory / "go").touch()
     wait_until(lambda: worker.ping().paused_by_lease, "the pause")
