@@ -57,17 +57,17 @@ def _measured(patch: Path, seeds: int, stories: int, told: str) -> list[int | No
         shutil.copytree(_ROOT / "service", service)
         subprocess.run(["git", "apply", "--unsafe-paths", "-p1", str(patch)], cwd=directory, check=True)
         with ThreadPoolExecutor(os.cpu_count()) as several:
-            found = list(several.map(lambda seed: _first(service, seed, stories, told), range(1, seeds + 1)))
-    print(f"{patch.stem}: {found}", file=sys.stderr)
-    return found
+            return list(several.map(lambda seed: _first(service, patch, seed, stories, told), range(1, seeds + 1)))
 
 
-def _first(service: Path, seed: int, stories: int, told: str) -> int | None:
+def _first(service: Path, patch: Path, seed: int, stories: int, told: str) -> int | None:
     environment = {**os.environ, "PYTHONPATH": f"{service}{os.pathsep}{_ROOT}", "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-c", _ONE, str(seed), str(stories), told]
     ended = subprocess.run(command, env=environment, cwd=_ROOT, check=True, capture_output=True, text=True)
     number = int(ended.stdout.split()[-1])
-    return None if number < 0 else number + 1
+    found = None if number < 0 else number + 1
+    print(f"{patch.stem}, seed {seed}: {found or 'not found'}", file=sys.stderr, flush=True)
+    return found
 
 
 if __name__ == "__main__":
