@@ -38,14 +38,13 @@ _BATCHES = ("batch", "arrow")
 
 
 def rate(shape: Shape) -> int:
-    """Records a second. Brokers and members may have two cores between them. Batches and columns cost less a record;
-    outputs are records again; a database has a transaction for each record."""
+    """Records a second. Brokers, members, and the audit of each call may have two cores between them, and another leg
+    beside. Batches and columns cost less a record; outputs are records again; a database has a transaction for each
+    record."""
     by_batches = shape.way in _BATCHES
     if shape.delivery == "database":
-        return 4_000 if by_batches else 1_000
-    if shape.delivery == "none":
-        return 8_000 if by_batches else 3_000
-    return 4_000 if by_batches else 2_000
+        return 2_000 if by_batches else 1_000
+    return 4_000 if by_batches and shape.delivery == "none" else 2_000
 
 
 def outputs_topic(topic: str) -> str:
