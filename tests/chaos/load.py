@@ -85,6 +85,9 @@ class Load:
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "enable.idempotence": True,
+                # With several in flight, threads of an idempotent producer poll without waiting, on clusters of several
+                # brokers (librdkafka#3692): half a core for a thousand records a second.
+                "max.in.flight": 1,
                 "log_level": 0,
                 "queue.buffering.max.messages": _IN_QUEUE,
                 "queue.buffering.max.kbytes": _IN_QUEUE,
