@@ -129,10 +129,19 @@ class PeerGroup:
         return all(self.consumption.polled[member.said] > since for member in self.members)
 
     def _caught_up(self, ends: Mapping[int, int], since: int) -> bool:
+        self._look_after()
         self.consumption.read()
         appended = {partition: len(times) for partition, times in list(self.load.appended.items())}
         self.load.hold_back_beyond(BEHIND, self.consumption.behind(appended))
         return not self.consumption.behind(ends) and (self.load.has_ended or self._all_have_polled(since))
+
+    def _look_after(self) -> None:
+        """As a process manager does: whoever has ended is started again. A static member of the consumer protocol is
+        refused, and ends, until the session of the one before it is over (UNRELEASED_INSTANCE_ID)."""
+        for member in list(self.members):
+            if member.process.poll() is not None:
+                self.members.remove(member)
+                self.start(member)
 
     def _end(self, member: Peer, number: signal.Signals) -> None:
         self.members.remove(member)
