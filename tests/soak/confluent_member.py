@@ -9,6 +9,7 @@ leaves commits to the client.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from confluent_kafka import Consumer, Message
+from confluent_kafka import Consumer, KafkaError, Message
 
 from tests.soak.consumed import CONSUMED
 
@@ -38,8 +39,14 @@ def told(messages: Sequence[Message], wall_ms: int) -> str:
     return json.dumps({"timestamp": wall_ms, "name": CONSUMED, "partitions": partitions})
 
 
+def refused(messages: Sequence[Message]) -> KafkaError | None:
+    """Why the client does nothing any more, if that is among them. The error itself says that it is not fatal."""
+    errors = (message.error() for message in messages)
+    return next((error for error in errors if error is not None and error.code() == KafkaError._FATAL), None)
+
+
 def main(properties: Path, topic: str) -> None:
-    """One member."""
+    """One member. Exits with 1 where it is refused for good."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     consumer = Consumer(json.loads(properties.read_text()))
@@ -48,6 +55,10 @@ def main(properties: Path, topic: str) -> None:
         messages = consumer.consume(_AT_ONCE, _WITHIN)
         if line := told(messages, time.time_ns() // 1_000_000):
             print(line, flush=True)
+        if error := refused(messages):
+            # A process manager starts another one.
+            print(error.str(), file=sys.stderr, flush=True)
+            os._exit(1)
     consumer.close()
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from kunicorn.ipc.clock import now_ns
-from tests.soak.confluent_member import told
+from tests.soak.confluent_member import refused, told
 from tests.soak.consumed import Consumption
 from tests.soak.peers import place
 
@@ -119,6 +119,14 @@ def test_a_member_of_confluent_kafka_says_it_as_the_java_tool_does() -> None:
         ],
     }
     assert told([], 1_700) == ""
+
+
+def test_a_member_of_confluent_kafka_that_is_refused_for_good_says_why() -> None:
+    fatal, retried = KafkaError(KafkaError._FATAL, "fenced"), KafkaError(KafkaError._TRANSPORT, "away")
+    error = refused([Message(topic="t"), Message(topic="t", error=retried), Message(topic="t", error=fatal)])
+    assert error is not None
+    assert error.str() == "fenced"
+    assert refused([Message(topic="t"), Message(topic="t", error=retried)]) is None
 
 
 def test_a_groups_coordinator_is_found_as_brokers_find_it() -> None:
