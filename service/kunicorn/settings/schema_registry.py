@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings.checks import Milliseconds, Section, http_address, needs_registry
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
-from kunicorn.settings.security import Secret, Text, file_content
+from kunicorn.settings.security import Secret, SecretFiles, Text
 
 
 def _is_registry_url(url: str) -> str:
@@ -68,23 +68,13 @@ class SchemaRegistrySettings(Section):
         description="How long the registry may take for an answer; after that the record waits and it is asked anew.",
     )
 
-    _content: SecretStr | None = PrivateAttr(default=None)
-    """The last good content of the password's file."""
+    _files: SecretFiles = PrivateAttr(default_factory=SecretFiles)
 
     def secret(self) -> str | None:
-        """The password; its file is read at every call, as it may be renewed.
-
-        While a file that was good before is missing or empty, as one that is just being written, its last content
-        counts. Raises `ConfigError` where there is none. Blocks on the disk.
-        """
+        """The password, from its file if it has one. Raises and blocks as `SecretFiles.read` does."""
         if self.password_file is None:
             return None if self.password is None else self.password.get_secret_value()
-        try:
-            self._content = file_content(self.password_file)
-        except ValueError as error:
-            if self._content is None:
-                raise ConfigError(f"schema_registry.password_file = {self.password_file!r} {error}") from error
-        return self._content.get_secret_value()
+        return self._files.read("schema_registry.password_file", self.password_file)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:

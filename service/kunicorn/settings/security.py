@@ -38,6 +38,23 @@ def _secret_file(name: str, what: str) -> str | None:
     return file
 
 
+class SecretFiles(dict[str, SecretStr]):
+    """Secrets' files of a section: the last good content of each, by its setting."""
+
+    def read(self, setting: str, file: str) -> str:
+        """Content of the setting's file, which is read at every call, as it may be renewed.
+
+        While a file that was good before is missing or empty, as one that is just being written, its last content
+        counts. Raises `ConfigError` where there is none. Blocks on the disk.
+        """
+        try:
+            self[setting] = file_content(file)
+        except ValueError as error:
+            if setting not in self:
+                raise ConfigError(f"{setting} = {file!r} {error}") from error
+        return self[setting].get_secret_value()
+
+
 class SecuritySettings(Section):
     """Security of the connections to the brokers."""
 
@@ -99,8 +116,7 @@ class SecuritySettings(Section):
         "docs/security.md says what it returns.",
     )
 
-    _contents: dict[str, SecretStr] = PrivateAttr(default_factory=dict)
-    """The last good content of each secret's file."""
+    _files: SecretFiles = PrivateAttr(default_factory=SecretFiles)
 
     @property
     def uses_tokens(self) -> bool:
@@ -108,21 +124,12 @@ class SecuritySettings(Section):
         return self.sasl_mechanism == "OAUTHBEARER"
 
     def secret(self, name: str) -> str | None:
-        """The secret's value, from its file if it has one; the file is read at every call, as it may be renewed.
-
-        While a file that was good before is missing or empty, as one that is just being written, its last content
-        counts. Raises `ConfigError` where there is none. Blocks on the disk.
-        """
+        """The secret's value, from its file if it has one. Raises and blocks as `SecretFiles.read` does."""
         file: str | None = getattr(self, f"{name}_file")
         if file is None:
             value: SecretStr | None = getattr(self, name)
             return None if value is None else value.get_secret_value()
-        try:
-            self._contents[name] = file_content(file)
-        except ValueError as error:
-            if name not in self._contents:
-                raise ConfigError(f"kafka.{name}_file = {file!r} {error}") from error
-        return self._contents[name].get_secret_value()
+        return self._files.read(f"kafka.{name}_file", file)
 
     def warnings(self) -> tuple[str, ...]:
         """Warnings about settings that are allowed, and insecure."""
