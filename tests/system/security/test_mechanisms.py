@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,6 +18,7 @@ from kunicorn.clients.access import Access
 from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import Settings
+from tests.fakes.answering import Answer, answering
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.handlers.tokens import unsigned
 from tests.system.members import leave
@@ -125,26 +125,14 @@ def token_endpoint() -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """The client credentials grant on a free port; what it was asked."""
     asked: list[Mapping[str, Any]] = []
 
-    class Endpoint(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-            who = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
-            asked.append({"who": who, **form})
-            token, _ = unsigned("alice", 300)
-            answer = json.dumps({"access_token": token, "expires_in": 300, "token_type": "Bearer"}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(to: BaseHTTPRequestHandler, body: bytes) -> Answer:
+        who = base64.b64decode(to.headers["Authorization"].removeprefix("Basic ")).decode()
+        asked.append({"who": who, **parse_qs(body.decode())})
+        token, _ = unsigned("alice", 300)
+        return Answer(json.dumps({"access_token": token, "expires_in": 300, "token_type": "Bearer"}).encode())
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token", asked
-        finally:
-            server.shutdown()
+    with answering(answer) as url:
+        yield f"{url}/token", asked
 
 
 def test_a_token_endpoint_is_asked_by_client_credentials(

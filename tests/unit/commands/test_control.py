@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from unittest import mock
 
 import pytest
@@ -19,6 +18,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.observe.requests import Goal
 from kunicorn.settings import HttpSettings
+from tests.fakes.answering import Answer, answering
 from tests.unit.observe.serving import TOKEN, Service, serving, settings_of
 
 
@@ -80,25 +80,13 @@ async def test_a_wrong_token_a_refusal_and_a_silent_port_are_told_apart() -> Non
 def test_the_token_goes_to_no_address_that_whoever_answers_sends_us_to() -> None:
     asked: list[str] = []
 
-    class Mover(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
-            self.send_response(302)
-            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
-            self.end_headers()
+    def move(to: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        asked.append(to.path)
+        return Answer(status=302, headers={"Location": f"http://localhost:{to.server.server_port}/elsewhere"})  # type: ignore[attr-defined] # of HTTPServer
 
-        do_GET = do_POST  # noqa: N815 - as the server calls it
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Mover) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            with pytest.raises(ConfigError, match=r"answers 302: it sends us to .*/elsewhere, which is not followed"):
-                RunningService(f"http://127.0.0.1:{server.server_port}", TOKEN, 10).ask("pause", {})
-        finally:
-            server.shutdown()
+    refusal = r"answers 302: it sends us to .*/elsewhere, which is not followed"
+    with answering(move) as url, pytest.raises(ConfigError, match=refusal):
+        RunningService(url, TOKEN, 10).ask("pause", {})
     assert asked == ["/actions/pause"]
 
 

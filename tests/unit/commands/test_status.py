@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import orjson
@@ -15,6 +14,7 @@ from kunicorn.commands.status import ServiceStatus, address, ask, say_status
 from kunicorn.errors import ConfigError
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings, Settings
+from tests.fakes.answering import Answer, answering
 from tests.unit.observe.snapshots import assigned, partition, status, worker
 
 
@@ -67,19 +67,11 @@ def test_a_problem_is_shown_and_cannot_drive_the_terminal() -> None:
 def stranger() -> Iterator[str]:
     """Another service, which answers 404 at /status and something else below /other."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path.startswith("/other") else 404)
-            self.end_headers()
-            self.wfile.write(b'{"fine": true}')
+    def strange(to: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        return Answer(b'{"fine": true}', 200 if to.path.startswith("/other") else 404)
 
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with answering(strange) as url:
+        yield url
 
 
 def test_whoever_is_not_the_service_is_named_with_what_to_do(stranger: str) -> None:

@@ -6,10 +6,9 @@ import asyncio
 import base64
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -22,6 +21,7 @@ from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
 from kunicorn.supervisor.credentials import NoToken, Tokens
+from tests.fakes.answering import Answer, answering
 from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
 
@@ -95,23 +95,12 @@ def logins() -> Iterator[tuple[str, SimpleQueue[str]]]:
     """A token endpoint whose tokens live for a second, and who logged in there, as `id:secret`."""
     seen: SimpleQueue[str] = SimpleQueue()
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            seen.put(base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode())
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"access_token": "t0ken", "expires_in": 1}).encode())
+    def answer(to: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        seen.put(base64.b64decode(to.headers["Authorization"].removeprefix("Basic ")).decode())
+        return Answer(json.dumps({"access_token": "t0ken", "expires_in": 1}).encode())
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token", seen
-        finally:
-            server.shutdown()
+    with answering(answer) as url:
+        yield f"{url}/token", seen
 
 
 async def test_a_client_secret_that_is_rotated_in_its_file_is_what_the_next_renewal_logs_in_with(

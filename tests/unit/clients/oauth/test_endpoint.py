@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from kunicorn.clients.oauth.fetch import TokenError, ask_endpoint
 from kunicorn.ipc.messages import FetchToken
+from tests.fakes.answering import Answer, answering
 
 
 @contextmanager
 def endpoint(status: int, body: bytes, *, location: str | None = None, asked: list[str] | None = None) -> Iterator[str]:
     """Answers every request so, on a free port. `location`: where it sends whoever asks; `asked`: gets the methods."""
 
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            if asked is not None:
-                asked.append(self.command)
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.send_response(status)
-            if location is not None:
-                self.send_header("Location", location)
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(to: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        if asked is not None:
+            asked.append(to.command)
+        return Answer(body, status, {} if location is None else {"Location": location})
 
-        do_GET = do_POST  # noqa: N815 - as the server calls it
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/token"
-        finally:
-            server.shutdown()
+    with answering(answer) as url:
+        yield f"{url}/token"
 
 
 def request(url: str) -> FetchToken:
