@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 from tests.chaos.group import Group, kill, last_for, now
-from tests.kafka import Broker
+from tests.kafka import Broker, ProxiedCluster
 from tests.kafka.proxied import Direction
 from tests.system import procfs
 from tests.system.members import MemberProcess
@@ -18,6 +18,10 @@ from tests.waiting import wait_until
 
 DEAD_BROKER = 10.0
 """Seconds for which a killed broker stays away: its coordinator is replaced after 7 to 12."""
+FROZEN = 3.0
+"""Seconds, of a worker."""
+FROZEN_SESSIONS, BRIEFLY, LONG = 2, 0.5, 1.5
+"""Sessions for which a member is frozen, or cut off."""
 POISONED = 3
 """Records, of different customers."""
 
@@ -99,9 +103,7 @@ def _kill_worker(group: Group) -> Hurt:
 def _freeze_worker(group: Group) -> Hurt:
     pid = group.any_worker(group.any_member())
     hurt = Hurt(now())
-    kill(pid, signal.SIGSTOP)
-    last_for(3)
-    kill(pid, signal.SIGCONT)
+    freeze([pid], FROZEN)
     return hurt
 
 
@@ -138,11 +140,7 @@ def _kill_supervisor(group: Group) -> Hurt:
 
 def _freeze(group: Group, victim: MemberProcess, pids: list[int]) -> Hurt:
     hurt = Hurt(now(), victim=victim.name)
-    for pid in pids:
-        kill(pid, signal.SIGSTOP)
-    last_for(2 * group.terms.session)
-    for pid in reversed(pids):
-        kill(pid, signal.SIGCONT)
+    freeze(pids, FROZEN_SESSIONS * group.terms.session)
     return hurt
 
 
@@ -227,28 +225,55 @@ def restart_broker(group: Group, broker: Broker) -> None:
 def _slow_network(group: Group) -> Hurt:
     link = group.link(group.any_member())
     hurt = Hurt(now())
-    group.kafka.slow(link, 0.3)
-    last_for(6)
-    group.kafka.heal(link)
+    slow(group.kafka, link)
     return hurt
 
 
 def _reset_connections(group: Group) -> Hurt:
     link = group.link(group.any_member())
     hurt = Hurt(now())
-    for _ in range(5):
-        group.kafka.reset(link)
-        last_for(1)
+    reset(group.kafka, link)
     return hurt
 
 
 def _cut(group: Group, sessions: float, *directions: Direction) -> Hurt:
     victim = group.any_member()
     hurt = Hurt(now(), victim=victim.name)
-    group.kafka.cut(group.link(victim), *directions)
-    last_for(sessions * group.terms.session)
-    group.kafka.heal(group.link(victim))
+    cut(group.kafka, group.link(victim), sessions * group.terms.session, *directions)
     return hurt
+
+
+# -- what other clients' groups meet, too ------------------------------------------------------------------------------
+
+
+def freeze(pids: Sequence[int], seconds: float) -> None:
+    """These processes, from the first to the last; the last goes on first."""
+    for pid in pids:
+        kill(pid, signal.SIGSTOP)
+    last_for(seconds)
+    for pid in reversed(pids):
+        kill(pid, signal.SIGCONT)
+
+
+def slow(kafka: ProxiedCluster, link: str) -> None:
+    """For a while, everything on the link takes longer in each direction."""
+    kafka.slow(link, 0.3)
+    last_for(6)
+    kafka.heal(link)
+
+
+def reset(kafka: ProxiedCluster, link: str) -> None:
+    """All connections of the link, again and again."""
+    for _ in range(5):
+        kafka.reset(link)
+        last_for(1)
+
+
+def cut(kafka: ProxiedCluster, link: str, seconds: float, *directions: Direction) -> None:
+    """Nothing gets through on the link for so long."""
+    kafka.cut(link, *directions)
+    last_for(seconds)
+    kafka.heal(link)
 
 
 N, H, C, P = Repeats.NOTHING, Repeats.IN_HAND, Repeats.SINCE_COMMIT, Repeats.POISON
@@ -260,10 +285,20 @@ FAULTS: dict[str, Fault] = {
     "kill-template": Fault("the template is killed", N, _kill_template),
     "kill-supervisor": Fault("a supervisor is killed", C, _kill_supervisor, rebalances=True, seconds=10, sessions=1),
     "freeze-supervisor": Fault(
-        "a supervisor is frozen for two sessions", C, _freeze_supervisor, rebalances=True, overlaps=True, sessions=2
+        "a supervisor is frozen for two sessions",
+        C,
+        _freeze_supervisor,
+        rebalances=True,
+        overlaps=True,
+        sessions=FROZEN_SESSIONS,
     ),
     "freeze-member": Fault(
-        "a whole member is frozen for two sessions", C, _freeze_member, rebalances=True, overlaps=True, sessions=2
+        "a whole member is frozen for two sessions",
+        C,
+        _freeze_member,
+        rebalances=True,
+        overlaps=True,
+        sessions=FROZEN_SESSIONS,
     ),
     "scale-out": Fault("a member is added", N, _scale_out, Kind.DYNAMIC, rebalances=True),
     "scale-in": Fault("a member is stopped for good", N, _scale_in, Kind.DYNAMIC, rebalances=True),
@@ -282,30 +317,30 @@ FAULTS: dict[str, Fault] = {
     "slow-network": Fault("0.6 s more to a member and back, for 6 s", N, _slow_network, seconds=10),
     "reset-connections": Fault("all connections of a member are reset, five times", N, _reset_connections, seconds=10),
     "cut-briefly": Fault(
-        "a member is cut off for half a session", N, lambda g: _cut(g, 0.5, "to", "from"), sessions=0.5
+        "a member is cut off for half a session", N, lambda g: _cut(g, BRIEFLY, "to", "from"), sessions=BRIEFLY
     ),
     "cut": Fault(
         "a member is cut off for longer than a session",
         C,
-        lambda g: _cut(g, 1.5, "to", "from"),
+        lambda g: _cut(g, LONG, "to", "from"),
         rebalances=True,
         overlaps=True,
-        sessions=1.5,
+        sessions=LONG,
     ),
     "cut-to": Fault(
         "what a member sends is held back for longer than a session",
         C,
-        lambda g: _cut(g, 1.5, "to"),
+        lambda g: _cut(g, LONG, "to"),
         rebalances=True,
         overlaps=True,
-        sessions=1.5,
+        sessions=LONG,
     ),
     "cut-from": Fault(
         "what a member is sent is held back for longer than a session",
         C,
-        lambda g: _cut(g, 1.5, "from"),
+        lambda g: _cut(g, LONG, "from"),
         rebalances=True,
         overlaps=True,
-        sessions=1.5,
+        sessions=LONG,
     ),
 }

@@ -163,16 +163,13 @@ def _faults(legs: Sequence[Figures]) -> str:
 
 
 def _row(name: str, met: Counter[tuple[str, str]], legs: Sequence[Figures]) -> tuple[str, ...]:
-    title = _title(name)
     allowed = "0" if name == QUIET else FAULTS[name].repeats.value
     times = [each for leg in legs for each in leg.faults if each.fault == name]
-    pauses = sorted(chain.from_iterable(each.pauses_ms for each in times))
     counts = tuple(str(met[name, protocol]) if protocol in _protocols(name) else "–" for protocol in PROTOCOLS)
-    if not pauses:
-        return (title, *counts, allowed, "–", "–", "–", "–")
-    spread = (median(pauses), pauses[ceil(0.99 * len(pauses)) - 1], pauses[-1])
+    if not any(each.pauses_ms for each in times):
+        return (_title(name), *counts, allowed, "–", "–", "–", "–")
     most = max(each.repeated for each in times)
-    return (title, *counts, allowed, f"{most:,}", *(f"{each / 1000:.2f}" for each in spread))
+    return (_title(name), *counts, allowed, f"{most:,}", *(f"{each:.2f}" for each in _spread_of(times)))
 
 
 def _beside(legs: Sequence[Figures]) -> Iterator[str]:
@@ -209,9 +206,9 @@ def _rows_beside(legs: Sequence[Figures], clients: Sequence[str]) -> Iterator[Se
         ours = _times(name, (leg.faults for leg in legs if _times(name, leg.peers.values())))
         if not ours or not all(theirs.values()):
             continue
-        spread = _spread_of(ours)
+        spread = _spread_of(ours)[:2]
         pairs = [
-            (mine, its) for faults in theirs.values() for mine, its in zip(spread, _spread_of(faults), strict=True)
+            (mine, its) for faults in theirs.values() for mine, its in zip(spread, _spread_of(faults)[:2], strict=True)
         ]
         cells = [f"{its:.2f} ({mine / its:.2f})" if its else "–" for mine, its in pairs]
         again = [f"{max(each.repeated for each in faults):,}" for faults in (ours, *theirs.values())]
@@ -223,10 +220,10 @@ def _times(name: str, of_legs: Iterable[Sequence[Faulted]]) -> list[Faulted]:
     return [each for faults in of_legs for each in faults if each.fault == name and each.pauses_ms]
 
 
-def _spread_of(times: Sequence[Faulted]) -> tuple[float, float]:
-    """Median and 99th of a hundred, in seconds."""
+def _spread_of(times: Sequence[Faulted]) -> tuple[float, float, float]:
+    """Median, 99th of a hundred and longest of their pauses, in seconds."""
     pauses = sorted(chain.from_iterable(each.pauses_ms for each in times))
-    return (median(pauses) / 1000, pauses[ceil(0.99 * len(pauses)) - 1] / 1000) if pauses else (0.0, 0.0)
+    return median(pauses) / 1000, pauses[ceil(0.99 * len(pauses)) - 1] / 1000, pauses[-1] / 1000
 
 
 def _title(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping
 
-from tests.chaos.group import last_for
+from tests.chaos import faults as chaos
 from tests.kafka.proxied import Direction
-from tests.soak.faults import QUIET
-from tests.soak.peers import Peer, PeerGroup
+from tests.soak.faults import QUIET, lead_anew
+from tests.soak.peers import PeerGroup
 
 SHARED = frozenset(
     {
@@ -40,10 +39,7 @@ def _kill(group: PeerGroup) -> None:
 
 
 def _freeze(group: PeerGroup, seconds: float) -> None:
-    member = group.any_member()
-    member.process.send_signal(signal.SIGSTOP)
-    last_for(seconds)
-    member.process.send_signal(signal.SIGCONT)
+    chaos.freeze([group.any_member().process.pid], seconds)
 
 
 def _add(group: PeerGroup) -> None:
@@ -52,55 +48,32 @@ def _add(group: PeerGroup) -> None:
 
 def _restart_all(group: PeerGroup) -> None:
     for member in list(group.members):
-        _replace(group, member)
-
-
-def _replace(group: PeerGroup, member: Peer) -> None:
-    group.stop(member)
-    group.start(member)
-    group.wait_whole()
-
-
-def _move_leaders(group: PeerGroup) -> None:
-    group.kafka.rotate_replicas(group.topic)
-    group.kafka.elect_preferred(group.topic)
-
-
-def _slow(group: PeerGroup) -> None:
-    group.kafka.slow(group.link, 0.3)
-    last_for(6)
-    group.kafka.heal(group.link)
-
-
-def _reset(group: PeerGroup) -> None:
-    for _ in range(5):
-        group.kafka.reset(group.link)
-        last_for(1)
+        group.stop(member)
+        group.start(member)
+        group.wait_whole()
 
 
 def _cut(group: PeerGroup, sessions: float, *directions: Direction) -> None:
-    group.kafka.cut(group.link, *directions)
-    last_for(sessions * group.shape.session)
-    group.kafka.heal(group.link)
+    chaos.cut(group.kafka, group.link, sessions * group.shape.session, *directions)
 
 
 THEIRS: Mapping[str, Callable[[PeerGroup], None]] = {
     **dict.fromkeys((QUIET, *sorted(SHARED)), _nothing_more),
     "kill-worker": _kill_and_start,
-    "freeze-worker": lambda group: _freeze(group, 3),
+    "freeze-worker": lambda group: _freeze(group, chaos.FROZEN),
     "kill-supervisor": _kill,
-    "freeze-member": lambda group: _freeze(group, 2 * group.shape.session),
+    "freeze-member": lambda group: _freeze(group, chaos.FROZEN_SESSIONS * group.shape.session),
     "scale-out": _add,
     "scale-in": lambda group: group.stop(group.any_member()),
     "rolling-restart": _restart_all,
     "rolling-static": _restart_all,
-    "move-leaders": _move_leaders,
-    "slow-network": _slow,
-    "reset-connections": _reset,
-    "cut-briefly": lambda group: _cut(group, 0.5, "to", "from"),
-    "cut": lambda group: _cut(group, 1.5, "to", "from"),
-    "cut-to": lambda group: _cut(group, 1.5, "to"),
-    "cut-from": lambda group: _cut(group, 1.5, "from"),
+    "move-leaders": lambda group: lead_anew(group.kafka, group.topic),
+    "slow-network": lambda group: chaos.slow(group.kafka, group.link),
+    "reset-connections": lambda group: chaos.reset(group.kafka, group.link),
+    "cut-briefly": lambda group: _cut(group, chaos.BRIEFLY, "to", "from"),
+    "cut": lambda group: _cut(group, chaos.LONG, "to", "from"),
+    "cut-to": lambda group: _cut(group, chaos.LONG, "to"),
+    "cut-from": lambda group: _cut(group, chaos.LONG, "from"),
 }
 """By the name that the fault has in `tests.soak.faults`. What is not here means nothing to one process without a
 supervisor, or takes something from our topic alone."""
