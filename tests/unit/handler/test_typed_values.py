@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import io
 import json
+import uuid
+from collections.abc import Callable
 from typing import Any
 
 import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
-from google.protobuf import struct_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding
-from kunicorn.handler.decode import Undecodable, typed
+from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.decoders import OfBytes, Part
+from kunicorn.handler.decode.struct_columns import fields_of_mappings, fields_of_messages
 from kunicorn.handler.decode.typed import DecodedValues, typed_values
 
 ORDER = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -35,6 +40,8 @@ READER = {
 }
 TEXT = json.dumps(READER)
 TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
+LONG_DECIMAL = {"type": "record", "name": "L", "fields": [{"name": "a", "type": {**DECIMAL, "precision": 64}}]}
+NO_DECIMAL = {"type": "record", "name": "L", "fields": [{"name": "a", "type": {**DECIMAL, "precision": 0}}]}
 CHOICE = {"type": "record", "name": "C", "fields": [{"name": "a", "type": ["string", "long"]}]}
 
 
@@ -88,10 +95,156 @@ def test_avro_is_read_by_the_pinned_schema_whatever_it_was_written_with(
 def test_protobuf_gives_the_fields_that_are_wanted_and_null_for_what_is_not_set() -> None:
     kind = pa.struct([("string_value", pa.string()), ("number_value", pa.float64()), ("missing", pa.int64())])
     decoder = OfBytes(Part.VALUE, "Protobuf", struct_pb2.Value.FromString)
-    values = DecodedValues(kind, decoder, typed._of_message)
+    values = DecodedValues(kind, decoder, fields_of_messages)
     found = values.read(*records(struct_pb2.Value(string_value="a").SerializeToString(), None))
     assert found.to_pylist() == [{"string_value": "a", "number_value": None, "missing": None}, None]
-    assert typed._of_item(timestamp_pb2.Timestamp(seconds=2, nanos=3000), pa.timestamp("us", "UTC")) == 2_000_003
+
+
+NOON = datetime.datetime(2026, 1, 1, 12, 0, 0, 1500, datetime.UTC)
+UTC_MS, UTC_US = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
+
+
+def given(kind: pa.DataType, *objects: Any) -> Any:
+    """The field x of records in which a decoder has found these objects, as a column of that type."""
+    found = [b"%d" % at for at in range(len(objects))]
+    decoder = OfBytes(Part.VALUE, "Avro", lambda raw: {"x": objects[int(raw)]})
+    values = DecodedValues(pa.struct([("x", kind)]), decoder, fields_of_mappings)
+    return values.read(*records(*found)).field("x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.int64(), 7.0, 1.99),
+        (pa.int64(), decimal.Decimal("7.00"), decimal.Decimal("1.5")),
+        (pa.int64(), 7, float("nan")),
+        (pa.int32(), 7.0, 2.0**40),
+        (pa.float32(), 0.5, 1e300),
+        (pa.date32(), datetime.datetime(2026, 1, 1), NOON),
+        (UTC_MS, NOON.replace(microsecond=1000), NOON),
+        (pa.timestamp("s"), NOON.replace(microsecond=0), NOON),
+        (pa.time32("ms"), datetime.time(1, 2, 3, 4000), datetime.time(1, 2, 3, 4)),
+        (UTC_US, 5, "2026-01-01"),
+        (pa.list_(pa.int64()), [7.0], [7.0, 1.99]),
+        (pa.list_(pa.string()), ["ab"], "ab"),
+        (pa.struct([("y", pa.int64())]), {"y": 7.0}, {"y": 1.99}),
+        (pa.map_(pa.string(), pa.float32()), {"y": 7.0}, {"y": 1e300}),
+    ],
+)
+def test_a_value_that_its_column_would_change_is_refused_and_its_field_is_named(
+    kind: pa.DataType, good: Any, bad: Any
+) -> None:
+    assert given(kind, good, None).null_count == 1
+    with pytest.raises(Undecodable, match=r"orders-3@1: its value is no Avro: x.*: it does not fit the type"):
+        given(kind, good, bad)
+
+
+def test_what_fits_keeps_its_value() -> None:
+    assert given(pa.int64(), 7.0, 2**62, None).to_pylist() == [7, 2**62, None], "whatever stands beside it"
+    assert given(pa.float32(), float("inf"), 0.5).to_pylist() == [float("inf"), 0.5]
+    assert given(pa.date32(), datetime.date(2026, 1, 1), None).to_pylist() == [datetime.date(2026, 1, 1), None]
+    assert given(UTC_US, NOON, 5).to_pylist() == [NOON, datetime.datetime.fromtimestamp(5e-6, datetime.UTC)]
+    assert given(pa.string(), uuid.UUID(int=1), None).to_pylist() == [str(uuid.UUID(int=1)), None]
+    nested = pa.map_(pa.string(), pa.list_(pa.struct([("y", pa.int64())])))
+    objects: list[Any] = [{"a": [{"y": 1}, None], "b": []}, None, {}, {"c": None}]
+    assert given(nested, *objects).to_pylist() == [None if each is None else [*each.items()] for each in objects]
+
+
+@pytest.mark.parametrize("inner", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+def test_a_null_where_the_schema_has_none_is_refused_and_its_record_is_named(
+    inner: Callable[[pa.DataType], pa.DataType],
+) -> None:
+    kind = inner(pa.struct([pa.field("y", pa.int64(), nullable=False)]))
+    several: dict[Any, Any] = {pa.ListType: lambda each: [each], pa.MapType: lambda each: {"k": each}}
+    of = several.get(type(kind), lambda each: each)
+    assert given(kind, of({"y": 1}), None).null_count == 1
+    with pytest.raises(Undecodable, match=r"orders-3@1: .*y: it is null or missing, and has to be there"):
+        given(kind, of({"y": 1}), of({}), of({"y": None}))
+
+
+def order_message() -> Any:
+    """Class of a Protobuf message."""
+    uses = [timestamp_pb2.DESCRIPTOR.name, duration_pb2.DESCRIPTOR.name]
+    file = descriptor_pb2.FileDescriptorProto(name="typed.proto", package="typed", syntax="proto3", dependency=uses)
+    told = file.message_type.add(name="Order")
+    told.field.add(name="at", number=1, type=11, type_name=".google.protobuf.Timestamp", label=1)
+    told.field.add(name="took", number=2, type=11, type_name=".google.protobuf.Duration", label=1)
+    told.field.add(name="price", number=3, type=1, label=1)
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("typed.Order"))
+
+
+ORDER_MESSAGE = order_message()
+
+
+def of_protobuf(kind: pa.DataType, name: str, *messages: Any) -> Any:
+    decoder = OfBytes(Part.VALUE, "Protobuf", ORDER_MESSAGE.FromString)
+    values = DecodedValues(pa.struct([(name, kind)]), decoder, fields_of_messages)
+    return values.read(*records(*(each.SerializeToString() for each in messages))).field(name)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_time_of_protobuf_is_the_same_time_in_a_column_of_any_unit(unit: str) -> None:
+    order = ORDER_MESSAGE()
+    order.at.FromDatetime(datetime.datetime(2026, 1, 1))
+    order.took.FromSeconds(90)
+    at = of_protobuf(pa.timestamp(unit, "UTC"), "at", order, ORDER_MESSAGE())
+    assert at.cast(UTC_US).to_pylist() == [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), None]
+    took = of_protobuf(pa.duration(unit), "took", order)
+    assert took.cast(pa.duration("us")).to_pylist() == [datetime.timedelta(seconds=90)]
+
+
+def test_a_time_of_protobuf_has_nanoseconds_where_its_column_has_them_and_its_microseconds_are_not_cut() -> None:
+    order = ORDER_MESSAGE(price=1.99)
+    order.at.seconds, order.at.nanos = 1, 2_003_004
+    ns, us = (of_protobuf(pa.timestamp(unit), "at", order).cast(pa.int64())[0].as_py() for unit in ("ns", "us"))
+    assert (ns, us) == (1_002_003_004, 1_002_003)
+    with pytest.raises(Undecodable, match=r"orders-3@0: its value is no Protobuf: at: it does not fit"):
+        of_protobuf(pa.timestamp("ms"), "at", order)
+    with pytest.raises(Undecodable, match=r"price: it does not fit the type int64"):
+        of_protobuf(pa.int64(), "price", order)
+
+
+def round_trip(kind: Any, value: Any, monkeypatch: pytest.MonkeyPatch) -> pa.StructArray:
+    """A record with this field x, written and read by a reader schema of Avro."""
+    schema = {"type": "record", "name": "R", "namespace": "com.x", "fields": [{"name": "x", "type": kind}]}
+    monkeypatch.setattr(f"{__name__}.SCHEMA", schema)
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, {"x": value})
+
+    def registered(decoder: str, part: Part, properties: Any) -> Any:
+        return OfBytes(part, "Avro", lambda raw: fastavro.schemaless_reader(io.BytesIO(raw), schema, schema))
+
+    monkeypatch.setattr("kunicorn.handler.decode.schema_registry.registered", registered)
+    return typed_values(Decoding(value="avro"), f"{__name__}:SCHEMA").read(*records(out.getvalue()))
+
+
+SCHEMA: Any = None
+MONEY = {"type": "record", "name": "Money", "fields": [{"name": "v", "type": "long"}]}
+A, B = {"name": "a", "type": MONEY}, {"name": "b", "type": "com.x.Money"}
+PAIR = {"type": "record", "name": "Pair", "fields": [A, B]}
+OTHER = {**MONEY, "namespace": "other", "fields": [{"name": "w", "type": "string"}]}
+C, D, E = {"name": "b", "type": OTHER}, {"name": "c", "type": "Money"}, {"name": "d", "type": "other.Money"}
+BOTH = {**PAIR, "fields": [A, C, D, E]}
+NAIVE = datetime.datetime(2026, 1, 1, 12, 0, 0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=7), str(uuid.UUID(int=7))),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, NAIVE, NAIVE),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, NAIVE, NAIVE),
+        ({"type": "string", "logicalType": "timestamp-millis"}, "a", "a"),
+        (PAIR, {"a": {"v": 1}, "b": {"v": 2}}, {"a": {"v": 1}, "b": {"v": 2}}),
+        (BOTH, *[{"a": {"v": 1}, "b": {"w": "e"}, "c": {"v": 2}, "d": {"w": "f"}}] * 2),
+    ],
+)
+def test_usual_reader_schemas_of_avro_give_columns(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, value: Any, found: Any
+) -> None:
+    assert round_trip(kind, value, monkeypatch).field("x").to_pylist() == [found]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +253,8 @@ def test_protobuf_gives_the_fields_that_are_wanted_and_null_for_what_is_not_set(
         ("text", "ORDER", "says nothing of which columns are made"),
         ("avro", "TREE", "has itself among its fields"),
         ("avro", "CHOICE", "a union of several types has no column"),
+        ("avro", "LONG_DECIMAL", "a decimal of 64 digits has no column, as engines have 38"),
+        ("avro", "NO_DECIMAL", "gives no columns"),
         ("json", "nowhere", "nowhere"),
     ],
 )

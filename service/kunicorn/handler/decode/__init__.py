@@ -42,6 +42,10 @@ class NullRefused(ValueError):
     """Null where there has to be something: a tombstone for a handler whose parameter may not be None, or a field."""
 
 
+class FieldRefused(ValueError):
+    """A field has a value that its column would change. The message names the field, never the value."""
+
+
 def undecodable(message: Message, part: str, form: str, error: Exception) -> Undecodable:
     """`Undecodable` for this record. `part` is "value" or "key", `form` what it should have been."""
     place = f"{message.topic()}-{message.partition()}@{message.offset()}"
@@ -116,6 +120,7 @@ def _misfit(error: BaseException) -> str:
 
 _TOLD_OF: Mapping[type[BaseException] | str, Callable[[Any], str]] = {
     NullRefused: str,
+    FieldRefused: str,
     JSONDecodeError: str,
     UnicodeDecodeError: _bad_text,
     MsgspecError: _unquoted,

@@ -9,26 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.decode import NullRefused
+from kunicorn.handler.decode.struct_columns import FirstMisfit, first_missing, narrowed, requires
 
 _BYTES = pa.large_binary()
 _BEFORE, _BEHIND, _NOTHING = (pa.scalar(text, _BYTES) for text in (b'{"v":', b"}\n", b""))
-
-
-@dataclass(frozen=True, slots=True)
-class FirstMisfit:
-    """The first value that does not fit, and what does not."""
-
-    row: int
-    error: Exception
 
 
 class JsonReader:
@@ -38,7 +27,8 @@ class JsonReader:
         """Raises `HandlerLoadError` for what cannot be read from JSON."""
         self._kind = kind
         self._wanted = pa.schema([("v", _nullable(kind))])
-        self._requires = _requires(kind)
+        self._wide = pa.schema([("v", _wide(_nullable(kind)))])
+        self._requires = requires(kind)
         try:
             self._read(pa.array([b"{}"], _BYTES))
         except pa.ArrowException as error:
@@ -53,7 +43,7 @@ class JsonReader:
         except pa.ArrowInvalid:
             misfit = self._first_misfit(values)
             found = self._read(values[: misfit.row]) if misfit.row else _none(self._wanted)
-        if self._requires and (missing := _first_missing(found, self._kind)) is not None:
+        if self._requires and (missing := first_missing(found, self._kind)) is not None:
             return found[: missing.row], missing
         return found, misfit
 
@@ -66,15 +56,13 @@ class JsonReader:
             pa.BufferReader(documents),
             # One block: the reader has no row that begins in one and ends in another.
             json.ReadOptions(use_threads=False, block_size=len(documents) + 1),
-            json.ParseOptions(
-                explicit_schema=self._wanted, newlines_in_values=True, unexpected_field_behavior="ignore"
-            ),
+            json.ParseOptions(explicit_schema=self._wide, newlines_in_values=True, unexpected_field_behavior="ignore"),
         )
         if table.num_rows != len(values):
             raise pa.ArrowInvalid("more than one document")
         found = table.column(0).combine_chunks()
         found.validate(full=True)
-        return found
+        return found if self._wide == self._wanted else narrowed(found, self._wanted.field(0).type)
 
     def _first_misfit(self, values: pa.Array) -> FirstMisfit:
         """Of values of which at least one does not fit."""
@@ -110,34 +98,10 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _requires(kind: pa.DataType) -> bool:
-    """Whether something in it may not be null."""
+def _wide(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers in which the reader finds none to be infinite that is not."""
     if pa.types.is_struct(kind):
-        return any(not each.nullable or _requires(each.type) for each in kind)
-    return pa.types.is_list(kind) and (not kind.value_field.nullable or _requires(kind.value_type))
-
-
-def _first_missing(found: pa.StructArray, kind: pa.StructType) -> FirstMisfit | None:
-    rows = pa.array(range(len(found)), pa.int64()) if len(found) else pa.array([], pa.int64())
-    missing = min(_missing(found, kind, rows, ""), default=None)
-    if missing is None:
-        return None
-    row, path = missing
-    return FirstMisfit(row, NullRefused(f"{path}: it is null or missing, and has to be there"))
-
-
-def _missing(found: pa.Array, kind: pa.DataType, rows: pa.Array, path: str) -> Iterator[tuple[int, str]]:
-    """Rows with a null where there may be none, the first of each field. `rows`: of each element."""
-    present = found.is_valid()
-    found, rows = found.filter(present), rows.filter(present)
-    if pa.types.is_struct(kind):
-        below = [(each, found.field(at), rows, f"{path}.{each.name}".lstrip(".")) for at, each in enumerate(kind)]
-    elif pa.types.is_list(kind):
-        below = [(kind.value_field, found.flatten(), rows.take(pc.list_parent_indices(found)), f"{path}[]")]
-    else:
-        return
-    for field, column, of, name in below:
-        if not field.nullable and column.null_count:
-            yield of.filter(column.is_null())[0].as_py(), name
-        if _requires(field.type):
-            yield from _missing(column, field.type, of, name)
+        return pa.struct([pa.field(each.name, _wide(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _wide(kind.value_type)))
+    return pa.float64() if pa.types.is_floating(kind) else kind

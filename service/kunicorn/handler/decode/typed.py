@@ -8,7 +8,7 @@ records by columns: each value is decoded by the registry's own decoder, and the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +21,14 @@ from kunicorn.handler.decode import NotDecodableYet, undecodable
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.decoders import Decoder, Part, one
 from kunicorn.handler.decode.json_columns import JsonReader
+from kunicorn.handler.decode.struct_columns import (
+    Fields,
+    fields_of_mappings,
+    fields_of_messages,
+    first_missing,
+    objects_as_column,
+    requires,
+)
 from kunicorn.handler.load import located
 
 
@@ -58,25 +66,31 @@ class DecodedValues:
 
     kind: pa.StructType
     decoder: Decoder
-    plain: Callable[[Any, pa.StructType], Any]
-    """Makes what pyarrow takes of the decoder's object."""
+    fields: Fields
+    """Of the decoder's objects."""
 
     def read(self, run: Sequence[Message], values: pa.Array) -> pa.StructArray:
         """See `TypedValues.read`."""
         messages = list(run)
         try:
-            found = [self.plain(each, self.kind) for each in self.decoder.each(messages)]
-            return pa.array(found, self.kind)
+            return self._column([*self.decoder.each(messages)])
         except NotDecodableYet:
             raise
         except Exception:
             return pa.concat_arrays([self._one(message) for message in messages])
 
+    def _column(self, found: Sequence[Any]) -> pa.StructArray:
+        """Raises `FieldRefused`, `NullRefused`."""
+        column = objects_as_column(found, self.kind, self.fields)
+        if requires(self.kind) and (missing := first_missing(column, self.kind)) is not None:
+            raise missing.error
+        return column
+
     def _one(self, message: Message) -> pa.StructArray:
         """As `read` for one record; only to find the one that does not fit."""
         decoded = one(self.decoder, message, Part.VALUE)
         try:
-            return pa.array([self.plain(decoded, self.kind)], self.kind)
+            return self._column([decoded])
         except Exception as error:
             raise undecodable(message, "value", self.decoder.form, error) from error
 
@@ -100,7 +114,7 @@ def typed_values(decoding: Decoding, schema: str) -> TypedValues:
     kind = struct_named(schema) if reader is None else _struct_of(reader, schema)
     name = decoding.value if reader is None else f"avro:{json.dumps(reader)}"
     decoder = registered(name, Part.VALUE, decoding.schema_registry)
-    return DecodedValues(kind, decoder, _of_mapping if written == "avro" else _of_message)
+    return DecodedValues(kind, decoder, fields_of_mappings if written == "avro" else fields_of_messages)
 
 
 def _avro_schema(schema: str) -> Any | None:
@@ -119,103 +133,76 @@ _AVRO: Mapping[str, pa.DataType] = {
     "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
 }  # fmt: skip
 _LOGICAL: Mapping[str, pa.DataType] = {
-    "date": pa.date32(), "timestamp-millis": pa.timestamp("us", "UTC"), "timestamp-micros": pa.timestamp("us", "UTC"),
-    "time-millis": pa.time64("us"), "time-micros": pa.time64("us"), "uuid": pa.string(),
+    "int-date": pa.date32(), "long-timestamp-millis": pa.timestamp("us", "UTC"),
+    "long-timestamp-micros": pa.timestamp("us", "UTC"), "long-local-timestamp-millis": pa.timestamp("us"),
+    "long-local-timestamp-micros": pa.timestamp("us"), "int-time-millis": pa.time64("us"),
+    "long-time-micros": pa.time64("us"), "string-uuid": pa.string(),
 }  # fmt: skip
+"""By Avro's type and logical type: the decoder, too, leaves others as they are."""
+_DIGITS = 38
+"""Of a decimal, as engines have them."""
 
 
 def _struct_of(avro: Any, schema: str) -> pa.StructType:
     """The Arrow type of what a reader schema gives. Raises `HandlerLoadError`."""
     try:
-        kind = _type_of(avro, {}).type
-    except (KeyError, TypeError) as error:
+        kind = _type_of(avro, {}, "").type
+    except (KeyError, TypeError, ValueError) as error:
         raise HandlerLoadError(f"the schema {schema!r} gives no columns: {error}") from error
     if not pa.types.is_struct(kind):
         raise HandlerLoadError(f"the schema {schema!r} is of {kind}, and columns are the fields of a record")
     return kind
 
 
-def _type_of(avro: Any, named: dict[str, Any]) -> pa.Field:
-    """Type of an Avro schema, in a field that says whether null will do. Raises `TypeError`, `KeyError`."""
+def _type_of(avro: Any, named: dict[str, Any], space: str) -> pa.Field:
+    """Type of an Avro schema, in a field that says whether null will do. `named`: types by their full names; `space`:
+    the namespace that the schema stands in. Raises `TypeError`, `KeyError`, `ValueError`.
+    """
     if isinstance(avro, list):
         others = [each for each in avro if each != "null"]
         if len(others) != 1:
             raise TypeError("a union of several types has no column")
-        return _type_of(others[0], named).with_nullable(len(others) < len(avro))
+        return _type_of(others[0], named, space).with_nullable(len(others) < len(avro))
     if isinstance(avro, str):
-        if avro in named and named[avro] is None:
+        name = _full_name(avro, space)
+        if name in named and named[name] is None:
             raise TypeError(f"{avro} has itself among its fields, and columns have an end")
-        return pa.field("item", named[avro] if avro in named else _AVRO[avro], nullable=False)
+        return pa.field("item", named[name] if name in named else _AVRO[avro], nullable=False)
     if isinstance(avro["type"], dict | list):
-        return _type_of(avro["type"], named)
+        return _type_of(avro["type"], named, space)
+    name = _full_name(avro["name"], avro.get("namespace", space)) if "name" in avro else ""
     if avro["type"] == "record":
-        named[avro["name"]] = None
-    kind = _logical(avro) or _kind_of(avro, named)
-    if "name" in avro:
-        named[avro["name"]] = kind
+        named[name] = None
+    kind = _logical(avro) or _kind_of(avro, named, name.rpartition(".")[0] if name else space)
+    if name:
+        named[name] = kind
     return pa.field("item", kind, nullable=False)
 
 
+def _full_name(name: str, space: str) -> str:
+    """The name with its namespace, as Avro has it."""
+    return name if "." in name or not space else f"{space}.{name}"
+
+
 def _logical(avro: Mapping[str, Any]) -> pa.DataType | None:
-    if avro.get("logicalType") == "decimal":
-        return pa.decimal128(avro["precision"], avro.get("scale", 0))
-    return _LOGICAL.get(avro.get("logicalType", ""))
+    logical = f"{avro['type']}-{avro.get('logicalType')}"
+    if logical not in ("bytes-decimal", "fixed-decimal"):
+        return _LOGICAL.get(logical)
+    if avro["precision"] > _DIGITS:
+        raise TypeError(
+            f"a decimal of {avro['precision']} digits has no column, as engines have {_DIGITS}: say {_DIGITS} in the "
+            f"reader schema, and values that have more are refused"
+        )
+    return pa.decimal128(avro["precision"], avro.get("scale", 0))
 
 
-def _kind_of(avro: Mapping[str, Any], named: dict[str, Any]) -> pa.DataType:
+def _kind_of(avro: Mapping[str, Any], named: dict[str, Any], space: str) -> pa.DataType:
     match avro["type"]:
         case "record":
-            return pa.struct([_type_of(each["type"], named).with_name(each["name"]) for each in avro["fields"]])
+            return pa.struct([_type_of(each["type"], named, space).with_name(each["name"]) for each in avro["fields"]])
         case "array":
-            return pa.list_(_type_of(avro["items"], named))
+            return pa.list_(_type_of(avro["items"], named, space))
         case "map":
-            return pa.map_(pa.string(), _type_of(avro["values"], named).with_name("value"))
+            return pa.map_(pa.string(), _type_of(avro["values"], named, space).with_name("value"))
         case plain:
-            return _AVRO[plain]
-
-
-def _of_mapping(found: Any, kind: pa.StructType) -> Any:
-    """What an Avro record amounts to: pyarrow takes the fields that it knows, and maps as pairs."""
-    if found is None or isinstance(found, Mapping):
-        return _with_pairs(found, kind) if "map<" in str(kind) else found
-    raise TypeError(f"it is of {type(found).__name__}, and columns are the fields of a record")
-
-
-def _with_pairs(found: Any, kind: pa.DataType) -> Any:
-    if found is None:
-        return None
-    if pa.types.is_map(kind):
-        return [(key, _with_pairs(value, kind.item_type)) for key, value in found.items()]
-    if pa.types.is_list(kind):
-        return [_with_pairs(each, kind.value_type) for each in found]
-    if pa.types.is_struct(kind):
-        return {each.name: _with_pairs(found.get(each.name), each.type) for each in kind}
-    return found
-
-
-def _of_message(found: Any, kind: pa.StructType) -> Any:
-    """The fields of a Protobuf message that the type has. One that is not set is null where it can tell (`optional`,
-    messages), else its default.
-    """
-    return None if found is None else {each.name: _of_field(found, each) for each in kind}
-
-
-def _of_field(message: Any, field: pa.Field) -> Any:
-    descriptor = message.DESCRIPTOR.fields_by_name.get(field.name)
-    if descriptor is None:
-        return None
-    if descriptor.has_presence and not message.HasField(field.name):
-        return None
-    return _of_item(getattr(message, field.name), field.type)
-
-
-def _of_item(found: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_map(kind):
-        return [(key, _of_item(value, kind.item_type)) for key, value in found.items()]
-    if pa.types.is_list(kind):
-        return [_of_item(each, kind.value_type) for each in found]
-    if pa.types.is_timestamp(kind) and hasattr(found, "ToNanoseconds"):
-        return found.ToNanoseconds() // 1000
-    if pa.types.is_struct(kind):
-        return _of_message(found, kind)
-    return found
+            return _type_of(plain, named, space).type

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.decode import explained
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.json_columns import JsonReader
 
@@ -171,3 +172,13 @@ def test_what_gives_no_columns_is_refused_with_what_would(name: str, why: str) -
 def test_a_type_that_json_is_not_read_to_is_refused_at_the_start() -> None:
     with pytest.raises(HandlerLoadError, match="dictionary"):
         JsonReader(named("DATES"))
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.list_(pa.float32()), pa.struct([("y", pa.float32())])])
+def test_a_number_that_would_become_infinite_is_a_misfit(kind: pa.DataType) -> None:
+    shown = {pa.ListType: "[%s]", pa.StructType: '{"y": %s}'}.get(type(kind), "%s")
+    values = [f'{{"x": {shown % number}}}'.encode() for number in ("0.1", "Infinity", "1e39", "1")]
+    found, misfit = JsonReader(pa.struct([("x", kind)])).read(pa.array(values))
+    assert (len(found), found.type.field("x").type) == (2, kind)
+    assert misfit is not None
+    assert (misfit.row, explained(misfit.error)) == (2, "a value in it is no float")

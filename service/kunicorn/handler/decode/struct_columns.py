@@ -1,0 +1,206 @@
+"""Arrow columns of structs: made of the objects of a decoder, and what the schema does not allow in them.
+
+1. A value has the meaning that it had, or it is refused: pyarrow alone would make 1 of 1.99 where integers are wanted,
+   and cut times to the unit of their column. So a column is built of its objects' own type, and then cast.
+2. Fields become columns one by one, and each is cast as a whole: a value more costs no call more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from itertools import accumulate, chain
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kunicorn.handler.decode import FieldRefused, NullRefused
+
+Fields = Callable[[Sequence[Any], str], list[Any]]
+"""The field of that name of each object; null of null."""
+
+
+def objects_as_column(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str = "") -> pa.Array:
+    """A column of that type. Raises `FieldRefused`, which names the field and not its value."""
+    try:
+        if pa.types.is_struct(kind):
+            return _structs(found, kind, fields, path)
+        if pa.types.is_map(kind):
+            return _maps(found, kind, fields, path)
+        if pa.types.is_list(kind):
+            return _lists(found, kind, fields, path)
+        return _plain(found, kind)
+    except FieldRefused:
+        raise
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise FieldRefused(f"{path or 'it'}: it does not fit the type {str(kind).partition('<')[0]}") from error
+
+
+def fields_of_mappings(found: Sequence[Any], name: str) -> list[Any]:
+    """As `Fields`, of Avro's records. One that lacks the field has null."""
+    return [None if each is None else each.get(name) for each in found]
+
+
+def fields_of_messages(found: Sequence[Any], name: str) -> list[Any]:
+    """As `Fields`, of Protobuf's messages. One that is not set is null where it can tell (`optional`, messages), else
+    its default.
+    """
+    first = next((each for each in found if each is not None), None)
+    descriptor = None if first is None else first.DESCRIPTOR.fields_by_name.get(name)
+    if descriptor is None:
+        return [None] * len(found)
+    if descriptor.has_presence:
+        return [getattr(each, name) if each is not None and each.HasField(name) else None for each in found]
+    return [None if each is None else getattr(each, name) for each in found]
+
+
+def _structs(found: Sequence[Any], kind: pa.StructType, fields: Fields, path: str) -> pa.StructArray:
+    columns = [
+        objects_as_column(fields(found, each.name), each.type, fields, f"{path}.{each.name}".lstrip("."))
+        for each in kind
+    ]
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=_absent(found))
+
+
+def _lists(found: Sequence[Any], kind: pa.ListType, fields: Fields, path: str) -> pa.ListArray:
+    if {*map(type, found)} & {str, bytes, dict}:
+        raise TypeError("it has items, but is no list")
+    items = [*chain.from_iterable(each for each in found if each is not None)]
+    column = objects_as_column(items, kind.value_type, fields, f"{path}[]")
+    return pa.ListArray.from_arrays(_offsets(found), column, type=kind)
+
+
+def _maps(found: Sequence[Any], kind: pa.MapType, fields: Fields, path: str) -> pa.MapArray:
+    pairs = [*chain.from_iterable(each.items() for each in found if each is not None)]
+    keys = objects_as_column([key for key, _ in pairs], kind.key_type, fields, f"{path}[]")
+    items = objects_as_column([item for _, item in pairs], kind.item_type, fields, f"{path}[]")
+    return pa.MapArray.from_arrays(_offsets(found), keys, items, type=kind)
+
+
+def _absent(found: Sequence[Any]) -> pa.Array:
+    return pa.array([each is None for each in found], pa.bool_())
+
+
+def _offsets(found: Sequence[Any]) -> pa.Array:
+    """Where each one's items begin, and the end of all; null where there is none."""
+    ends = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
+    begins = [None if each is None else end for each, end in zip(found, ends, strict=False)]
+    return pa.array([*begins, ends[-1]], pa.int32())
+
+
+def _plain(found: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    types = {*map(type, found)}
+    if pa.types.is_integer(kind) and types & {float, Decimal}:
+        return pa.array(found).cast(kind)
+    if pa.types.is_floating(kind) and float in types and kind != pa.float64():
+        return narrowed(pa.array(found, pa.float64()), kind)
+    if pa.types.is_date(kind) and datetime in types:
+        return _whole_days(pa.array(found, pa.timestamp("us")), kind)
+    if pa.types.is_string(kind) and UUID in types:
+        return pa.array([str(each) if isinstance(each, UUID) else each for each in found], kind)
+    if pa.types.is_temporal(kind) and not pa.types.is_date(kind):
+        return _times(found, kind, types)
+    return pa.array(found, kind)
+
+
+def _times(found: Sequence[Any], kind: pa.DataType, types: set[type]) -> pa.Array:
+    """Times of the objects' own unit, in that of the type."""
+    if int in types:
+        # A number has no unit but the column's.
+        if types - {int, type(None)}:
+            raise TypeError("numbers and times in one column")
+        return pa.array(found, kind)
+    if any(hasattr(each, "ToNanoseconds") for each in types):
+        # Protobuf's. Python's times have microseconds: nanoseconds are left out unless the column has them.
+        of = "ToNanoseconds" if kind.unit == "ns" else "ToMicroseconds"
+        found = [None if each is None else getattr(each, of)() for each in found]
+    return pa.array(found, _finest(kind)).cast(kind)
+
+
+def _finest(kind: pa.DataType) -> pa.DataType:
+    """The type with the unit that objects have."""
+    unit = "ns" if kind.unit == "ns" else "us"
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp(unit, kind.tz)
+    return pa.duration(unit) if pa.types.is_duration(kind) else pa.time64(unit)
+
+
+def _whole_days(found: pa.TimestampArray, kind: pa.DataType) -> pa.Array:
+    days = found.cast(kind)
+    if not days.cast(found.type).equals(found):
+        raise pa.ArrowInvalid("a time of day would be lost")
+    return days
+
+
+def narrowed(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Floating-point numbers, plain or within structs and lists, as a smaller type: rounded, but none that is finite
+    becomes infinite. Raises `pa.ArrowInvalid`.
+    """
+    small = found.cast(kind)
+    if _infinite(small) != _infinite(found):
+        raise pa.ArrowInvalid("Failed to convert JSON to float, as it is too large")
+    return small
+
+
+def _infinite(found: pa.Array) -> int:
+    """How many infinite numbers are in it."""
+    if pa.types.is_struct(found.type):
+        return sum(map(_infinite, found.flatten()))
+    if pa.types.is_list(found.type):
+        return _infinite(found.flatten())
+    return pc.sum(pc.is_inf(found)).as_py() or 0 if pa.types.is_floating(found.type) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstMisfit:
+    """The first value that does not fit, and what does not."""
+
+    row: int
+    error: Exception
+
+
+def requires(kind: pa.DataType) -> bool:
+    """Whether something in it may not be null."""
+    return any(not each.nullable or requires(each.type) for each in _below(kind))
+
+
+def _below(kind: pa.DataType) -> list[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) else []
+
+
+def first_missing(found: pa.StructArray, kind: pa.StructType) -> FirstMisfit | None:
+    """The first row with a null where the type has none."""
+    rows = pa.array(range(len(found)), pa.int64()) if len(found) else pa.array([], pa.int64())
+    missing = min(_missing(found, kind, rows, ""), default=None)
+    if missing is None:
+        return None
+    row, path = missing
+    return FirstMisfit(row, NullRefused(f"{path}: it is null or missing, and has to be there"))
+
+
+def _missing(found: pa.Array, kind: pa.DataType, rows: pa.Array, path: str) -> Iterator[tuple[int, str]]:
+    """Rows with a null where there may be none, the first of each field. `rows`: of each element."""
+    present = found.is_valid()
+    found, rows = found.filter(present), rows.filter(present)
+    if pa.types.is_struct(kind):
+        below = [(each, found.field(at), rows, f"{path}.{each.name}".lstrip(".")) for at, each in enumerate(kind)]
+    elif pa.types.is_list(kind):
+        below = [(kind.value_field, found.flatten(), rows.take(pc.list_parent_indices(found)), f"{path}[]")]
+    elif pa.types.is_map(kind):
+        items = pa.ListArray.from_arrays(found.offsets, found.items)
+        below = [(kind.item_field, items.flatten(), rows.take(pc.list_parent_indices(items)), f"{path}[]")]
+    else:
+        return
+    for field, column, of, name in below:
+        if not field.nullable and column.null_count:
+            yield of.filter(column.is_null())[0].as_py(), name
+        if requires(field.type):
+            yield from _missing(column, field.type, of, name)
