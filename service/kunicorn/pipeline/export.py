@@ -77,8 +77,8 @@ class ExportRanges:
     def _write(self, whole: OffsetRange, fetched: Iterator[Run], columns: LakeColumns) -> list[LakeFile]:
         attempt = f"-{uuid.uuid4().hex}" if self.form.logged else ""
         name = file_name(whole, self.topics.get(whole.topic), attempt)
-        split = self.form.partitioning.split
-        with PartitionedFiles(self.target, lambda part: f"{part}/{name}", columns, split) as files:
+        cut = self.form.partitioning
+        with PartitionedFiles(self.target, lambda part: f"{part}/{name}", columns, cut) as files:
             for run in fetched:
                 files.add(run)
             return files.close()

@@ -39,6 +39,13 @@ _PARTS_UNDERWAY = 2
 """With the one that fills, what a file that is being written takes of a task's memory."""
 _UNFINISHED = "_unfinished-"
 """Names that begin with an underscore are no data to any reader of Parquet directories."""
+NAME_BYTES = 255
+"""Of the name of a file or a directory, as file systems have them."""
+
+
+def visible(name: str) -> str:
+    """The name of a file or directory with data. If it began with `_` or `.`, readers would pass over it in silence."""
+    return f"%{ord(name[0]):02X}{name[1:]}" if name.startswith(("_", ".")) else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +177,7 @@ class Directory:
         with _told(self.url):
             system.create_dir(folder, recursive=True)
             # Two tasks of one range may write at the same time: each has a name of its own until it is whole.
-            part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}-{last}"
+            part = f"{folder}/{_UNFINISHED}{uuid.uuid4().hex}"
             file = system.open_output_stream(part)
         try:
             with _told(self.url):
@@ -307,7 +314,7 @@ class _NoLinks(Exception):
 def _linked(path: Path, content: IO[bytes]) -> bool:
     """Write a file unless there is one, in one step; whether it was written. Raises `_NoLinks`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}-{path.name}")
+    part = path.with_name(f"{_UNFINISHED}{uuid.uuid4().hex}")
     try:
         with part.open("wb") as file:
             shutil.copyfileobj(content, file, _PART_BYTES)

@@ -15,10 +15,10 @@ from confluent_kafka import Message
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.lake.columns import Form
-from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, partitioning
+from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import OffsetRange, TopicPartition
 
 FILES = [LakeFile("date=2026-01-01/a.parquet", 100, 7)]
 ENDS = {TopicPartition("orders", 0): 7}
@@ -65,12 +65,18 @@ def test_a_table_with_days_as_texts_goes_on_with_them(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["date"].to_pylist() == ["2026-01-01"]
 
 
-def written(place: Path, path: str) -> LakeFile:
+def test_a_table_has_the_records_of_a_topic_whose_name_begins_with_an_underscore(tmp_path: Path) -> None:
+    name = file_name(OffsetRange("_orders", 0, 0, 1), None)
+    lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01", name)], ENDS)
+    assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [6]
+
+
+def written(place: Path, path: str, name: str = "a.parquet") -> LakeFile:
     """A file of one record, there."""
     (place / path).mkdir(parents=True)
-    file = place / path / "a.parquet"
+    file = place / path / name
     pq.write_table(pa.Table.from_pylist([{"topic": "orders", "partition": 0, "offset": 6}], schema=SCHEMA), file)
-    return LakeFile(f"{path}/a.parquet", file.stat().st_size, 1)
+    return LakeFile(f"{path}/{name}", file.stat().st_size, 1)
 
 
 def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_words(
@@ -92,7 +98,7 @@ def test_readers_choose_files_by_the_least_and_the_largest_values(tmp_path: Path
     for number in range(2):
         first = number * 10
         path = f"{{}}/{number}.parquet".format
-        with PartitionedFiles(target, path, ROWS, partitioning("day").split) as files:
+        with PartitionedFiles(target, path, ROWS, partitioning("day")) as files:
             files.add([message(first, day_us // 1000 + first), message(first + 9, day_us // 1000 + first + 9)])
             made.commit(number + 1, files.close(), ENDS)
     told = deltalake.DeltaTable(str(tmp_path)).get_add_actions(flatten=True)

@@ -63,8 +63,8 @@ class Place:
 
     def written(self, lake: IcebergLake, name: str, batch: pa.RecordBatch, by: str = "day") -> list[LakeFile]:
         """Files of a task that has these rows."""
-        split = hidden_partitioning(by, typed=True).split
-        with PartitionedFiles(self.target, lambda part: f"{part}/{name}.parquet", Rows(lake, batch), split) as files:
+        cut = hidden_partitioning(by, typed=True)
+        with PartitionedFiles(self.target, lambda part: f"{part}/{name}.parquet", Rows(lake, batch), cut) as files:
             files.add([])
             return files.close()
 

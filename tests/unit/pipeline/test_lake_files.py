@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import random
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
+from pyarrow.dataset import dataset
 
+from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
+from kunicorn.handler.messages import Run
+from kunicorn.pipeline.lake import files as files_module
 from kunicorn.pipeline.lake.columns import Form
-from kunicorn.pipeline.lake.files import Bounds, PartitionedFiles, parquet_writer
+from kunicorn.pipeline.lake.files import (
+    NO_DATE,
+    Bounds,
+    PartitionedFiles,
+    Partitioning,
+    file_name,
+    hidden_partitioning,
+    parquet_writer,
+    partitioning,
+    values_in,
+)
 from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import OffsetRange
 
 COLUMNS = Form().columns(Decoding())
 SMALL = Bounds(held_bytes=200_000, row_group=300, open_files=3)
@@ -111,3 +128,94 @@ def test_a_range_that_fails_leaves_no_file(tmp_path: Path) -> None:
 def test_a_range_without_records_writes_nothing(tmp_path: Path) -> None:
     with files_of(tmp_path) as files:
         assert files.close() == []
+
+
+TOPIC_ID = "wSxxVB44ToOXA7+nwvf/WQ"
+
+
+@pytest.mark.parametrize("topic", ["_orders", ".orders", "orders", "__"])
+def test_readers_of_a_directory_find_the_files_of_every_topic(tmp_path: Path, topic: str) -> None:
+    target = Directory(str(tmp_path))
+    name = file_name(OffsetRange(topic, 0, 0, 3), TOPIC_ID)
+    with PartitionedFiles(target, lambda part: f"{part}/{name}", COLUMNS) as files:
+        files.add([record(offset, 1, 10) for offset in range(3)])
+        (written,) = files.close()
+    assert dataset(tmp_path, partitioning="hive").count_rows() == 3
+    assert target.names(".parquet") == [written.path], "and those who merge or delete them"
+
+
+def test_the_longest_topic_has_files_of_its_own(tmp_path: Path) -> None:
+    longest = [OffsetRange(f"{first}{'x' * 247}{last}", 2**31 - 1, 0, 3) for first in "a_" for last in "yz"]
+    ended = ("", f"-{'f' * 32}")
+    names = {file_name(whole, TOPIC_ID, attempt) for whole in longest for attempt in ended}
+    assert len(names) == len(longest) * len(ended)
+    for name in sorted(names):
+        with PartitionedFiles(Directory(str(tmp_path)), partial("{1}/{0}".format, name), COLUMNS) as files:
+            files.add([record(1, 1, 10)])
+            files.close()
+    assert all(len(file_name(each, TOPIC_ID)) + len("-merged") <= 255 for each in longest)
+    fits = "x" * 130
+    assert file_name(OffsetRange(fits, 0, 0, 3), TOPIC_ID).startswith(f"{fits}-0-"), "a name that fits stays as it is"
+
+
+class Regions:
+    """Makes columns of records whose values are texts: of each a field of values that are columns."""
+
+    schema = SCHEMA.set(SCHEMA.get_field_index("value"), pa.field("value", pa.struct([("region", pa.string())])))
+
+    def batch(self, run: Run) -> pa.RecordBatch:
+        rows = records_batch(run)
+        texts = rows["value"].cast(pa.string())
+        values = pa.StructArray.from_arrays([texts], ["region"])
+        at = self.schema.get_field_index("value")
+        return pa.RecordBatch.from_arrays([*rows.columns[:at], values, *rows.columns[at + 1 :]], schema=self.schema)
+
+
+BY_REGION = [partitioning("value.region"), hidden_partitioning("value.region", typed=True)]
+
+
+def by_region(target: Path, cut: Partitioning) -> PartitionedFiles:
+    return PartitionedFiles(Directory(str(target)), lambda part: f"{part}/a.parquet", Regions(), cut)
+
+
+def region(value: str | None) -> Message:
+    return Message(
+        topic="orders", partition=3, offset=0, value=None if value is None else value.encode(), timestamp=(1, DAY_MS)
+    )
+
+
+@pytest.mark.parametrize("cut", BY_REGION)
+def test_a_field_has_so_many_values_in_a_range_however_few_are_in_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: Partitioning
+) -> None:
+    monkeypatch.setattr(files_module, "_MOST_VALUES", 10)
+    with by_region(tmp_path, cut) as files:
+        for first in range(0, 10, 2):
+            files.add([region(str(first)), region(str(first + 1)), region("0")])
+        with pytest.raises(ConfigError, match=r"--partition-by value.region has more than 10 values in one range"):
+            files.add([region("10")])
+
+
+def test_days_may_be_as_many_as_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_MOST_VALUES", 10)
+    with files_of(tmp_path) as files:
+        files.add([record(offset, offset, 1) for offset in range(20)])
+        assert len(files.close()) == 20
+
+
+@pytest.mark.parametrize("cut", BY_REGION)
+def test_a_value_that_no_directory_can_be_named_by_is_refused_in_words(tmp_path: Path, cut: Partitioning) -> None:
+    with by_region(tmp_path, cut) as files:
+        files.add([region("x" * 200)])
+        with pytest.raises(
+            ConfigError, match=r"value.region has a value whose directory would have a name of 30\d bytes"
+        ):
+            files.add([region("é" * 50)])
+
+
+@pytest.mark.parametrize("cut", BY_REGION)
+def test_a_text_that_looks_as_null_is_written_is_none(tmp_path: Path, cut: Partitioning) -> None:
+    with by_region(tmp_path, cut) as files:
+        files.add([region(None), region(NO_DATE)])
+        paths = [each.path for each in files.close()]
+    assert {values_in(path)["region"] for path in paths} == {None, NO_DATE}

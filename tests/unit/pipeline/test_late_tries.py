@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow.dataset import dataset
 
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
 from kunicorn.pipeline import storage
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
-from kunicorn.pipeline.tasks.outcomes import Tiling
+from kunicorn.pipeline.tasks.outcomes import SCHEMA, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, rows_file
 from kunicorn.positions import OffsetRange
 from tests.object_store import bucket_served
@@ -79,6 +80,13 @@ def test_what_the_driver_has_counted_stays_and_a_late_try_goes_by_it(
         counted.records, counted.skipped, counted.until, counted.halted,
     )  # fmt: skip
     assert (found.file, counted.file) == (rows_file(WHOLE),) * 2
+
+
+@pytest.mark.parametrize("topic", ["_orders", ".orders"])
+def test_readers_of_outcomes_find_those_of_every_topic(tmp_path: Path, topic: str) -> None:
+    whole = WHOLE._replace(topic=topic)
+    Directory(str(tmp_path)).write(rows_file(whole), b"")
+    assert dataset(tmp_path, schema=SCHEMA).files == [str(tmp_path / rows_file(whole))]
 
 
 def test_a_try_for_another_driver_replaces_what_was_not_counted(place: Directory) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache, partial
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline.lake.by_bytes import pieces
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import NAME_BYTES, Directory, visible
 from kunicorn.positions import OffsetRange, TopicPartition
 
 OWN = "_kunicorn"
@@ -43,11 +44,26 @@ def file_name(whole: OffsetRange, topic_id: str | None, attempt: str = "") -> st
 
 def log_name(tp: TopicPartition, topic_id: str | None) -> str:
     """Name of a partition's log. With the topic's id: a topic created anew replaces no files of its predecessor."""
+    name = f"{_topic_name(tp.topic)}-{tp.partition}"
     # Kafka writes ids in base64, whose slash would be a directory of its own that nobody reads.
-    return str(tp) if not topic_id else f"{tp}-" + topic_id.replace("/", "_").replace("+", "-")
+    return name if not topic_id else f"{name}-" + topic_id.replace("/", "_").replace("+", "-")
+
+
+_TOPIC_BYTES = 138
+"""Of a topic in the names of its files: with partition, id, offsets and an attempt they are as long as names may be."""
+
+
+def _topic_name(topic: str) -> str:
+    name = visible(topic)
+    if len(name) <= _TOPIC_BYTES:
+        return name
+    digest = blake2b(topic.encode(), digest_size=16).hexdigest()
+    return f"{name[: _TOPIC_BYTES - len(digest) - 1]}-{digest}"
 
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+_MOST_VALUES = 10_000
+"""Of a field that a range is partitioned by."""
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
 
@@ -98,12 +114,12 @@ class PartitionedFiles:
         target: Directory,
         path_of: Callable[[str], str],
         columns: Columns,
-        split: Split | None = None,
+        cut: Partitioning | None = None,
         bounds: Bounds = _BOUNDS,
     ) -> None:
-        """`path_of`: the file of a directory that `split` names, below the target. By default that is a day's."""
+        """`path_of`: the file of a directory that `cut` names, below the target. By default that is a day's."""
         self._target, self._path_of, self._columns, self._bounds = target, path_of, columns, bounds
-        self._split = split or by_day
+        self._cut = cut or partitioning(DAY)
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
         self._disk: Path | None = None
@@ -119,14 +135,16 @@ class PartitionedFiles:
         self._files.__exit__(kind, error, trace)
 
     def add(self, run: Run) -> None:
-        """Append records, in order."""
-        for name, batch in self._split(self._columns.batch(run)):
+        """Append records, in order. Raises `ConfigError` where the partitioning has no directory for one."""
+        for name, batch in self._cut.split(self._columns.batch(run)):
             # However many large records come at once: a row group is what readers have in memory as a whole.
             for piece in pieces(batch, self._bounds.held_bytes // 4):
                 self._hold(name, piece)
 
     def _hold(self, name: str, batch: pa.RecordBatch) -> None:
-        day = self._days.setdefault(name, _Day())
+        if (day := self._days.get(name)) is None:
+            self._cut.check(name, len(self._days) + 1, in_store=self._target.is_store)
+            day = self._days[name] = _Day()
         day.hold(batch)
         self.held_bytes += batch.nbytes
         if day.rows >= self._bounds.row_group:
@@ -285,6 +303,22 @@ class Partitioning(NamedTuple):
     columns: Mapping[str, pa.DataType]
     """Which the directories add to the files' own, with their types in a table that has types for them."""
     split: Split
+    field: str | None = None
+    """That it goes by, as "value.region"; None: days, hours, or nothing."""
+
+    def check(self, directory: str, number: int, *, in_store: bool) -> None:
+        """Raise `ConfigError` where the directory, the range's `number`th, is one too many, or has too long a name."""
+        longest = max(len(each.encode()) for each in directory.split("/"))
+        if longest > NAME_BYTES and not in_store:
+            raise ConfigError(
+                f"--partition-by {self.field} has a value whose directory would have a name of {longest:,} bytes, and "
+                f"file systems have {NAME_BYTES}: choose a field with shorter values"
+            )
+        if self.field is not None and number > _MOST_VALUES:
+            raise ConfigError(
+                f"--partition-by {self.field} has more than {_MOST_VALUES:,} values in one range, each a directory: "
+                f"choose a field with fewer"
+            )
 
 
 def partitioning(by: str, *, typed: bool = True) -> Partitioning:
@@ -300,7 +334,7 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
         raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
     if path[-1] in SCHEMA.names:
         raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
-    return Partitioning({path[-1]: pa.string()}, partial(_by_field, path))
+    return Partitioning({path[-1]: pa.string()}, partial(_by_field, path), by)
 
 
 DATA = "data"
@@ -316,7 +350,7 @@ def hidden_partitioning(by: str, *, typed: bool) -> Partitioning:
     if by == HOUR:
         return Partitioning({}, _by_exact_hour)
     partitioning(by, typed=typed)
-    return Partitioning({}, partial(_by_exact_field, field_path(by)))
+    return Partitioning({}, partial(_by_exact_field, field_path(by)), by)
 
 
 def field_path(by: str) -> list[str]:
@@ -344,11 +378,15 @@ def _exact_day(number: int) -> str:
 
 def _by_exact_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     def name(value: str) -> str:
-        # A text may look like what stands for null.
-        text = "%5F" + value[1:] if value == NO_DATE else quote(value, safe="")
-        return f"{DATA}/{path[-1]}={text}"
+        return f"{DATA}/{path[-1]}={_quoted(value)}"
 
     return _by_value(path, batch, name, _none(path[-1]))
+
+
+def _quoted(value: str) -> str:
+    """The text in a directory's name."""
+    # It may look like what stands for null.
+    return visible(value) if value == NO_DATE else quote(value, safe="")
 
 
 def _none(column: str) -> str:
@@ -400,13 +438,10 @@ def _hour(number: int) -> str:
     return f"date={day}/hour={NO_DATE if day == NO_DATE else f'{number % 24:02}'}"
 
 
-_MOST_VALUES = 10_000
-
-
 def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     def name(value: str) -> str:
         # An empty text would be a directory without a name.
-        return f"{path[-1]}={quote(value, safe='') or NO_DATE}"
+        return f"{path[-1]}={_quoted(value) or NO_DATE}"
 
     return _by_value(path, batch, name, f"{path[-1]}={NO_DATE}")
 
@@ -414,7 +449,7 @@ def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str,
 def _by_value(
     path: Sequence[str], batch: pa.RecordBatch, name_of: Callable[[str], str], none: str
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Raises `ConfigError` for a field that is not there, or that has too many values for directories."""
+    """Raises `ConfigError` for a field that is not there, or that is of several values itself."""
     column = batch.column("value")
     for name in path:
         if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
@@ -424,13 +459,7 @@ def _by_value(
         encoded = column.cast(pa.string()).dictionary_encode()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"--partition-by value.{'.'.join(path)} is of {column.type}: choose a plain field") from error
-    names = encoded.dictionary.to_pylist()
-    if len(names) > _MOST_VALUES:
-        raise ConfigError(
-            f"--partition-by value.{'.'.join(path)} has {len(names):,} values among {batch.num_rows:,} records, each a "
-            f"directory: choose a field with fewer"
-        )
-    directories = list(map(name_of, names))
+    directories = list(map(name_of, encoded.dictionary.to_pylist()))
     return _by_number(batch, encoded.indices, directories.__getitem__, none)
 
 

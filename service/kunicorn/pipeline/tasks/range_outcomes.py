@@ -20,7 +20,7 @@ from typing import IO, Self
 import pyarrow.parquet as pq
 
 from kunicorn.handler.retry import End
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, visible
 from kunicorn.pipeline.tasks.executor_process import FILTERED, SettingsFile
 from kunicorn.pipeline.tasks.letters import Letters, letters_of
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, Row, table
@@ -67,7 +67,7 @@ class Summary:
 
 def rows_file(whole: OffsetRange) -> str:
     """Name of a range's file: the same at every attempt, and sorted as the offsets are."""
-    return f"{whole.topic}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
+    return f"{visible(whole.topic)}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
 
 
 class RangeOutcomes:
