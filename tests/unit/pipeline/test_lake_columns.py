@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,19 @@ def everything(raw: bytes) -> Any:
     }
 
 
+@dataclass
+class Measured:
+    """What a decoder may make, too."""
+
+    at: float
+    _inner: float = math.nan
+
+
+def measured(raw: bytes) -> Any:
+    """A decoder of the user's, with numbers that JSON lacks."""
+    return {"a": [math.nan, 1.5, None], "b": (math.inf, -math.inf), "c": Measured(math.nan), "d": raw, math.inf: "null"}
+
+
 def opaque(raw: bytes) -> Any:
     return object()
 
@@ -75,6 +90,13 @@ def test_what_a_decoder_makes_is_written_as_json() -> None:
         "at": "2026-01-02T00:00:00Z",
         "1": "one",
     }
+
+
+def test_numbers_that_json_lacks_are_texts_and_not_null() -> None:
+    (told,) = values(Form(value=f"{__name__}:measured"), b"")
+    assert json.loads(told) == {
+        "a": ["NaN", 1.5, None], "b": ["Infinity", "-Infinity"], "c": {"at": "NaN"}, "d": "", "Infinity": "null",
+    }  # fmt: skip
 
 
 def test_protobuf_is_written_as_its_own_json() -> None:

@@ -140,6 +140,14 @@ def test_of_a_key_in_two_partitions_the_latest_time_counts(tmp_path: Path) -> No
     assert Table(tmp_path).merge(late, early) == {("orders", "a"): "late", ("orders", "b"): "1"}
 
 
+@pytest.mark.parametrize("timed", [0, 1])
+def test_a_record_without_a_time_is_older_than_one_with_a_time(tmp_path: Path, timed: int) -> None:
+    found = [rows((9, "a", "1"), partition=0), rows((9, "a", "2"), partition=1)]
+    at = TEXTS.get_field_index("timestamp")
+    found[1 - timed] = found[1 - timed].set_column(at, TEXTS.field(at), pa.nulls(1, TEXTS.field(at).type))
+    assert Table(tmp_path).merge(*found) == {("orders", "a"): ["1", "2"][timed]}
+
+
 def test_of_a_key_in_two_topics_of_one_round_each_has_its_newest(tmp_path: Path) -> None:
     found = Table(tmp_path).merge(rows((9, "a", "1")), rows((3, "a", "2"), topic="refunds"))
     assert found == {("orders", "a"): "1", ("refunds", "a"): "2"}

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
@@ -265,7 +266,9 @@ def _text_of(name: str, part: Part) -> Callable[[Message, Any], str | None]:
 
 def _json(message: Message, part: Part, decoded: Any) -> str:
     try:
-        return orjson.dumps(decoded, _plain, _OPTIONS).decode()
+        text = orjson.dumps(decoded, _plain, _OPTIONS)
+        # Among the nulls may be numbers that JSON has no word for.
+        return (orjson.dumps(_in_words(decoded), _plain, _OPTIONS) if b"null" in text else text).decode()
     except orjson.JSONEncodeError as error:
         place = f"{message.topic()}-{message.partition()}@{message.offset()}"
         raise NotExportable(f"{place}: its {part.value} cannot be written as JSON: {error}; {_REMEDY}") from error
@@ -282,3 +285,17 @@ def _plain(found: Any) -> Any:
 
         return MessageToDict(found, preserving_proto_field_name=True)
     raise TypeError
+
+
+def _in_words(found: Any) -> Any:
+    """The object with texts in place of numbers that JSON lacks, as Protobuf's JSON has them."""
+    if isinstance(found, float):
+        return found if math.isfinite(found) else "NaN" if math.isnan(found) else f"{'-' * (found < 0)}Infinity"
+    if isinstance(found, dict):
+        return {_in_words(key): _in_words(each) for key, each in found.items()}
+    if isinstance(found, list | tuple):
+        return list(map(_in_words, found))
+    if is_dataclass(found):
+        names = [each.name for each in fields(found)] if (held := getattr(found, "__dict__", None)) is None else held
+        return {name: _in_words(getattr(found, name)) for name in names if not name.startswith("_")}
+    return found

@@ -65,7 +65,8 @@ def _index(target: Directory, names: Sequence[str]) -> pa.Table:
                 _digests(batch),
                 batch.column("partition"),
                 batch.column("offset"),
-                batch.column("timestamp").view(pa.int64()),
+                # A record without a time is the oldest, as sorting would have it the newest.
+                batch.column("timestamp").view(pa.int64()).fill_null(-1),
                 pa.array(range(row, row + batch.num_rows), pa.int64()),
             ]
             found.append(pa.RecordBatch.from_arrays(columns, schema=_INDEX))
