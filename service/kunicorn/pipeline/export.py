@@ -13,7 +13,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -26,8 +26,8 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.lake.columns import Form, LakeColumns
-from kunicorn.pipeline.lake.compact import pieces_of, remove_covered, sources_in
-from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name
+from kunicorn.pipeline.lake.compact import forget_sources, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
 from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed, within_epochs
@@ -108,7 +108,10 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     state, lost, dropped = _continued(settings, settled)
     for each in lost:
         say(f"warning: {each}")
-    _clear(target, lake, dropped)
+    truncated = {
+        log_name(each.tp, state.topics.get(each.tp.topic)): each.edge for each in lost if each.why is Lost.TRUNCATED
+    }
+    _clear(target, lake, dropped, truncated, known.check)
     if lost or settled is not before:
         # What is accepted once is not asked for again.
         known.save(state)
@@ -179,14 +182,24 @@ def round_size(wanted: int | None, *, merged: bool) -> int | None:
     return min(wanted or _MERGED_RECORDS, _MOST_MERGED) if merged else wanted
 
 
-def _clear(target: Directory, lake: TableLog | None, dropped: Collection[str]) -> None:
-    """Delete what earlier exports, or a compaction, have left that does not count."""
+def _clear(
+    target: Directory,
+    lake: TableLog | None,
+    dropped: Collection[str],
+    truncated: Mapping[str, int],
+    check: Callable[[], None],
+) -> None:
+    """Delete what earlier exports, or a compaction, have left that does not count. `truncated`, `check`: see
+    `forget_sources`.
+    """
     if dropped:
         _remove(target, dropped)
     if lake is not None:
         lake.clear()
     elif pieces := pieces_of(target.sizes(".parquet")):
-        remove_covered(target, pieces, sources_in(target, pieces))
+        sources = sources_in(target, pieces)
+        gone = remove_covered(target, pieces, sources)
+        forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
 
 
 def _remove(target: Directory, names: Collection[str]) -> None:

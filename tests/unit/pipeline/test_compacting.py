@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.config import Decoding
-from kunicorn.pipeline.export import _Known
+from kunicorn.pipeline.export import _clear, _Known
 from kunicorn.pipeline.lake import compact as job
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.compact import (
@@ -137,6 +137,29 @@ def test_offsets_that_are_other_records_since_a_truncation_are_not_taken_for_cov
     assert (told.covered, told.merged) == (0, 4)
     assert held(target) == sorted([*range(RECORDS), 40, 41, 42])
     assert compact(target, 10**9, dry=False).covered == 0
+
+
+def test_other_records_in_a_file_named_as_one_that_was_merged_before_a_truncation_stay(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    compact(target, 8 * max(target.sizes(".parquet").values()), dry=False)
+    assert len(target.names("-merged.parquet")) > 2, "the truncation is in one of a day's"
+    export(target, 40, 45)
+    go_on_behind_a_truncation_at(target, 40)
+    assert held(target) == [*range(RECORDS)], "what is covered until then is removed"
+    export(target, 40, 45)
+    # Once more, as if the first one had been killed before it wrote that into the manifest.
+    go_on_behind_a_truncation_at(target, 40)
+    export(target, 0, 5)
+    assert compact(target, 10**9, dry=False).covered == 2, "of both days the file with the first records"
+    assert held(target) == sorted([*range(RECORDS), *range(40, 45)])
+    assert compact(target, 10**9, dry=False).covered == 0
+
+
+def go_on_behind_a_truncation_at(target: Directory, end: int) -> None:
+    """What an export does that goes on with `fail_on_data_loss = false`."""
+    known = _Known(target, Form())
+    known.read()
+    _clear(target, None, (), {str(TP): end}, known.check)
 
 
 def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(

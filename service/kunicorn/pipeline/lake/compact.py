@@ -7,7 +7,9 @@
    nothing, and what was doubled by it is not after the next command.
 3. Only files that the manifest counts are touched, never those of a round underway. A compaction is a version of the
    manifest, so that of an export and a compaction at once, or of two compactions, the earlier one ends.
-4. In a Delta table the table's own log does all that, in one transaction.
+4. Behind a truncation a file of other records may have a source's name. So before an export goes on there, merged
+   files forget the sources that end behind it.
+5. In a Delta table the table's own log does all that, in one transaction.
 """
 
 from __future__ import annotations
@@ -168,6 +170,23 @@ def sources_in(target: Directory, pieces: Iterable[Piece]) -> Sources:
             told = (target.footer(each.path).metadata or {}).get(_SOURCES, b"[]")
             found[each] = frozenset(json.loads(told))
     return found
+
+
+def forget_sources(
+    target: Directory, pieces: Iterable[Piece], sources: Sources, ends: Mapping[str, int], check: Callable[[], None]
+) -> None:
+    """Have merged files tell of no source that ends beyond `ends`: where logs were truncated, by their names in files.
+
+    Caller: an export, once what is covered is removed. `check` raises where the target is another's now. Raises
+    `ConfigError`.
+    """
+    for each in pieces:
+        if (end := ends.get(each.log)) is None or each not in sources:
+            continue
+        names = sources[each] - {each.name}
+        kept = frozenset(name for name in names if (told := _NAME.fullmatch(name)) and int(told["stop"]) <= end)
+        if kept != names:
+            _merge(target, Merge((each,), each), {each: kept}, check)
 
 
 def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
