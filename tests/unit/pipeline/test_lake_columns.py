@@ -7,7 +7,7 @@ import decimal
 import json
 import math
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,14 @@ def test_an_export_without_one_form_of_columns_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         form_asked(settings_of(*handlers), Asked(*asked))
+
+
+def test_a_partitioning_whose_directories_readers_pass_over_is_refused() -> None:
+    by_hidden = Asked("parquet", "json", "bytes", "shop:ORDER", "value.place._region")
+    with pytest.raises(ConfigError, match=r"pass over those whose names begin with '_'"):
+        form_asked(settings_of({}), by_hidden)
+    in_table = replace(by_hidden, to="delta")
+    assert form_asked(settings_of({}), in_table).partition_by == "value.place._region", "its log names the files"
 
 
 def test_what_the_command_line_says_need_not_be_agreed_on_by_the_handlers() -> None:

@@ -33,6 +33,7 @@ from kunicorn.handler.decode.forms import BYTES, decoded_columns, decoder_of
 from kunicorn.handler.decode.typed import TypedValues, typed_values
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline.lake.files import DAY, Partitioning, changes, hidden_partitioning, partitioning
+from kunicorn.pipeline.storage import visible
 from kunicorn.settings import Settings
 
 T = TypeVar("T")
@@ -134,9 +135,18 @@ def form_asked(settings: Settings, asked: Asked) -> Form:
         raise ConfigError(f"--to {asked.to!r} is none of {', '.join(LAKES)}; choose one")
     _check_table(asked)
     _check_merging(asked)
-    partitioning(asked.partition_by, typed=asked.columns is not None)
+    _check_partitioning(asked)
     value, key = _decoder(settings, Part.VALUE, asked.value), _decoder(settings, Part.KEY, asked.key)
     return Form(asked.to == "delta", value, key, asked.columns, asked.partition_by, asked.merge_by, asked.table)
+
+
+def _check_partitioning(asked: Asked) -> None:
+    for column in partitioning(asked.partition_by, typed=asked.columns is not None).columns:
+        if asked.to == "parquet" and column != visible(column):
+            raise ConfigError(
+                f"--partition-by {asked.partition_by!r}: readers of Parquet directories pass over those whose names "
+                f"begin with {column[0]!r}; choose another field, or say --to delta or --to iceberg"
+            )
 
 
 def _check_table(asked: Asked) -> None:
