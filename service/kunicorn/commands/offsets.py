@@ -200,7 +200,7 @@ def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicP
         if wanted is None:
             continue
         wanted = log.placed(wanted)
-        then, loss = resolve(standing.tp, Position(wanted), log)
+        then, loss, _ = resolve(standing.tp, Position(wanted), log)
         assert then is not None
         note = "" if loss is None else f"{wanted:,} is not in the log ({log.first:,} to {log.end:,})"
         moves.append(Move(standing.tp, standing.committed, then, note))

@@ -14,6 +14,8 @@ whether another topic had its name when the position was stored; and a policy (`
 5. Above the log's end, or above the end of its own leader epoch (truncation): where that epoch ends (KIP-320), else at
    the log's end; never by `latest`, which would skip what came instead.
 6. The policy is `none`, and nothing is stored or the log does not reach the position: a person decides.
+7. What was done ahead of the position is done only where the log still has those records. What lies at or above the end
+   of the position's leader epoch may be other records by now, and none counts where the position itself was cut off.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Start(NamedTuple):
 
     offset: int | None
     loss: Loss | None = None
+    done: str = ""
+    """What was stored beside the position, as far as it holds from `offset` on (`Position.done`)."""
 
 
 def resolve(
@@ -91,8 +95,16 @@ def resolve(
     elif stored.offset > end:
         loss, start = Loss(tp, Lost.TRUNCATED, stored.offset, end), max(log.first, end)
     else:
-        return Start(stored.offset)
-    return Start(None if policy == "none" else start, loss)
+        return Start(stored.offset, None, done_within(stored, stored.offset, end))
+    return Start(None if policy == "none" else start, loss, done_within(stored, start, end))
+
+
+def done_within(stored: Position, start: int, end: int) -> str:
+    """What was stored beside a position, without the offsets that are done before `start`, or at or behind `end`, where
+    the log of its leader epoch ends: what lies there by now may be records that nobody has handled. Pure.
+    """
+    done = [each for each in bitmap.read(stored.offset, stored.done) if start <= each < end]
+    return bitmap.with_partitions(bitmap.partitions(stored.done), bitmap.written(start, done))
 
 
 def known_ends(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartition, int]:
@@ -120,7 +132,7 @@ def resolve_all(
         if tp not in logs:
             lost.append(Loss(tp, Lost.TOPIC_DELETED, at, at))
             continue
-        start, loss = resolve(tp, Position(at), logs[tp], anew=tp.topic in anew)
+        start, loss, _ = resolve(tp, Position(at), logs[tp], anew=tp.topic in anew)
         assert start is not None
         starts[tp] = start
         if loss is not None:

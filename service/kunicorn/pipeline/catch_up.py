@@ -40,7 +40,8 @@ JOB = "catch-up"
 class TakeOver:
     """Committed offsets of the group, and the ends of its topics."""
 
-    starts: Offsets
+    starts: Mapping[TopicPartition, Position]
+    """With what is done ahead of them."""
     ranges: Sequence[OffsetRange]
     topics: Mapping[str, str]
     """Ids of the topics."""
@@ -67,10 +68,10 @@ class Ahead:
         return f"{told} {who}".lstrip()
 
 
-def ahead_of(committed: Mapping[TopicPartition, Committed]) -> Ahead:
-    """What the metadata of committed offsets tells. Pure."""
-    done = {tp: bitmap.read(each.offset, each.metadata) for tp, each in committed.items() if each.offset != NO_OFFSET}
-    counts = {tp: bitmap.partitions(each.metadata) for tp, each in committed.items()}
+def ahead_of(starts: Mapping[TopicPartition, Position]) -> Ahead:
+    """What was stored beside the positions. Pure."""
+    done = {tp: bitmap.read(each.offset, each.done) for tp, each in starts.items()}
+    counts = {tp: bitmap.partitions(each.done) for tp, each in starts.items()}
     return Ahead(
         {tp: offsets for tp, offsets in done.items() if offsets},
         {tp: count for tp, count in counts.items() if count is not None},
@@ -84,16 +85,16 @@ def starts_of(
     *,
     fail_on_data_loss: bool,
     epoch_ends: Offsets | None = None,
-) -> tuple[dict[TopicPartition, int], list[Loss]]:
-    """Start offset of each partition, by the live service's rules (`kunicorn.kafka.stored_positions`), and what is lost
-    before them. Pure.
+) -> tuple[dict[TopicPartition, Position], list[Loss]]:
+    """Start of each partition, with what is done ahead of it, by the live service's rules
+    (`kunicorn.kafka.stored_positions`), and what is lost before them. Pure.
 
     `committed`: for each partition the group's answer, also where nothing is committed. `epoch_ends`: where the logs
     of their leader epochs end, as far as that is known. Raises `ConfigError` where a person has to decide, and with
     `fail_on_data_loss` for what is lost.
     """
     counts = {topic: began_with(topic, committed, committed) for topic in {tp.topic for tp in committed}}
-    starts: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, Position] = {}
     lost: list[Loss] = []
     for tp, found in committed.items():
         if found.offset == NO_OFFSET:
@@ -102,17 +103,16 @@ def starts_of(
                 raise ConfigError(
                     f'{tp} has no committed offset and group.auto_offset_reset = "none": commit one, or change it'
                 )
-            starts[tp] = edges[tp].placed(edge)
+            starts[tp] = Position(edges[tp].placed(edge))
             continue
-        start, loss = resolve(
-            tp, Position(found.offset, found.leader_epoch), edges[tp], epoch_end=(epoch_ends or {}).get(tp)
-        )
+        stored = Position(found.offset, found.leader_epoch, found.metadata)
+        start, loss, done = resolve(tp, stored, edges[tp], epoch_end=(epoch_ends or {}).get(tp))
         if loss is not None and fail_on_data_loss:
             raise ConfigError(f"{loss}; set pipeline.fail_on_data_loss = false to go on behind that")
         if loss is not None:
             lost.append(loss)
         assert start is not None
-        starts[tp] = start
+        starts[tp] = Position(start, done=done)
     return starts, lost
 
 
@@ -150,12 +150,12 @@ class Holding:
     """The group's offsets while the run has them."""
 
     def __init__(self, settings: Settings, run: str, found: TakeOver) -> None:
-        self._ahead = ahead_of(found.committed)
+        self._ahead = ahead_of(found.starts)
         self.done = self._ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings
         self._who = f"spark:{run}"
-        self._starts, self._epochs = found.starts, found.epochs
+        self._starts, self._epochs = _offsets(found.starts), found.epochs
         self._last = {tp: (each.offset, each.metadata) for tp, each in found.committed.items()}
         """Offset and metadata of each partition as they were found, or as this run has committed them since."""
 
@@ -185,6 +185,10 @@ class Holding:
                 )
 
 
+def _offsets(starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    return {tp: each.offset for tp, each in starts.items()}
+
+
 def _shown(committed: Committed) -> str:
     told = f"{committed.offset}, {committed.metadata or 'without a name'}"
     return "nothing" if committed.offset == NO_OFFSET else told
@@ -205,7 +209,7 @@ def _standing(settings: Settings) -> TakeOver:
     strict = settings.pipeline.fail_on_data_loss
     reset = settings.group.auto_offset_reset
     starts, lost = starts_of(committed, edges, reset, fail_on_data_loss=strict, epoch_ends=ends)
-    ranges = between(starts, ends_of(edges))
+    ranges = between(_offsets(starts), ends_of(edges))
     return TakeOver(starts, ranges, ids, committed, epochs_of(edges), lost)
 
 

@@ -99,7 +99,8 @@ def catch_up(facts: Facts) -> Starts:
     try:
         logs = {TP: LOG, ADDED: LOG}
         ends = facts.epoch_ends
-        return dict(starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends)[0])
+        starts, _ = starts_of(committed, logs, facts.policy, fail_on_data_loss=False, epoch_ends=ends)
+        return {tp: start.offset for tp, start in starts.items()}
     except ConfigError as error:
         # It names the first partition that a person has to decide on, and the run does not begin.
         return {tp: None for tp in committed if str(tp) in str(error)}

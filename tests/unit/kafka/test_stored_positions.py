@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.group.protocol import Committed
+from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Lost, began_with, edge_of_new, resolve, resolve_all, up_to_epochs
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, OffsetRange, Position, TopicPartition, still_there
 
@@ -41,6 +42,28 @@ def test_a_stored_position_goes_on_by_the_facts_and_the_policy(
     for policy, start in zip(EVERY, starts, strict=True):
         found = resolve(TP, Position(stored), LOG, policy, epoch_end=epoch_end, anew=anew)
         assert (found.offset, found.loss and found.loss.why) == (start, why), policy
+
+
+@pytest.mark.parametrize(
+    ("stored", "epoch_end", "anew", "left"),
+    [
+        (250, None, False, {260, 270}),
+        (250, 271, False, {260, 270}),
+        (250, 270, False, {260}),
+        (250, 250, False, set()),
+        (250, 200, False, set()),
+        (250, None, True, set()),
+        (485, None, False, {495}),  # The log ends at 500.
+        (85, None, False, {105}),  # It begins at 100.
+    ],
+)
+def test_what_is_done_ahead_counts_where_the_log_still_has_those_records(
+    stored: int, epoch_end: int | None, anew: bool, left: set[int]
+) -> None:
+    told = bitmap.written(stored, {stored + 10, stored + 20})
+    found = resolve(TP, Position(stored, 3, told), LOG, epoch_end=epoch_end, anew=anew)
+    assert found.offset is not None
+    assert bitmap.read(found.offset, found.done) == left
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file, told_of_differences
 from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.ranges import FromRows, HandleRanges, Task, ranges_text
-from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.positions import OffsetRange, Position, TopicPartition
 from kunicorn.settings import Settings, load
 from tests.unit.pipeline.secured_config import CONFIG
 
@@ -74,7 +74,8 @@ def of_catch_up(
     tps = [TopicPartition("orders", number) for number in range(partitions)]
     ranges = [OffsetRange(*tp, 0, 500) for tp in tps]
     committed = Committed(0, 0, metadata=bitmap.written(0, range(7, 300, 3)))
-    found = TakeOver(dict.fromkeys(tps, 0), ranges, {}, dict.fromkeys(tps, committed), {}, [])
+    starts = dict.fromkeys(tps, Position(0, done=committed.metadata))
+    found = TakeOver(starts, ranges, {}, dict.fromkeys(tps, committed), {}, [])
     run = Run("one", "catch-up", "x:y", "", RunState(ranges))
     monkeypatch.setattr(RangeJob, "__call__", ran)
     monkeypatch.setattr(catch_up, "told_of_differences", lambda settings, say: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -23,7 +23,7 @@ from kunicorn.pipeline.plan import (
     plan,
     resumed,
 )
-from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, TopicPartition
+from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 EDGES = {A0: Edges(10, 100), A1: Edges(0, 50), B0: Edges(0, 0)}
@@ -125,7 +125,8 @@ def answers(committed: Offsets) -> dict[TopicPartition, Committed]:
     ],
 )
 def test_a_catch_up_begins_where_the_live_service_would(committed: Offsets, reset: str, starts: Offsets) -> None:
-    assert starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True) == (starts, [])
+    found, lost = starts_of(answers(committed), EDGES, reset, fail_on_data_loss=True)
+    assert ({tp: each.offset for tp, each in found.items()}, lost) == (starts, [])
 
 
 @pytest.mark.parametrize(
@@ -158,14 +159,14 @@ def test_a_catch_up_goes_on_behind_what_is_lost_where_that_is_accepted_and_tells
     with pytest.raises(ConfigError, match=f"{told}.*; set pipeline.fail_on_data_loss = false"):
         starts_of(stored, EDGES, "latest", fail_on_data_loss=True, epoch_ends=ends)
     found, lost = starts_of(stored, EDGES, "latest", fail_on_data_loss=False, epoch_ends=ends)
-    assert found[A1] == 7
+    assert found[A1].offset == 7
     assert [str(each).startswith(told) for each in lost] == [True]
-    assert found[A0] == (10 if committed == 4 else start)
+    assert found[A0].offset == (10 if committed == 4 else start)
 
 
 def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as_it_is_true() -> None:
     told = bitmap.with_partitions(2, bitmap.written(10, range(11, 91)))
-    ahead = ahead_of({A0: Committed(0, 10, metadata=told), A1: Committed(0, 7), B0: Committed(0, NO_OFFSET)})
+    ahead = ahead_of({A0: Position(10, done=told), A1: Position(7)})
     assert ahead.done == {A0: frozenset(range(11, 91))}
     first = ahead.metadata(A0, 10, "spark:over")
     assert (bitmap.read(10, first), bitmap.partitions(first)) == (frozenset(range(11, 91)), 2)
@@ -173,6 +174,34 @@ def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as
     assert ahead.metadata(A0, 91, "spark:over").endswith(" spark:over")
     assert bitmap.read(91, ahead.metadata(A0, 91, "spark:over")) == frozenset()
     assert ahead.metadata(A1, 7, "spark:over") == "spark:over"
+
+
+@pytest.mark.parametrize(
+    ("committed", "end", "left"),
+    [
+        (60, 80, range(75, 80)),  # Strict or not: nothing that is not done is lost, but what came instead is to do.
+        (60, None, range(75, 85)),
+        (60, 60, ()),
+        (90, 80, ()),  # Cut off before the offset itself, to which the log has grown since.
+    ],
+)
+def test_a_catch_up_takes_nothing_for_done_that_came_after_a_truncation(
+    committed: int, end: int | None, left: Collection[int]
+) -> None:
+    told = bitmap.with_partitions(2, bitmap.written(committed, range(committed + 15, committed + 25)))
+    stored = {A0: Committed(0, committed, 3, told)}
+    ends = {} if end is None else {A0: end}
+    for strict in (False, True) if committed == 60 else (False,):
+        found, _ = starts_of(stored, EDGES, "earliest", fail_on_data_loss=strict, epoch_ends=ends)
+        ahead = ahead_of(found)
+        assert ahead.done == ({A0: frozenset(left)} if left else {})
+        assert bitmap.partitions(ahead.metadata(A0, committed, "spark:over")) == 2
+
+
+def test_a_catch_up_behind_deleted_records_heeds_what_is_done_and_still_there() -> None:
+    told = bitmap.written(4, range(8, 15))
+    found, _ = starts_of({A0: Committed(0, 4, 3, told)}, EDGES, "earliest", fail_on_data_loss=False)
+    assert ahead_of(found).done == {A0: frozenset(range(10, 15))}
 
 
 def test_a_topic_id_with_a_slash_makes_no_directory_of_its_own_in_a_lake() -> None:

@@ -26,7 +26,7 @@ from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.record_times import first_not_older
-from kunicorn.kafka.stored_positions import began_with, edge_of_new, known_ends, resolve
+from kunicorn.kafka.stored_positions import began_with, done_within, edge_of_new, known_ends, resolve
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Position, TopicPartition
@@ -93,8 +93,10 @@ async def look_up(
                 starts.denied[tp] = f"OffsetFetch was answered with {describe(found.error)}: {remedy}"
             case _:
                 log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
-    if cut := await _cut_off(offsets, starts.committed):
-        starts.committed = {tp: each for tp, each in starts.committed.items() if tp not in cut}
+    ends = await _ends_of_epochs(offsets, starts.committed)
+    cut = {tp: starts.committed[tp] for tp, end in ends.items() if end < starts.committed[tp].offset}
+    starts.committed = {tp: _as_far_as(each, ends.get(tp)) for tp, each in starts.committed.items() if tp not in cut}
+    if cut:
         again = await recover(offsets, cut, policy, from_earliest)
         starts.chosen, starts.refused = again.chosen, again.refused
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
@@ -108,13 +110,17 @@ async def look_up(
     return starts
 
 
-async def _cut_off(offsets: Offsets, committed: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-    """Committed positions behind the end of their leader epoch's log, as far as its leader answers: the log was
-    truncated while nobody fetched it, and has grown since. librdkafka finds that only where the leader changes while it
-    fetches; it would pass over what came instead."""
-    epochs = {tp: position.leader_epoch for tp, position in committed.items() if position.leader_epoch != NO_EPOCH}
-    ends = known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
-    return {tp: committed[tp] for tp, end in ends.items() if end < committed[tp].offset}
+async def _ends_of_epochs(offsets: Offsets, stored: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    """Where the logs of the positions' leader epochs end, as far as their leaders answer. What is committed beyond that
+    was truncated while nobody fetched it, and the log may have grown since: librdkafka finds that only where the leader
+    changes while it fetches; it would pass over what came instead."""
+    epochs = {tp: position.leader_epoch for tp, position in stored.items() if position.leader_epoch != NO_EPOCH}
+    return known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
+
+
+def _as_far_as(committed: Position, end: int | None) -> Position:
+    """The committed position with what is done ahead of it within its leader epoch's log. `end`: None: not known."""
+    return committed if end is None else committed._replace(done=done_within(committed, committed.offset, end))
 
 
 async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
@@ -193,19 +199,18 @@ async def recover(
     earliest, latest = await asyncio.gather(
         offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
     )
-    epochs = {tp: position.leader_epoch for tp, position in lost.items() if position.leader_epoch != NO_EPOCH}
-    ends = known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
+    ends = await _ends_of_epochs(offsets, lost)
     async for tp, position in in_stretches(lost.items()):
         first, last = earliest.get(tp), latest.get(tp)
         if first is None or last is None or first.error or last.error:
             continue
         edges, policy = Edges(first.offset, last.offset), policies[tp]
-        target, _ = resolve(tp, position, edges, policy, epoch_end=ends.get(tp))
+        target, _, done = resolve(tp, position, edges, policy, epoch_end=ends.get(tp))
         where = f"position {position.offset} is not in the log ({edges.first}-{edges.end})"
         if target is None:
             starts.refused[tp] = f'{where} and auto_offset_reset is "none"'
             continue
-        starts.chosen[tp] = Position(target)
+        starts.chosen[tp] = Position(target, done=done)
         log.warning(f"{tp}: {where}, going on at {target}", skipped=max(0, target - position.offset), policy=policy)
     return starts
 

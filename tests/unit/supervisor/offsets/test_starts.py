@@ -8,6 +8,7 @@ import pytest
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
+from kunicorn.ipc import bitmap
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.offsets.start_offsets import Starts, begin, find, look_up, recover
@@ -178,6 +179,19 @@ async def test_what_is_committed_beyond_the_end_of_its_epoch_is_not_started_from
     assert starts.chosen == {OLD: Position(320)}
     assert {tp: start.offset for tp, start in starts.committed.items()} == {NEW: 320, QUIET: 450}
     assert not (await look_up(log, [OLD], "none")).committed, "a person decides"
+
+
+@pytest.mark.parametrize(("end", "left"), [(310, {308, 309}), (None, {308, 309, 310, 311}), (300, set()), (250, set())])
+async def test_what_was_done_ahead_counts_only_as_far_as_the_log_is_that_of_then(
+    end: int | None, left: Collection[int]
+) -> None:
+    told = bitmap.with_partitions(3, bitmap.written(300, range(308, 312)))
+    log = Log({OLD: Committed(0, 300, 7, told)})
+    log.epoch_end = end
+    starts = await look_up(log, [OLD], "earliest")
+    start = {**starts.committed, **starts.chosen}[OLD]
+    assert bitmap.read(start.offset, start.done) == left
+    assert bitmap.partitions(start.done) == 3, "that stays true"
 
 
 async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() -> None:
