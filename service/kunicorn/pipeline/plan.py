@@ -215,11 +215,15 @@ def plan(partitions: Sequence[TopicPartition], bounds: Bounds, log: Asked, *, fa
     """
     chosen = _chosen(partitions, bounds)
     ids = log.topic_ids(tp.topic for tp in chosen)
-    edges = log.edges(chosen)
+    before = log.edges(chosen)
     starts = _asked_for(chosen, bounds.start, log)
     _check_unmatched(bounds, starts)
-    starts = {tp: edges[tp].placed(at) for tp, at in starts.items()}
-    stops = {tp: edges[tp].placed(at) for tp, at in _asked_for(chosen, bounds.stop, log).items()}
+    stops = _asked_for(chosen, bounds.stop, log)
+    # A record may come while times are asked for. It begins where no record was as young as the start, and is not
+    # behind the log's end where it is as young as the end.
+    edges = log.edges(chosen) if isinstance(bounds.start, ByTime) or isinstance(bounds.stop, ByTime) else before
+    starts = {tp: before[tp].placed(at) for tp, at in starts.items()}
+    stops = {tp: edges[tp].placed(at) for tp, at in stops.items()}
     _check_order(starts, stops)
     if beyond := {tp: stop for tp, stop in stops.items() if stop > edges[tp].end}:
         told = (f"{tp} ends at {edges[tp].end}, not at {stop}" for tp, stop in beyond.items())

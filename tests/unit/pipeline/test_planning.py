@@ -96,6 +96,48 @@ def test_a_time_begins_at_its_first_record_and_ends_before_the_ends() -> None:
         planned(ByTime(40, {}))
 
 
+class Growing(Brokers):
+    """A log in which a late record, 100, and one of the time that is asked for, 101, come once its edges are told."""
+
+    def __init__(self) -> None:
+        self.end = 100
+
+    def edges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Edges]:
+        found = {tp: Edges(0, self.end) for tp in partitions}
+        self.end = 102
+        return found
+
+    def at(self, times: Offsets) -> dict[TopicPartition, int]:
+        return dict.fromkeys(times, 101 if self.end > 101 else -1)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "planned"),
+    [
+        (ByTime(5, {}), LATEST, OffsetRange(*A0, 101, 102)),
+        (EARLIEST, ByTime(5, {}), OffsetRange(*A0, 0, 101)),
+        (EARLIEST, LATEST, OffsetRange(*A0, 0, 100)),
+    ],
+)
+def test_a_record_that_comes_while_times_are_asked_for_makes_no_bound_a_wrong_one(
+    start: Bound, stop: Bound, planned: OffsetRange
+) -> None:
+    found = plan([A0], Bounds(start, stop, unmatched_is_latest=True), Growing(), fail_on_data_loss=True)
+    assert found.ranges == [planned]
+
+
+class ComesLate(Growing):
+    """The records come when no record was found to be as young as the start."""
+
+    def at(self, times: Offsets) -> dict[TopicPartition, int]:
+        return dict.fromkeys(times, -1)
+
+
+def test_a_record_that_comes_when_none_was_as_young_as_the_start_is_not_left_out() -> None:
+    bounds = Bounds(ByTime(5, {}), LATEST, unmatched_is_latest=True)
+    assert plan([A0], bounds, ComesLate(), fail_on_data_loss=True).ranges == [OffsetRange(*A0, 100, 102)]
+
+
 def test_an_end_before_the_start_and_one_behind_the_log_are_refused() -> None:
     with pytest.raises(ConfigError, match="a-0 from 40 to 30"):
         planned(ByOffset({A0: 40, A1: 0}), ByOffset({A0: 30, A1: 10}))
