@@ -37,6 +37,7 @@ from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
+from kunicorn.text import listed
 
 T = TypeVar("T")
 A = TypeVar("A", LogOffset, EpochEnd)
@@ -162,24 +163,29 @@ class ClusterSession:
         and of those `besides` that exist. Raises `ConfigError` for one that is wanted by name and missing, naming the
         `setting` to correct.
         """
-        patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
+        patterns = [topic for topic in wanted if topic.startswith("^")]
         named = [topic for topic in wanted if not topic.startswith("^")]
         known = self.metadata(None if patterns else {*named, *besides}).topics
         for name in named:
             _refuse_missing(name, known.get(name), setting)
         there = {name: info for name, info in known.items() if info.partitions and not info.error}
         # Kafka's own are had by name alone, as in the live service.
-        matching = {
-            name for name, info in there.items() if not info.is_internal and any(each.match(name) for each in patterns)
-        }
+        matching = {name for name, info in there.items() if not info.is_internal and is_wanted(name, patterns)}
         return sorted(matching.union(named, (name for name in besides if name in there)))
 
-    def partitions(self, wanted: Collection[str], setting: str = "group.topics") -> list[TopicPartition]:
-        """All partitions of the topics; see `topics`. Raises `ConfigError` where nothing matches."""
+    def partitions(
+        self, wanted: Collection[str], setting: str = "group.topics", numbered: Collection[TopicPartition] = ()
+    ) -> list[TopicPartition]:
+        """All partitions of the topics; see `topics`. Of a topic of which `numbered`, as [assign], names partitions, no
+        others. Raises `ConfigError` where nothing matches, and for partitions that do not exist.
+        """
         topics = self.topics(wanted, (), setting)
         if not topics:
             raise ConfigError(f"no topic matches {', '.join(wanted)}; correct {setting}")
-        return [TopicPartition(topic, number) for topic in topics for number in sorted(self._numbers(topic))]
+        every = [TopicPartition(topic, number) for topic in topics for number in sorted(self._numbers(topic))]
+        if absent := {tp for tp in numbered if tp.topic in topics}.difference(every):
+            raise ConfigError(f"assign.partitions: {listed(sorted(absent))} do not exist; correct the numbers")
+        return narrowed(every, numbered)
 
     def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those of the partitions that were not deleted. One that we may not see counts as there: asking for its
@@ -369,6 +375,17 @@ def cluster_session(
         raise FatalGroupError(f"group {group_id!r}: {failure}: {_with_remedy(failure.error)}") from failure
     except PeerError as failure:
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
+
+
+def is_wanted(topic: str, wanted: Collection[str]) -> bool:
+    """Whether the topic is among those wanted by name, or by pattern (a leading ^). Pure."""
+    return any(topic == each or (each.startswith("^") and re.match(each, topic)) for each in wanted)
+
+
+def narrowed(partitions: Iterable[TopicPartition], numbered: Collection[TopicPartition]) -> list[TopicPartition]:
+    """The partitions, of topics in `numbered` those there alone. Pure."""
+    some = {tp.topic for tp in numbered}
+    return [tp for tp in partitions if tp.topic not in some or tp in numbered]
 
 
 def unreached(failure: PeerError) -> str:

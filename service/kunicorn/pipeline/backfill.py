@@ -99,7 +99,8 @@ def _planned(settings: Settings, request: Request, log: ClusterSession) -> Plan:
         stop = ByTime(request.until + request.slack_ms, {})
     topics = request.topics or settings.group.topics or settings.assign.wanted.topics
     # A partition without a record as young as --from has nothing to handle again.
-    partitions = log.partitions(topics, "--topic" if request.topics else "group.topics")
+    setting = "--topic" if request.topics else "group.topics"
+    partitions = log.partitions(topics, setting, settings.assign.wanted.numbered)
     return plan(partitions, Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
 
 

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from kunicorn.clients.config import decoding_of
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, is_wanted, narrowed
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
 from kunicorn.handler.messages import Run
@@ -214,15 +213,19 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
     not count: of ranges underway whose offsets are other records now, or none. Raises `ConfigError`.
     """
     topics = settings.group.topics or settings.assign.wanted.topics
+    numbered = settings.assign.wanted.numbered
     strict = settings.pipeline.fail_on_data_loss
     everything = Bounds(Everywhere(EARLIEST), Everywhere(LATEST))
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        found = plan(session.partitions(topics), everything, session, fail_on_data_loss=strict)
+        partitions = session.partitions(topics, numbered=numbered)
+        found = plan(partitions, everything, session, fail_on_data_loss=strict)
         logs = within_epochs(found.edges, before.epochs, session.ends_of_epochs)
     anew = created_anew(before.topics, found.topics)
     first = {each.tp: each.start for each in before.ranges}
     stored = {**first, **before.positions}
-    deleted = {tp for tp in stored if tp not in logs and _is_wanted(tp.topic, topics)}
+    # What the settings do not ask for any more is no loss.
+    asked_for = narrowed((tp for tp in stored if is_wanted(tp.topic, topics)), numbered)
+    deleted = {tp for tp in asked_for if tp not in logs}
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
     positions, lost = resumed(known, logs, anew, fail_on_data_loss=strict)
     cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]
@@ -243,11 +246,6 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
         epochs=found.epochs,
     )
     return state, lost, {file_name(each, before.topics.get(each.topic)) for each in dropped}
-
-
-def _is_wanted(topic: str, wanted: Collection[str]) -> bool:
-    """Whether the settings ask for the topic: one that they do not ask for any more is no loss."""
-    return any(topic == each or (each.startswith("^") and re.match(each, topic)) for each in wanted)
 
 
 class _Known:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.spark import asked_of_spark, open_session, rows_frame
@@ -172,8 +172,10 @@ Batches = Iterator[pa.RecordBatch]
 
 def ranges_in(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of a table as ranges; those that continue the one before are joined with it. Pure."""
-    if "status" in batch.schema.names:
-        batch = batch.filter(pc.not_equal(batch.column("status"), End.HALT.value))
+    if {"status", "until"} <= set(batch.schema.names):
+        # In an outcome table: a row of its own kind of status, as another's table may have it, is a row.
+        halted = pc.equal(batch.column("status").cast(pa.string()), End.HALT.value)
+        batch = batch.filter(pc.invert(pc.fill_null(halted, False)))
     starts = batch.column("offset").cast(pa.int64())
     stops = batch.column("until").cast(pa.int64()) if "until" in batch.schema.names else pc.add(starts, 1)
     topics, numbers = batch.column("topic").cast(pa.string()), batch.column("partition").cast(pa.int32())
@@ -305,9 +307,17 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
         ranges = files.mapInArrow(reading, _ROWS_OF_SPARK)
         by_partition = ranges.repartition(_TASKS_A_CORE * cores, "topic", "partition")
         in_order = by_partition.sortWithinPartitions("topic", "partition", "start", "stop")
-        return summed(_asked(in_order.mapInArrow(ComparePartitions(logs, named), _TOLD_OF_SPARK)), logs)
+        told = _asked(in_order.mapInArrow(ComparePartitions(logs, named), _TOLD_OF_SPARK))
+        return summed(told, asked_for(settings, logs))
     finally:
         spark.stop()
+
+
+def asked_for(settings: Settings, logs: Mapping[TopicPartition, Edges]) -> dict[TopicPartition, Edges]:
+    """Those of the logs that the settings ask for: of a topic of which [assign] names some partitions, no others are
+    missed. Pure.
+    """
+    return {tp: logs[tp] for tp in narrowed(logs, settings.assign.wanted.numbered)}
 
 
 def _files(spark: SparkSession, names: Sequence[str], cores: int) -> DataFrame:

@@ -14,7 +14,8 @@ none holds a secret, as each process reads the settings itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import StructType
 
 from kunicorn.clients.config import decoding_of
-from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session, is_wanted, narrowed
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
 from kunicorn.handler.decode.forms import BYTES
@@ -77,6 +78,8 @@ class SourceOptions:
     """Of the records; all where there are none."""
     value_schema: str | None = None
     """Where the schema is, package.module:NAME, by which values become structs; None: they are bytes."""
+    by_settings: bool = False
+    """Whether the topics are those of the settings, of some of which [assign] may name single partitions."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -98,6 +101,9 @@ class SourceOptions:
             _count(options, "maxOffsetsPerTrigger", pipeline.max_offsets_per_trigger),
             _flag(options, "pushFilters", False),
             value_schema=options.get("valueSchema"),
+            by_settings=not {"subscribe", "subscribePattern"}.intersection(
+                name for name in KNOWN if options.get(name) is not None
+            ),
         )
 
     def pruned(self, schema: StructType) -> SourceOptions:
@@ -131,6 +137,17 @@ class SourceOptions:
         value = BYTES if self.value_schema is None else handler.value
         return Form(value=value, columns_of=self.value_schema).columns(decoding_of(settings, handler))
 
+    def partitions(self, log: ClusterSession) -> list[TopicPartition]:
+        """Partitions that are asked for, as of now. Raises `ConfigError` for those that do not exist."""
+        return log.partitions(self.topics, numbered=self._numbered())
+
+    def asked_for(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions that are asked for, whether or not they exist."""
+        return narrowed((tp for tp in partitions if is_wanted(tp.topic, self.topics)), self._numbered())
+
+    def _numbered(self) -> Collection[TopicPartition]:
+        return self.settings().assign.wanted.numbered if self.by_settings else ()
+
     def settings(self) -> Settings:
         """Settings as this process reads them."""
         return self.file.settings()
@@ -146,7 +163,14 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 def _topics(options: Mapping[str, str], settings: Settings) -> Sequence[str]:
     if (pattern := options.get("subscribePattern")) is not None:
-        return [f"^{pattern.removeprefix('^')}"]
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(
+                f"subscribePattern = {pattern!r} is no regular expression: {error}; correct it"
+            ) from error
+        # Whole names, as Spark's own source matches them: `orders` is not to read the dead letters of orders-dlq.
+        return [f"^(?:{pattern})$"]
     if (names := options.get("subscribe")) is not None:
         return [name.strip() for name in names.split(",") if name.strip()]
     return settings.group.topics or settings.assign.wanted.topics
@@ -302,7 +326,7 @@ class KunicornReader(RowsReader, DataSourceReader):
         """One range a task. Raises `ConfigError`."""
         options, pushed = self._options, self._pushed
         with self.cluster() as log:
-            known = log.partitions(options.topics)
+            known = options.partitions(log)
             found = plan(known, self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
             left = set(pushed.partitions(known))
             ranges = [each for each in found.ranges if each.tp in left]

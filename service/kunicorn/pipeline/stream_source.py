@@ -79,28 +79,39 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         super().__init__(options, bounds)
         self._target: dict[TopicPartition, int] | None = None
         """Where `availableNow` ends."""
+        self._left: frozenset[TopicPartition] = frozenset()
+        """Partitions of the checkpoint that nobody asks for any more, as far as that was told."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Start of a new query; one with a checkpoint goes on from there. Raises `ConfigError`."""
         bounds = Bounds(self._bounds.start, Everywhere(LATEST), self._bounds.unmatched_is_latest)
         with self.cluster() as log:
-            partitions = log.partitions(self._options.topics)
+            partitions = self._options.partitions(log)
             found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
+        if silent := sorted({tp.topic for tp in partitions}.difference(tp.topic for tp in found.edges)):
+            # A partition that is not in the checkpoint passes for a new one, and begins at its beginning.
+            raise ConfigError(
+                f"the start leaves out topics that the stream reads: {listed(silent)}; name every partition of theirs, "
+                f"with -2 for its earliest offset and -1 for its latest"
+            )
         starts = {**ends_of(found.edges), **{each.tp: each.start for each in found.ranges}}
         return _Place(starts, found.topics, self._options.min_partitions, found.epochs, {}).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """End of the next micro-batch: the logs' ends, or so many offsets in proportion.
+        """End of the next micro-batch: the logs' ends, or so many offsets in proportion. Partitions that are not asked
+        for any more stay where they are.
 
         Raises `ConfigError` where records are lost, as when a topic was created anew.
         """
         before = _Place.of(start)
         with self.cluster() as log:
-            partitions = log.partitions(self._options.topics)
+            partitions = self._options.partitions(log)
             topics = {**before.topics, **log.topic_ids(tp.topic for tp in partitions)}
             anew = created_anew(before.topics, topics)
-            known = {tp: at for tp, at in before.offsets.items() if tp.topic not in anew or tp in partitions}
-            known = {tp: known[tp] for tp in self._there(log, known)}
+            left = self._left_behind(before.offsets)
+            asked_for = before.offsets.keys() - left.keys()
+            there = self._there(log, [tp for tp in asked_for if tp.topic not in anew or tp in partitions])
+            known = {tp: before.offsets[tp] for tp in there}
             edges = log.edges({*known, *partitions})
             epochs = {tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}
             logs = within_epochs(edges, epochs, log.ends_of_epochs)
@@ -114,7 +125,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         ends = {tp: (now if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        stops = {**begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
+        stops = {**left, **begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}
         # Of a partition that stays where it is, the epoch stays, too: Spark would take another for something to do.
         stays = {
             tp: at for tp, at in before.epochs.items() if stops.get(tp) == before.offsets.get(tp) and tp not in cut
@@ -138,11 +149,13 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Ranges of the micro-batch. Raises `ConfigError` where some of it is gone."""
         begun, planned = _Place.of(start), _Place.of(end)
-        stops = planned.offsets
+        asked_for = self._options.asked_for(planned.offsets)
+        # A micro-batch that is repeated is handled as it was planned, whatever is asked for by now.
+        stops = {tp: at for tp, at in planned.offsets.items() if tp in asked_for or at != begun.offsets.get(tp)}
         # Created anew before the micro-batch was planned: its offsets are the new topic's; since then: none are.
         before = created_anew(begun.topics, planned.topics)
         with self.cluster() as log:
-            since = created_anew(planned.topics, log.topic_ids(planned.topics))
+            since = created_anew(planned.topics, log.topic_ids(tp.topic for tp in stops))
             stops = {tp: stops[tp] for tp in self._there(log, stops)}
             edges = log.edges(stops)
             epochs = {tp: epoch for tp, epoch in planned.epochs.items() if tp.topic not in since}
@@ -171,6 +184,16 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     def stop(self) -> None:
         """Does nothing: see the class."""
 
+    def _left_behind(self, offsets: Offsets) -> Offsets:
+        """Those of a checkpoint's partitions that are not asked for any more, which is logged once. They keep their
+        offsets there: asked for again, they go on from there."""
+        asked_for = self._options.asked_for(offsets)
+        left = {tp: at for tp, at in offsets.items() if tp not in asked_for}
+        if new := sorted(left.keys() - self._left):
+            logger.warning(f"{listed(new)} are in the checkpoint and not asked for any more: they stay where they are")
+        self._left = frozenset(left)
+        return left
+
     def _there(self, log: ClusterSession, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """Those of a checkpoint's partitions that exist. Raises `ConfigError` for others, unless records may be
         lost."""
@@ -187,4 +210,4 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
 
     def _ends(self) -> dict[TopicPartition, int]:
         with self.cluster() as log:
-            return ends_of(log.edges(log.partitions(self._options.topics)))
+            return ends_of(log.edges(self._options.partitions(log)))

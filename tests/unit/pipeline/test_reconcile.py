@@ -124,6 +124,14 @@ RANGES = {"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [
         ({"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 4]}, [("a", 0, 3, 5)]),
         (RANGES, [("a", 0, 3, 9)]),
         ({"topic": ["a"] * 3, "partition": [0] * 3, "offset": [3, 3, 4]}, [("a", 0, 3, 4), ("a", 0, 3, 5)]),
+        # A status of another's table is a column like any other, and no row is left out for it.
+        (
+            {"topic": ["a"] * 3, "partition": [0] * 3, "offset": [3, 4, 5], "status": ["x", None, "halt"]},
+            [("a", 0, 3, 6)],
+        ),
+        ({"topic": ["a"] * 2, "partition": [0] * 2, "offset": [3, 4], "status": [200, 404]}, [("a", 0, 3, 5)]),
+        ({**RANGES, "status": [None, "halt"]}, [("a", 0, 3, 9)]),
+        ({**RANGES, "offset": [3, 5], "until": [4, 9], "status": [1, 2]}, [("a", 0, 3, 4), ("a", 0, 5, 9)]),
         (
             {"topic": ["a", "a", "b"], "partition": [0, 1, 1], "offset": [3, 4, 5]},
             [("a", 0, 3, 4), ("a", 1, 4, 5), ("b", 1, 5, 6)],

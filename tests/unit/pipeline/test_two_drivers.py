@@ -186,7 +186,7 @@ class World:
     def topic_ids(self, topics: Any) -> dict[str, str]:
         return {TOPIC: "id"}
 
-    def partitions(self, topics: Any, setting: str = "") -> list[TopicPartition]:
+    def partitions(self, topics: Any, setting: str = "", numbered: Any = ()) -> list[TopicPartition]:
         return PARTITIONS
 
     def existing(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:

@@ -1,0 +1,49 @@
+"""A session with brokers that are played: their topics, and the edges of every log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kunicorn.clients.session import ClusterSession, is_wanted
+from kunicorn.kafka.admin import IsolationLevel
+from kunicorn.positions import Edges, Offsets, TopicPartition
+
+
+class PlayedLog(ClusterSession):
+    """Topics with their number of partitions, each with the same log."""
+
+    def __init__(self, topics: Mapping[str, int], log: Edges | None = None) -> None:
+        self.there, self.log = dict(topics), log or Edges(0, 100, 1)
+
+    def topics(
+        self, wanted: Collection[str], besides: Collection[str] = (), setting: str = "group.topics"
+    ) -> list[str]:
+        return sorted(topic for topic in self.there if is_wanted(topic, wanted))
+
+    def _numbers(self, topic: str) -> Collection[int]:
+        return range(self.there[topic])
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: f"id of {topic}" for topic in topics if topic in self.there}
+
+    def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if tp.partition < self.there.get(tp.topic, 0)]
+
+    def edges(
+        self, partitions: Iterable[TopicPartition], level: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Edges]:
+        return dict.fromkeys(partitions, self.log)
+
+    def at(self, times: Offsets) -> dict[TopicPartition, int]:
+        """Records are as old as their offsets."""
+        return {tp: max(time, self.log.first) if time < self.log.end else -1 for tp, time in times.items()}
+
+    def ends_of_epochs(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {}
+
+    @contextmanager
+    def session(self, *_: Any, **__: Any) -> Iterator[PlayedLog]:
+        """In place of `cluster_session`."""
+        yield self

@@ -1,0 +1,98 @@
+"""Which topics and partitions a job reads: by the settings, by name, and by pattern."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kunicorn.clients.session import is_wanted
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline import backfill, export
+from kunicorn.pipeline.backfill import Request
+from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.reconcile import asked_for
+from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.storage import Directory
+from kunicorn.positions import Edges, TopicPartition
+from kunicorn.settings import Settings, load
+from tests.unit.pipeline.played_log import PlayedLog
+from tests.unit.settings.files import LEAST
+
+ASSIGNED = """
+[kafka]
+bootstrap_servers = ["127.0.0.1:9092"]
+[handler]
+entrypoint = "shop.handlers:handle_order"
+[assign]
+partitions = ["orders", "payments:1"]
+start = "earliest"
+"""
+NAMED = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 1)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(ASSIGNED)
+    return path
+
+
+@pytest.fixture
+def settings(config: Path) -> Settings:
+    return load(config, {})
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> PlayedLog:
+    played = PlayedLog({"orders": 2, "payments": 3, "refunds": 1})
+    for job in (backfill, export):
+        monkeypatch.setattr(job, "cluster_session", played.session)
+    return played
+
+
+@pytest.mark.usefixtures("log")
+def test_a_backfill_handles_the_partitions_that_assign_names_and_no_others(settings: Settings) -> None:
+    assert [each.tp for each in backfill.planned(settings, Request()).ranges] == NAMED
+    of_one = backfill.planned(settings, Request(topics=("payments",)))
+    assert [each.tp for each in of_one.ranges] == [TopicPartition("payments", 1)]
+    named = backfill.planned(settings, Request(offsets='{"payments": {"0": [5, 9]}}'))
+    assert [each.tp for each in named.ranges] == [TopicPartition("payments", 0)], "offsets say everything themselves"
+
+
+@pytest.mark.usefixtures("log")
+def test_an_export_has_the_partitions_that_assign_names_and_no_others(settings: Settings, tmp_path: Path) -> None:
+    dry_run = export.dry_run(settings, Directory(str(tmp_path / "lake")), Form())
+    assert [each.tp for each in dry_run.ranges] == NAMED
+
+
+def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:
+    log.there["payments"] = 1
+    with pytest.raises(ConfigError, match=r"assign.partitions: payments-1 do not exist"):
+        backfill.planned(settings, Request())
+
+
+def test_the_source_reads_what_assign_names_unless_its_options_name_topics(config: Path, log: PlayedLog) -> None:
+    assert SourceOptions.of({"config": str(config)}).partitions(log) == NAMED
+    every = [TopicPartition("payments", number) for number in range(3)]
+    assert SourceOptions.of({"config": str(config), "subscribe": "payments"}).partitions(log) == every
+
+
+def test_a_reconciliation_misses_no_partition_that_assign_does_not_name(settings: Settings) -> None:
+    logs = {TopicPartition("payments", number): Edges(0, 10) for number in range(3)}
+    assert list(asked_for(settings, logs)) == [TopicPartition("payments", 1)]
+
+
+def test_a_pattern_of_the_source_matches_whole_names_as_sparks_own_does(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST)
+
+    def read(pattern: str) -> list[str]:
+        topics = SourceOptions.of({"config": str(path), "subscribePattern": pattern}).topics
+        return [topic for topic in ("orders", "orders-dlq", "old-orders", "eu.orders") if is_wanted(topic, topics)]
+
+    assert read("orders") == read("^orders$") == ["orders"]
+    assert read("orders.*") == ["orders", "orders-dlq"]
+    assert read("orders|.*-orders") == ["orders", "old-orders"]
+    with pytest.raises(ConfigError, match="is no regular expression"):
+        read("orders(")

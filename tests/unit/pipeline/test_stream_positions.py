@@ -1,0 +1,97 @@
+"""Positions of a stream: where a new one begins, and what becomes of topics that nobody asks for any more."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from kunicorn.clients.session import ClusterSession
+from kunicorn.errors import ConfigError
+from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.stream_source import KunicornStreamReader
+from kunicorn.positions import Edges, TopicPartition
+from tests.unit.pipeline.played_log import PlayedLog
+
+
+class Reader(KunicornStreamReader):
+    """Reader of a stream whose brokers are played."""
+
+    def __init__(self, log: PlayedLog, *topics: str, starting: str = "earliest") -> None:
+        file: Any = None
+        options = SourceOptions(file, "ranges", topics, True, None, None)
+        super().__init__(options, bounds_of({"startingOffsets": starting}, batch=False))
+        self._log = log
+
+    def cluster(self) -> AbstractContextManager[ClusterSession]:
+        return self._log.session()
+
+    def next(self, start: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+        """End of the next micro-batch, and its ranges."""
+        end = self.latestOffset(start, ReadAllAvailable())
+        return end, self.ranges(start, end)
+
+    def ranges(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return sorted(each.value[:4] for each in self.partitions(start, end))
+
+
+def test_a_topic_that_is_not_asked_for_any_more_stays_where_it_is_and_goes_on_from_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    both = Reader(log, "orders", "payments")
+    handled, ranges = both.next(both.initialOffset())
+    assert ranges == [("orders", 0, 0, 100), ("payments", 0, 0, 100)]
+
+    log.log = Edges(0, 130, 1)
+    one = Reader(log, "orders")
+    with caplog.at_level(logging.WARNING, "kunicorn.pipeline"):
+        end, ranges = one.next(handled)
+        assert ranges == [("orders", 0, 100, 130)]
+        assert one.next(end) == (end, []), "Spark would take another position for something to do"
+    assert caplog.messages == ["payments-0 are in the checkpoint and not asked for any more: they stay where they are"]
+    del log.there["payments"]
+    assert one.next(end) == (end, []), "nor is it missed"
+
+    log.there["payments"], log.log = 1, Edges(0, 150, 1)
+    assert Reader(log, "orders", "payments").next(end)[1] == [("orders", 0, 130, 150), ("payments", 0, 100, 150)]
+
+
+def test_until_everything_of_now_is_handled_no_other_topic_is_read_either() -> None:
+    log = PlayedLog({"orders": 1, "payments": 1}, Edges(0, 10, 1))
+    both = Reader(log, "orders", "payments")
+    handled, _ = both.next(both.initialOffset())
+    log.log = Edges(0, 100, 1)
+    one = Reader(log, "orders")
+    one.prepareForTriggerAvailableNow()
+    assert one.next(handled)[1] == [("orders", 0, 10, 100)]
+
+
+def test_a_micro_batch_that_is_repeated_is_handled_as_it_was_planned() -> None:
+    log = PlayedLog({"orders": 1, "payments": 1})
+    both = Reader(log, "orders", "payments")
+    start = both.initialOffset()
+    end, ranges = both.next(start)
+    assert Reader(log, "orders").ranges(start, end) == ranges
+
+
+def test_a_start_that_leaves_out_a_topic_of_the_stream_is_refused() -> None:
+    log = PlayedLog({"orders": 1, "payments": 1, "refunds": 1})
+    reader = Reader(log, "orders", "payments", "refunds", starting='{"orders": {"0": 90}}')
+    with pytest.raises(ConfigError, match="leaves out topics that the stream reads: payments refunds; name every"):
+        reader.initialOffset()
+    one = Reader(log, "orders", starting='{"orders": {"0": 90}}')
+    assert one.next(one.initialOffset())[1] == [("orders", 0, 90, 100)]
+
+
+def test_a_stream_reads_the_partitions_that_assign_names_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceOptions, "_numbered", lambda options: {TopicPartition("payments", 1)})
+    log = PlayedLog({"orders": 2, "payments": 2})
+    reader = Reader(log, "orders", "payments")
+    end, ranges = reader.next(reader.initialOffset())
+    assert ranges == [("orders", 0, 0, 100), ("orders", 1, 0, 100), ("payments", 1, 0, 100)]
+    assert reader.next(end) == (end, [])
