@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +26,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.plan import as_json, from_json
-from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.storage import Directory, Manifest, Unreadable
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, largest_first
@@ -354,20 +356,46 @@ class Runs:
         identity = check_id(run) if run is not None else new_id(job, started)
         if identity in self:
             raise ConfigError(f"there is a run {identity!r} already; go on with it by --resume, or choose another id")
+        if self._stream(identity) is not None:
+            raise ConfigError(
+                f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"
+            )
         new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request)
         self.save(new)
         return new
 
+    def enter_stream(self, name: str, what: str, group: str) -> Directory:
+        """The directory of the stream of that name, which is this handler's and group's from then on.
+
+        Raises `ConfigError` for the name of a run, and for another's stream: its checkpoint has that one's positions.
+        """
+        if name in self:
+            raise ConfigError(f"there is a run {name!r}, whose outcomes lie in the same place; choose another --run")
+        place, own = self.directory / name, {"what": what, "group": group}
+        place.create(_STREAM, json.dumps(own).encode())
+        if (known := self._stream(name)) != own:
+            raise ConfigError(
+                f"stream {name!r} in {self.directory.url} is of {_whose(known)}, and these settings are of "
+                f"{_whose(own)}: choose another --run. If that is its new name, remove {name}/{_STREAM} there"
+            )
+        return place
+
+    def _stream(self, name: str) -> dict[str, str] | None:
+        """Whose the stream of that name is; None where there is none."""
+        told = (self.directory / name).read_json(_STREAM)
+        return None if told is None else {each: str(told.get(each)) for each in ("what", "group")}
+
     def all(self) -> Iterator[Run]:
-        """Every run, oldest first as far as ids tell."""
+        """Every run whose manifest this version can read, oldest first as far as ids tell."""
         newest: dict[str, str] = {}
         for name in self.directory.names(".json"):
             run, _, file = name.partition("/")
             if Manifest.NAME.fullmatch(file):
                 newest[run] = name
         for name in newest.values():
-            if (told := self.directory.read_json(name)) is not None:
-                yield _read(told, f"{self.directory.url}/{name}")
+            with suppress(Unreadable):
+                if (told := self.directory.read_json(name)) is not None:
+                    yield _read(told, f"{self.directory.url}/{name}")
 
     def pace(self, job: str, what: str) -> float | None:
         """Offsets a second of the latest run of the same kind that has any; None if there is none."""
@@ -383,10 +411,10 @@ def _read(told: Any, place: str) -> Run:
         raise unreadable(told, place, error) from error
 
 
-def unreadable(told: Any, place: str, error: Exception) -> ConfigError:
+def unreadable(told: Any, place: str, error: Exception) -> Unreadable:
     """Error of a manifest that this version cannot go on with: who can, and what to do otherwise."""
     by = told.get("kunicorn") if isinstance(told, dict) else None
-    return ConfigError(
+    return Unreadable(
         f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "
         f"{f'kunicorn {by}' if by else 'the version'} that wrote it, or begin anew under another name"
     )
@@ -397,15 +425,27 @@ def advanced(run: Run, state: RunState) -> Run:
     return replace(run, state=state)
 
 
+_STREAM = "stream.json"
+"""File beside a stream's checkpoint, in the directory that a run of the name would have: whose stream it is."""
+
+
+def _whose(stream: Mapping[str, str] | None) -> str:
+    told = stream or {"what": "nobody", "group": ""}
+    return f"{told['what']} in group {told['group']!r}"
+
+
 def write_tiles(outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
     """Write tiles into the outcome table, as the file of that number, which it replaces. Raises `ConfigError`."""
+    name = f"{TILES}/{number:08}.parquet"
     if not tiles:
+        # What a try that was cut off has written under this number would have offsets that files of ranges have now.
+        outcomes.delete(name)
         return
     rows = [
         {**tile.tp._asdict(), "offset": tile.start, "until": tile.until, "records": tile.records, "status": End.DONE}
         for tile in tiles
     ]
-    with outcomes.writing(f"{TILES}/{number:08}.parquet") as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
+    with outcomes.writing(name) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
         writer.write_batch(table(rows))
 
 

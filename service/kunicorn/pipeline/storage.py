@@ -48,6 +48,10 @@ def visible(name: str) -> str:
     return f"%{ord(name[0]):02X}{name[1:]}" if name.startswith(("_", ".")) else name
 
 
+class Unreadable(ConfigError):
+    """A file that is not what its name says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Directory:
     """Directory for files; made when the first is written. Carries no secret: the file system finds its own."""
@@ -55,11 +59,21 @@ class Directory:
     url: str
 
     def __post_init__(self) -> None:
-        if not self.is_local and urlsplit(self.url).password is not None:
+        if self.is_local:
+            return
+        scheme, _, rest = self.url.partition("://")
+        if _with_password(rest, ports=not self.is_store):
             # It would stand in Spark's plans and in messages.
             raise ConfigError(
-                f"{urlsplit(self.url).scheme}://… has a password in it: leave it out, rights are found in the "
-                f"environment; docs/pipeline.md says where"
+                f"{scheme}://… has a password in it: leave it out, rights are found in the environment; "
+                f"docs/pipeline.md says where"
+            )
+        if "?" in rest or "#" in rest:
+            # Its values may be secrets. And whatever is put behind the URL would be a part of them: all directories of
+            # a job would be the one in front.
+            raise ConfigError(
+                f"{scheme}://… has a ? or a # in it: leave out what follows; endpoints and rights are found in the "
+                f"environment, docs/pipeline.md says where"
             )
 
     def __truediv__(self, name: str) -> Directory:
@@ -129,9 +143,16 @@ class Directory:
             system.delete_file(f"{path}/{name}")
 
     def read_json(self, name: str) -> Any:
-        """Content of a JSON file; None where there is none."""
-        content = self.read(name)
-        return None if content is None else json.loads(content)
+        """Content of a JSON file; None where there is none. Raises `Unreadable`, `ConfigError`."""
+        if (content := self.read(name)) is None:
+            return None
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise Unreadable(
+                f"{self.url}/{name} is no JSON ({error}), as a machine may leave it that loses its power: remove it; "
+                f"of a manifest the version before counts then, and without one the run begins anew"
+            ) from error
 
     def names(self, suffix: str, *, below: bool = True) -> list[str]:
         """Names of files with that ending in here, and `below`, as paths relative to this directory; sorted."""
@@ -183,6 +204,8 @@ class Directory:
             with _told(self.url):
                 yield file
                 file.close()
+                if self.is_local:
+                    _flush(Path(part))
                 system.move(part, f"{folder}/{last}")
         except BaseException:
             with contextlib.suppress(OSError):
@@ -307,6 +330,22 @@ def _put_if_absent(url: str, name: str, content: bytes) -> bool:
     return True
 
 
+def _with_password(rest: str, *, ports: bool) -> bool:
+    """Whether the URL's part behind its scheme has a user's password in it, also one with a slash, which ends the
+    authority for whoever takes URLs apart. `ports`: digits behind a host are none.
+    """
+    user, at, _ = rest.rpartition("@")
+    return bool(at) and ":" in (re.sub(r"^[^/@:]*:\d+(?=/)", "", user) if ports else user)
+
+
+def _flush(path: Path) -> None:
+    """Have a file's content on the disk before it gets its name, which may survive a power cut that the content does
+    not.
+    """
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 class _NoLinks(Exception):
     """The file system has no hard links."""
 
@@ -318,6 +357,7 @@ def _linked(path: Path, content: IO[bytes]) -> bool:
     try:
         with part.open("wb") as file:
             shutil.copyfileobj(content, file, _PART_BYTES)
+        _flush(part)
         os.link(part, path)
     except FileExistsError:
         return False

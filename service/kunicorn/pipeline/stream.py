@@ -21,7 +21,7 @@ from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
 from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
-from kunicorn.pipeline.state import Counts, Runs, check_id, joined, tiles_of, write_tiles
+from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.limits import limits_of
@@ -137,7 +137,7 @@ def stream(
     check_installed()
     check_streams("a stream")
     check_handlers(settings)
-    place = Runs(settings.pipeline.directory).directory / check_id(run)
+    place = Runs(settings.pipeline.directory).enter_stream(run, settings.handler.entrypoint, settings.stream_group)
     told_of_differences(settings, say)
     spark = open_session(settings, master, run)
     try:
@@ -166,7 +166,8 @@ def stream(
 def _partitions(settings: Settings) -> int:
     """How many there are now: so many tasks has a micro-batch."""
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        return len(session.partitions(settings.group.topics or settings.assign.wanted.topics))
+        wanted = settings.assign.wanted
+        return len(session.partitions(settings.group.topics or wanted.topics, numbered=wanted.numbered))
 
 
 def _policy(settings: Settings) -> str:

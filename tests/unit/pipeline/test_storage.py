@@ -13,8 +13,9 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.pipeline.state import Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
+from kunicorn.positions import OffsetRange
 
 
 def test_a_file_appears_whole_replaces_the_former_and_leaves_nothing_where_writing_fails(tmp_path: Path) -> None:
@@ -63,6 +64,85 @@ def test_a_url_with_a_password_is_refused_without_being_told() -> None:
     with pytest.raises(ConfigError, match="s3://… has a password in it") as refused:
         Directory("s3://key:geheim@bucket/runs")
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://KEY:ge/heim@bucket/runs",
+        "s3://KEY:1/geheim@bucket",
+        "hdfs://user:geheim@namenode:8020/runs",
+        "hdfs://namenode:8020/user:geheim@x",
+        "abfss://c@account.dfs.core.windows.net/runs?client_secret=geheim&tenant_id=x",
+        "s3://bucket/runs#geheim",
+    ],
+)
+def test_a_secret_in_any_part_of_a_url_is_refused_without_being_told(url: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^{url.partition('://')[0]}://… has a (password|[?] or a #) in it"
+    ) as refused:
+        Directory(url)
+    assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["abfss://container@account.dfs.core.windows.net/runs", "hdfs://namenode:8020/user/me@corp/runs", "/tmp/a?b#c:d@e"],
+)
+def test_a_url_without_a_secret_is_a_place(url: str) -> None:
+    assert (Directory(url) / "run-1").url == f"{url}/run-1"
+
+
+def test_a_files_content_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[tuple[bytes, bool]] = []
+
+    def fsync(file: int) -> None:
+        content = Path(f"/proc/self/fd/{file}").read_bytes()
+        flushed.append((content, any(each.name in ("one", "two") for each in tmp_path.iterdir())))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    Directory(str(tmp_path)).write("one", b"replaced")
+    assert flushed == [(b"replaced", False)]
+    (tmp_path / "one").unlink()
+    Directory(str(tmp_path)).create("two", b"created")
+    assert flushed[1:] == [(b"created", False)]
+
+
+def test_a_manifest_that_a_power_cut_has_emptied_is_told_and_the_others_runs_go_on(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    whole = OffsetRange("orders", 0, 0, 100)
+    rated = RunState((whole,), positions={whole.tp: 100}, seconds=2.0)
+    runs.save(Run("nightly", "backfill", "a:b", "", rated, ""))
+    runs.save(Run("older", "backfill", "a:b", "", rated, ""))
+    pace = runs.pace("backfill", "a:b")
+    (tmp_path / "nightly" / "manifest-00000002.json").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"nightly/manifest-00000002.json is no JSON .*remove it; of a manifest"):
+        runs.read("nightly")
+    (tmp_path / "older" / "manifest-00000001.json").write_text('{"run": "older", "kunicorn": "0.1"}')
+    runs.save(Run("newer", "backfill", "a:b", "", rated, ""))
+    assert [each.id for each in runs.all()] == ["newer"]
+    assert runs.pace("backfill", "a:b") == pace == 50.0
+    with pytest.raises(ConfigError, match=r"there is no run 'none'.*the latest there: newer"):
+        runs.read("none")
+    (tmp_path / "nightly" / "manifest-00000002.json").unlink()
+    assert runs.read("nightly").state == rated
+
+
+def test_a_stream_is_its_handlers_and_groups_and_shares_no_name_with_a_run(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    runs.start("backfill", "a:b", "", RunState(()), "nightly")
+    with pytest.raises(ConfigError, match="there is a run 'nightly'"):
+        runs.enter_stream("nightly", "a:b", "orders.stream")
+    assert not (tmp_path / "nightly" / "stream.json").exists()
+
+    place = runs.enter_stream("stream", "a:b", "orders.stream")
+    assert runs.enter_stream("stream", "a:b", "orders.stream") == place == Directory(f"{tmp_path}/stream")
+    for what, group in (("c:d", "orders.stream"), ("a:b", "payments.stream")):
+        with pytest.raises(ConfigError, match=r"is of a:b in group 'orders.stream', and these .*remove stream/stream"):
+            runs.enter_stream("stream", what, group)
+    with pytest.raises(ConfigError, match="there is a stream 'stream'"):
+        runs.start("backfill", "a:b", "", RunState(()), "stream")
+    assert [each.id for each in runs.all()] == ["nightly"]
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -1,0 +1,68 @@
+"""Outcome rows of a stream's micro-batches: every offset is in the table once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from kunicorn.pipeline import stream
+from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
+from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.positions import OffsetRange
+from tests.unit.pipeline.played_log import PlayedLog
+
+WHOLE = OffsetRange("orders", 0, 0, 100)
+
+
+def handled(outcomes: Directory, number: int, file: str = "") -> None:
+    """The micro-batch of that number, in a driver of its own. `file`: what its range has written, as of a failure."""
+    exposed: Any = SimpleNamespace(moved=lambda *_: None)
+    settings: Any = SimpleNamespace(stream_group="orders.stream")
+    summary = Summary(*WHOLE, 100, 100, 0, 1 if file else 0, None, file, 1.0)
+    row = SimpleNamespace(asDict=lambda: asdict(summary))
+    frame: Any = SimpleNamespace(collect=lambda: [row])
+    stream.Batches(settings, outcomes, Stop(), exposed, lambda said: None)(frame, number)
+
+
+def with_a_failure(outcomes: Directory) -> str:
+    """The range's file, as its task writes it when a record fails."""
+    ends = [(0, 50, "done"), (50, 51, "dead_letter"), (51, 100, "done")]
+    rows: list[dict[str, Any]] = [
+        {"topic": "orders", "partition": 0, "offset": at, "until": until, "records": until - at, "status": status}
+        for at, until, status in ends
+    ]
+    with outcomes.writing(rows_file(WHOLE)) as file, pq.ParquetWriter(file, SCHEMA) as writer:
+        writer.write_batch(table(rows))
+    return rows_file(WHOLE)
+
+
+def rows_of(outcomes: Directory) -> list[tuple[int, int]]:
+    batches = (batch for name in outcomes.names(".parquet") for batch in outcomes.batches(name))
+    return sorted((row["offset"], row["until"]) for batch in batches for row in batch.to_pylist())
+
+
+@pytest.fixture
+def outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
+    monkeypatch.setattr(stream, "cluster_session", PlayedLog({}).session)
+    monkeypatch.setattr(stream, "commit", lambda *_: None)
+    return Directory(str(tmp_path))
+
+
+def test_a_repeated_micro_batch_with_a_failure_replaces_the_rows_of_one_without(outcomes: Directory) -> None:
+    handled(outcomes, 7)
+    assert rows_of(outcomes) == [(0, 100)]
+    handled(outcomes, 7, with_a_failure(outcomes))
+    assert rows_of(outcomes) == [(0, 50), (50, 51), (51, 100)]
+
+
+def test_a_repeated_micro_batch_without_a_failure_replaces_the_rows_of_one_with(outcomes: Directory) -> None:
+    handled(outcomes, 7, with_a_failure(outcomes))
+    handled(outcomes, 7)
+    assert rows_of(outcomes) == [(0, 100)]
