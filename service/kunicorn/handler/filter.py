@@ -15,13 +15,14 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.call import progress_of
+from kunicorn.handler.call import cause_of, progress_of
 from kunicorn.handler.config import FilterRule, HandlerConfig
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.forms import Form, Gathered
@@ -189,18 +190,22 @@ class Selection(NamedTuple):
     """By index among the leading records that the call is about."""
     records: int
 
-    def widened(self, error: BatchError) -> None:
-        """Have the error speak of all records that the call is about: the dropped ones are done. Changed in place, as
-        its causes belong to it. Raises `ValueError` where it names records that are not in the batch."""
+    def widened(self, error: BatchError) -> BatchError:
+        """The error as one that speaks of all records that the call is about: the dropped ones are done. A copy, as a
+        handler may return the same one for each batch. Raises `ValueError` where it names records that are not in the
+        batch."""
         if not self.dropped:
-            return
+            return error
         following = following_offsets(self.kept)
         progress = progress_of(error, following)
+        wide = copy(error).with_traceback(error.__traceback__)
+        wide.__cause__ = cause_of(error)
         if error.outcomes is not None:
-            error.outcomes = [(outcome, self._all(mask, of_dropped=False)) for outcome, mask in error.outcomes]
-            return
+            wide.outcomes = [(outcome, self._all(mask, of_dropped=False)) for outcome, mask in error.outcomes]
+            return wide
         mask = [at < progress.done or after - 1 in progress.ahead for at, after in enumerate(following)]
-        error.failed, error.mask = None, self._all(mask, of_dropped=True)
+        wide.failed, wide.mask = None, self._all(mask, of_dropped=True)
+        return wide
 
     def _all(self, mask: Iterable[bool], *, of_dropped: bool) -> list[bool]:
         """The mask of the kept records as one of all."""
@@ -269,11 +274,8 @@ class Filtered:
             try:
                 returned = call(argument.argument) if argument.argument is not None else None
             except BatchError as error:
-                argument.widened(error)
-                self._tell(argument)
-                raise
-            self._tell(argument)
-            return returned
+                raise self._told(argument, error)  # noqa: B904
+            return self._told(argument, returned)
 
         return filtered
 
@@ -287,13 +289,16 @@ class Filtered:
             try:
                 returned = await call(argument.argument) if argument.argument is not None else None
             except BatchError as error:
-                argument.widened(error)
-                self._tell(argument)
-                raise
-            self._tell(argument)
-            return returned
+                raise self._told(argument, error)  # noqa: B904
+            return self._told(argument, returned)
 
         return filtered
+
+    def _told(self, of: Selection, returned: Any) -> Any:
+        """What the call has returned, or the `BatchError` that it has raised: both mean the same."""
+        said = of.widened(returned) if isinstance(returned, BatchError) else returned
+        self._tell(of)
+        return said
 
     def _tell(self, of: Selection) -> None:
         last = len(of.dropped) if of.argument is None else 0

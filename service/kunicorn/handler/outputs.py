@@ -219,6 +219,8 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
             while True:
                 sends.append(_item(next(returned), default_topic, "yielded"))
         except StopIteration as end:
+            if isinstance(end.value, BatchError):
+                _refuse_partial(end.value, sends)
             return sends, end.value
         except BatchError as error:
             _refuse_partial(error, sends)
@@ -244,7 +246,7 @@ def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:
     """
     if sends and (error.failed is not None or error.done or error.mask or error.outcomes):
         raise NotToBeSent(
-            f"the handler yielded {len(sends)} to send, then raised BatchError: the records that it names as done "
+            f"the handler yielded {len(sends)} to send, and then said BatchError: the records that it names as done "
             f"would count as done while nothing of theirs is sent; raise any other exception, which fails the whole "
             f"batch, or set handler.mode = 'record'"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -52,6 +53,37 @@ def bad_skipped(batch: Batch) -> None:
     GOT.append(values)
     if b"bad" in values:
         raise BatchError(outcomes=[(Skip("bad"), [value == b"bad" for value in values])])
+
+
+def first_done_returned(batch: Batch) -> BatchError | None:
+    """As `first_done`, by an error that is returned."""
+    return _returned(first_done, batch)
+
+
+def bad_skipped_returned(batch: Batch) -> BatchError | None:
+    """As `bad_skipped`, by an error that is returned."""
+    return _returned(bad_skipped, batch)
+
+
+async def bad_skipped_returned_async(batch: Batch) -> BatchError | None:
+    return bad_skipped_returned(batch)
+
+
+NOTHING_DONE = BatchError(done=0)
+
+
+def nothing_done(batch: Batch) -> BatchError | None:
+    """Nothing of a batch that begins with a bad one is done, which it says by the same error each time."""
+    GOT.append([record.value for record in batch])
+    return NOTHING_DONE if GOT[-1][0] == b"bad" else None
+
+
+def _returned(handle: Callable[[Batch], None], batch: Batch) -> BatchError | None:
+    try:
+        handle(batch)
+    except BatchError as error:
+        return error
+    return None
 
 
 def wanted(record: Record) -> Any:

@@ -111,13 +111,29 @@ def test_columns_beyond_what_one_decoded_batch_may_hold_come_with_the_next_one(
     assert run.committed == {("test", 0): len(values.split())}
 
 
-@pytest.mark.parametrize("handler", ["first_done", "others_done", "bad_skipped"])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "first_done",
+        "others_done",
+        "bad_skipped",
+        "first_done_returned",
+        "bad_skipped_returned",
+        "bad_skipped_returned_async",
+    ],
+)
 def test_a_batch_error_counts_what_the_handler_got(handler: str) -> None:
     test = behind(WANTED, handler=handler, mode="batch", on_failure="skip", max_attempts=1)
     run = test.run(*map(record, ("no", "a", "no", "bad", "no", "b")))
     assert run.outcomes == ["filtered", "done", "filtered", "skipped", "filtered", "done"]
     assert GOT[0] == [b"a", b"bad", b"b"]
     assert run.committed == {("test", 0): 6}
+
+
+def test_a_batch_error_that_the_handler_keeps_is_as_good_for_the_next_batch() -> None:
+    test = behind(WANTED, handler="nothing_done", mode="batch", batch_max_records=3, on_failure="skip", max_attempts=1)
+    run = test.run(*map(record, ("no", "bad", "bad", "no", "b")))
+    assert run.outcomes == ["filtered", "skipped", "skipped", "filtered", "done"]
 
 
 @pytest.mark.parametrize("value", ["raise", "none"])

@@ -15,7 +15,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.call import OfSome
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler, handler_of
-from kunicorn.handler.outcome import BatchError, Done, NotToBeSent, Send, Skip, raise_outcome
+from kunicorn.handler.outcome import BatchError, DeadLetter, Done, NotToBeSent, Send, Skip, raise_outcome
 from kunicorn.handler.outputs import Made, Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
 from kunicorn.worker.produce.sender import Outputs
 
@@ -69,39 +69,50 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
     assert put == []
 
 
-def yielding_then(error: BatchError, *, is_async: bool) -> Handler:
-    """Of a batch it yields one, then raises."""
+def yielding_then(error: BatchError, how: str) -> Handler:
+    """Of a batch it yields one, then raises or returns."""
 
-    def plain(batch: object) -> Iterator[Send]:
+    def raising(batch: object) -> Iterator[Send]:
         yield Send(value=b"1")
         raise error
+
+    def returning(batch: object) -> Generator[Send, None, BatchError]:
+        yield Send(value=b"1")
+        return error
 
     async def on_a_loop(batch: object) -> AsyncIterator[Send]:
         yield Send(value=b"1")
         raise error
 
-    return Handler("m:h", on_a_loop if is_async else plain, is_async, True)
+    ways: dict[str, Callable[[object], Any]] = {"raises": raising, "returns": returning, "async": on_a_loop}
+    return Handler("m:h", ways[how], how == "async", True)
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("error", [BatchError(done=2), BatchError(done=[0, 2]), BatchError(failed=1)])
-def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(
-    error: BatchError, is_async: bool
-) -> None:
+@pytest.mark.parametrize("how", ["raises", "returns", "async"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BatchError(done=2),
+        BatchError(done=[0, 2]),
+        BatchError(failed=1),
+        BatchError(outcomes=[(DeadLetter("bad"), [False, True, False, False])]),
+    ],
+)
+def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(error: BatchError, how: str) -> None:
     put: list[Any] = []
-    handler = yielding_then(error, is_async=is_async)
+    handler = yielding_then(error, how)
     calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: put.append(whole))
     batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
     cells = memoryview(array("q", [0]))
-    with pytest.raises(NotToBeSent, match="yielded 1 to send, then raised BatchError"):
+    with pytest.raises(NotToBeSent, match="yielded 1 to send, and then said BatchError"):
         calls(batch, range(1, 5), cells, 0, [])
     calls.close()
     assert (cells[0], put) == (0, [])
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yielding(is_async: bool) -> None:
-    handler = yielding_then(BatchError(done=0), is_async=is_async)
+@pytest.mark.parametrize("how", ["raises", "returns", "async"])
+def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yielding(how: str) -> None:
+    handler = yielding_then(BatchError(done=0), how)
     calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)
     batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
     with pytest.raises(OfSome):
