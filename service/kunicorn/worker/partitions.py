@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.call import OfSome
 from kunicorn.handler.messages import Run
+from kunicorn.handler.outcome import error_type
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.retry import End
 from kunicorn.handler.rows import apart, before, joined
@@ -438,6 +439,21 @@ class Partitions:
                 self._counters.count(c.WAITS, 1, flight.tp.topic)
             self._scheduler.wait(flight, waits_for, why)
             return self._left_hands(flight)
+
+    def failed_together(self, flights: Sequence[InFlight], error: BaseException, took_ns: int) -> None:
+        """Note that one call with records of several partitions has failed, and that nobody knows by whose: all of them
+        are handled again. It counts as one call, and as no try."""
+        topic, gate = flights[0].tp.topic, flights[0].tracker.slots.gate
+        with self._lock:
+            self._counters.called_in_vain(topic, error_type(error), took_ns, 1)
+            self._counters.failed(topic, retried=True)
+            if gate is not None:
+                gate.failed(flights[0], error, now_ns())
+            for flight in flights:
+                self._open[flight.tracker.grant].mirror.took(took_ns // len(flights))
+                flight.withdraw()
+                self._scheduler.queue_again(flight)
+                self._left_hands(flight)
 
     def held(self) -> Iterable[tuple[InFlight, int]]:
         """See `Gates`."""

@@ -248,6 +248,7 @@ class Across(Calls):
 
 
 SIX = [record(b"%d" % number, partition=number % 3) for number in range(6)]
+SIXTEEN = [record(b"%d" % number, partition=number % 4) for number in range(16)]
 PLACES = [(partition, offset) for partition in range(3) for offset in range(2)]
 
 
@@ -280,6 +281,39 @@ def test_across_partitions_what_raised_is_tried_again_by_partition() -> None:
     assert len(calls.places[0]) == 6
     assert sorted(map(sorted, calls.places[1:])) == [PLACES[at : at + 2] for at in (0, 2, 4)]
     assert [each.attempts for each in result.records] == [2] * 6
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"max_attempts": 1, "on_failure": "skip"},
+        {"failures": [{"exceptions": ["builtins.ValueError"], "max_attempts": 1, "on_failure": "skip"}]},
+    ],
+)
+def test_across_partitions_a_bad_row_costs_no_other_partition_its_tries(rules: dict[str, Any]) -> None:
+    def handle(batch: pa.RecordBatch) -> None:
+        if b"2" in batch.column("value").to_pylist():
+            raise ValueError("a bad row")
+
+    result = across(handle, **rules)
+    assert result.outcomes == ["done", "done", "skipped"] * 2
+    assert set(result.committed.values()) == {2}
+
+
+def test_across_partitions_a_call_that_failed_is_one_for_the_circuit_breaker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = Across(OSError("once"))
+    breaker = {"exceptions": ["builtins.OSError"], "min_calls": 3, "failure_share": 0.3}
+    assert across(calls, circuit_breaker=breaker).outcomes == ["done"] * 6
+    assert "circuit breaker" not in caplog.text
+    assert "failed on a batch of 3 partitions" in caplog.text
+
+
+def test_across_partitions_batches_are_called_together_again_behind_one_that_failed() -> None:
+    calls = Across(OSError("once"))
+    run(calls, SIXTEEN, batch_across_partitions=True, batch_max_records=6)
+    assert [len(each) for each in calls.places] == [6, 4, 4, 6, 2]
 
 
 def test_across_partitions_the_row_that_failed_is_its_partitions() -> None:

@@ -175,6 +175,9 @@ class Table:
     def start_beside(self, slots: Slots, records: int, nbytes: int) -> InFlight | None:
         raise NotImplementedError("calls have one record each")
 
+    def failed_together(self, flights: Sequence[InFlight], error: BaseException, took_ns: int) -> None:
+        raise NotImplementedError("calls have one record each")
+
     def returned(
         self, flight: InFlight, finished: int, nanoseconds: int, calls: int, ahead: Collection[int] = ()
     ) -> None:

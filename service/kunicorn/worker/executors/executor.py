@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from kunicorn.handler.call import OfSome
@@ -68,3 +68,4 @@ class Supply(Protocol):
         self, flight: InFlight, finished: int, nanoseconds: int, calls: int, ahead: Collection[int] = ()
     ) -> None: ...
     def failed(self, flight: InFlight, finished: int, took_ns: int, some: OfSome) -> InFlight | None: ...
+    def failed_together(self, flights: Sequence[InFlight], error: BaseException, took_ns: int) -> None: ...

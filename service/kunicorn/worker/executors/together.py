@@ -2,26 +2,36 @@
 
 1. Of each partition the table hands out a run of its own, in hand at the same time as the others. The call has them one
    behind the other, and counts its progress in rows.
-2. What has failed before is called alone: else the row of one partition would use up the tries of all the others.
-3. A call that is ended from outside, by a time-out or for a partition that goes, is ended for all of them.
+2. A call that fails as a whole counts as nobody's try: nobody knows by whose rows. Each partition's next call is its
+   own, and that one counts.
+3. What has failed before is called alone: else the row of one partition would use up the tries of all the others.
+4. A call that is ended from outside, by a time-out or for a partition that goes, is ended for all of them.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, repeat, takewhile
 from typing import Any
 
-from kunicorn.handler.call import Decided, OfSome
+from kunicorn.handler.call import Calls, Decided, OfSome
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import DrainDeadline, Handler
-from kunicorn.handler.outcome import BatchError
+from kunicorn.handler.outcome import BatchError, Outcome
+from kunicorn.handler.retry import describe
 from kunicorn.handler.rows import following_offsets, joined, value_bytes
-from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.worker.executors.inline import Call, InlineExecutor
-from kunicorn.worker.progress import InFlight
+from kunicorn.worker.progress import InFlight, OffsetTracker
 
+log = logging.getLogger("kunicorn.worker")
+
+_LOG_EVERY_NS = NANOSECONDS
+_NAMED = 5
+"""So many partitions of a call are named in the log."""
 MOST_BYTES = 2**30
 """Of values in one batch where the settings name no number: columns have offsets of 32 bits."""
 
@@ -70,9 +80,16 @@ def by_rows(handler: Handler) -> Handler:
 class TogetherExecutor(InlineExecutor):
     """Caller of a handler in the loop's own thread, with rows of all partitions that have some."""
 
+    def __init__(self, calls: Calls, cells: memoryview) -> None:
+        super().__init__(calls, cells)
+        self._apart: set[OffsetTracker] = set()
+        """Partitions that failed together, and have not been called alone since."""
+        self._logged_at = 0
+
     def _handle(self, flight: InFlight) -> None:
         flights = [flight, *self._beside(flight)]
         if len(flights) == 1:
+            self._apart.discard(flight.tracker)
             super()._handle(flight)
             return
         self.calls += 1
@@ -80,7 +97,11 @@ class TogetherExecutor(InlineExecutor):
         cells = memoryview(array("q", [0]))
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))
-        share = (now_ns() - started) // len(flights)
+        took = now_ns() - started
+        if error is not None and _is_nobodys(error):
+            self._fail_together(flights, error, took)
+            return
+        share = took // len(flights)
         for each, ended in zip(flights, _ends(flights, cells[0], error), strict=True):
             self._settle(each, ended, share, calls=int(each is flight))
 
@@ -88,7 +109,8 @@ class TogetherExecutor(InlineExecutor):
         """Runs of other partitions for the same call."""
         bounds = self._slots.bounds
         assert bounds is not None
-        if first.stays_as_it_is or first.poison:
+        self._apart = {tracker for tracker in self._apart if not tracker.closed}
+        if self._apart or first.stays_as_it_is or first.poison:
             return
         most = bounds.bytes or MOST_BYTES
         records, nbytes = bounds.records - len(first.messages), most - value_bytes([first.messages])
@@ -98,6 +120,18 @@ class TogetherExecutor(InlineExecutor):
             yield flight
             records, nbytes = records - len(flight.messages), nbytes - value_bytes([flight.messages])
 
+    def _fail_together(self, flights: Sequence[InFlight], error: BaseException, took: int) -> None:
+        self._apart.update(flight.tracker for flight in flights)
+        self._table.failed_together(flights, error, took)
+        if (now := now_ns()) - self._logged_at >= _LOG_EVERY_NS:
+            self._logged_at = now
+            partitions = ", ".join(str(flight.tp) for flight in flights[:_NAMED])
+            more = "" if len(flights) <= _NAMED else f" and {len(flights) - _NAMED} more"
+            log.warning(
+                f"the handler failed on a batch of {len(flights)} partitions ({partitions}{more}), and is called with "
+                f"each alone: {describe(error)}"
+            )
+
     def _settle(self, flight: InFlight, ended: Ended, took: int, calls: int) -> None:
         if ended.done:
             self._cells[flight.tracker.cell] = following_offsets(flight.messages)[ended.done - 1]
@@ -105,6 +139,11 @@ class TogetherExecutor(InlineExecutor):
             self._table.returned(flight, ended.done, took, calls, ended.ahead)
         elif (failed := self._table.failed(flight, ended.done, took, ended.some)) is not None:
             self._loop.fail(failed, ended.some.error)
+
+
+def _is_nobodys(error: BaseException) -> bool:
+    """Whether the call has failed, and neither the handler nor what decodes its rows says what becomes of them."""
+    return not isinstance(error, OfSome | Outcome | DrainDeadline | NotDecodableYet)
 
 
 def _ends(flights: Sequence[InFlight], done: int, error: BaseException | None) -> Iterator[Ended]:
