@@ -50,7 +50,7 @@ class Call:
         self.outcome: Outcome | None = None
         """What the handler said, returned or raised; `Done` if it said nothing. None: it is under way, or `error`."""
         self.error: BaseException | None = None
-        """What else it raised."""
+        """What else it raised, or returned, which counts as raised."""
 
     @property
     def topic(self) -> str:
@@ -188,7 +188,7 @@ class Within:
             except BaseException as error:
                 _tell(of, error)
                 raise
-            of.outcome = _outcome_of(returned)
+            _tell(of, _said(returned))
             return returned
 
         within: _Within = told
@@ -205,7 +205,7 @@ class Within:
             except BaseException as error:
                 _tell(of, error)
                 raise
-            of.outcome = _outcome_of(returned)
+            _tell(of, _said(returned))
             return returned
 
         within: _Within = told
@@ -277,7 +277,8 @@ def _tell(call: Call, error: BaseException) -> None:
 _DONE = Done()
 
 
-def _outcome_of(returned: object) -> Outcome:
-    """What a return value says; beside outputs that are sent (`outputs.Made`) there may be an outcome."""
+def _said(returned: object) -> BaseException:
+    """What a return value says; beside outputs that are sent (`outputs.Made`) there may be an outcome. An exception
+    that is returned counts as raised."""
     said = getattr(returned, "said", returned)
-    return said if isinstance(said, Outcome) else _DONE
+    return said if isinstance(said, Exception) else _DONE

@@ -33,7 +33,7 @@ import copyreg
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
@@ -102,10 +102,33 @@ def is_columns(returned: object) -> TypeGuard[pa.RecordBatch]:
     return arrow is not None and isinstance(returned, arrow.RecordBatch)
 
 
+_NO_OUTPUTS = frozenset((bool, int, float, str, bytes, dict))
+"""What handlers return most often that says nothing: a look at its type costs next to nothing for each record."""
+
+
+def _is_table(returned: object) -> bool:
+    arrow = sys.modules.get("pyarrow")
+    return arrow is not None and isinstance(returned, arrow.Table)
+
+
+def are_outputs(returned: object) -> bool:
+    """Whether it is records to send, or a collection that begins with one. Loads nothing."""
+    if type(returned) in _NO_OUTPUTS:
+        return False
+    if isinstance(returned, Send) or is_columns(returned) or _is_table(returned):
+        return True
+    if not isinstance(returned, Collection):
+        return False
+    try:
+        first = next(iter(returned), None)
+    except Exception:
+        return False  # An array without dimensions, or what else cannot be gone through.
+    return isinstance(first, Send) or is_columns(first)
+
+
 def refuse_outputs(returned: object) -> None:
     """Raise `NotToBeSent` for records to send where [producing] is off: they would be lost silently."""
-    first = returned[0] if isinstance(returned, list | tuple) and returned else returned
-    if isinstance(first, Send) or is_columns(first):
+    if are_outputs(returned):
         raise NotToBeSent(
             "the handler returned records to send, but nothing sends them here: set [producing] delivery, or return "
             "nothing; jobs on Spark send nothing"
@@ -188,6 +211,24 @@ class Wait(Outcome):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.seconds, self.reason)
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """The error; in place of a `Wait` that nobody can wait for, why that is so: a class of the user's says no time if
+    its `__init__` does not call that of `Wait`."""
+    if not isinstance(error, Wait):
+        return error
+    try:
+        _seconds(error.seconds)
+    except AttributeError:
+        refused: Exception = TypeError(
+            f"{type(error).__qualname__} says no time: let its __init__ call that of kunicorn.Wait"
+        )
+    except (TypeError, ValueError) as why:
+        refused = why
+    else:
+        return error
+    return refused.with_traceback(error.__traceback__)
 
 
 LONGEST_WAIT_SECONDS = 86_400.0

@@ -25,6 +25,7 @@ from kunicorn.handler.outcome import (
     NotToBeSent,
     Outcome,
     Send,
+    are_outputs,
     is_columns,
     raise_outcome,
 )
@@ -225,6 +226,11 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
         except BatchError as error:
             _refuse_partial(error, sends)
             raise
+    if are_outputs(returned):
+        raise NotToBeSent(
+            f"the handler returned records to send as {type(returned).__name__}: return a list of them, yield them, or "
+            f"return one pyarrow.RecordBatch"
+        )
     return [], returned
 
 

@@ -190,6 +190,10 @@ class Policies:
         """Policy for this error."""
         return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
 
+    def later(self, times: int, random: float) -> TryAgain:
+        """Verdict on a record that could not be decoded for now, for the `times`-th time in a row."""
+        return TryAgain(self.default.backoff_ns(times, random), None)
+
     def verdict(self, error: BaseException, failures: int, failing_ns: int, random: float) -> Verdict:
         """Verdict on this error. An outcome that the handler raised goes before every rule.
 
@@ -197,7 +201,7 @@ class Policies:
         that takes.
         """
         if isinstance(error, NotDecodableYet):
-            return TryAgain(self.default.backoff_ns(failures, random), None)
+            return self.later(failures, random)
         if isinstance(error, Expired):
             return End.DEAD_LETTER
         if isinstance(error, Undecodable):

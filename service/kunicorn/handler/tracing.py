@@ -123,7 +123,14 @@ class Traced:
         def tell(returned: Any) -> Any:
             if isinstance(returned, Outcome):
                 span.set_attribute("kunicorn.outcome", type(returned).__name__)
+            elif isinstance(returned, Exception):
+                fail(returned)  # It counts as raised.
             return returned
+
+        def fail(error: BaseException) -> None:
+            span.record_exception(error)
+            span.set_attribute("error.type", error_type(error))
+            span.set_status(Status(StatusCode.ERROR))
 
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             in_hand = IN_HAND.set(records)
@@ -133,9 +140,7 @@ class Traced:
                 tell(said)
                 raise
             except BaseException as error:
-                span.record_exception(error)
-                span.set_attribute("error.type", error_type(error))
-                span.set_status(Status(StatusCode.ERROR))
+                fail(error)
                 raise
             finally:
                 IN_HAND.reset(in_hand)

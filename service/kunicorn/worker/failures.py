@@ -20,8 +20,10 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from kunicorn.handler.dead_letters import Cause, Destination, cause_of, dead_letters, died, retries, topic_of_letters
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.letter_styles import OWN
-from kunicorn.handler.outcome import Wait
+from kunicorn.handler.load import error_message
+from kunicorn.handler.outcome import Wait, as_failure
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, Reason, RetryPolicy, TryAgain, describe, reason_of
@@ -35,6 +37,8 @@ from kunicorn.worker.progress import Attempt, InFlight
 log = logging.getLogger("kunicorn.worker")
 
 _LOG_EVERY_NS = NANOSECONDS
+_LONGEST_WHY = 300
+"""Characters of what a handler says it waits for. Many records may wait, each with a text of its own."""
 _NO_TOPIC = "no dead-letter topic is set; set dead_letters.topic"
 
 
@@ -131,7 +135,7 @@ class Failures:
 
     def meet(self, attempt: Attempt, error: BaseException, now: int) -> None:
         """React to a failed attempt."""
-        flight = attempt.flight
+        flight, error = attempt.flight, as_failure(error)
         gate, time = flight.tracker.slots.gate, now
         if gate is not None and not attempt.calls:
             gate.withdrawn(flight)
@@ -140,9 +144,9 @@ class Failures:
                 self._hold_for_circuit(attempt, error, until, now)
                 return
             time = gate.handling_time(now)
-        if isinstance(error, Wait):
-            self._hold(attempt, error, now)
+        if self._holds(attempt, error, now):
             return
+        flight.undecoded = 0
         flight.failures += 1
         if flight.failures == 1:
             flight.failing_since = time
@@ -156,7 +160,7 @@ class Failures:
         policies = self._policies(flight.tp.topic)
         verdict = policies.verdict(error, flight.failures, time - flight.failing_since, random.random())
         if isinstance(verdict, TryAgain):
-            self._park(attempt, verdict, error, now)
+            self._park(attempt, verdict, verdict.counted(flight.failures), error, now)
             return
         policy = policies.of(error)
         cause, text = cause_of(error, flight.failures), describe(error)
@@ -177,13 +181,24 @@ class Failures:
         ending = _Ending(on_failure, Reason.POISON, cause, text, self._dead_letters(flight, Reason.POISON))
         self._end(Attempt(flight, calls=0), ending, now)
 
+    def _holds(self, attempt: Attempt, error: BaseException, now: int) -> bool:
+        """Whether no try has failed by that: then the records wait, and the time counts for none."""
+        match error:
+            case Wait():
+                self._hold(attempt, error, now)
+            case NotDecodableYet():
+                self._decode_later(attempt, error, now)
+            case _:
+                return False
+        return True
+
     def _hold(self, attempt: Attempt, said: Wait, now: int) -> None:
-        """Have the records wait as the handler says: no try of theirs has failed, and the time counts for none."""
+        """Have the records wait as the handler says."""
         flight, wait_ns = attempt.flight, round(said.seconds * NANOSECONDS)
         self._observer.raised(attempt.records, said)
         why = f"offset {attempt.offset} waits until {utc(wall_ms() + round(said.seconds * 1000), 'milliseconds')}"
-        if said.reason:
-            why += f": {said.reason}"
+        if reason := error_message(said)[:_LONGEST_WHY]:
+            why += f": {reason}"
         if self._table.park(attempt, "wait", why):
             flight.failing_since += wait_ns
             self._push(flight, now + wait_ns)
@@ -197,15 +212,26 @@ class Failures:
             self._push(attempt.flight, until)
             self._log_seldom(f"{attempt.flight.tp}: {why}", now)
 
-    def _park(self, attempt: Attempt, verdict: TryAgain, error: BaseException, now: int) -> None:
+    def _decode_later(self, attempt: Attempt, error: NotDecodableYet, now: int) -> None:
+        """Have the records wait, as what decodes them, or encodes their outputs, is away."""
         flight = attempt.flight
-        tries = verdict.counted(flight.failures)
+        flight.undecoded += 1
+        self._observer.raised(attempt.records, error)
+        verdict = self._policies(flight.tp.topic).later(flight.undecoded, random.random())
+        if self._park(attempt, verdict, verdict.counted(flight.undecoded), error, now):
+            flight.failing_since += attempt.nanoseconds + verdict.wait_ns
+
+    def _park(self, attempt: Attempt, verdict: TryAgain, tries: str, error: BaseException, now: int) -> bool:
+        """Have the records wait for another try; False if that was their grant's end. `tries`: which one has failed."""
+        flight = attempt.flight
         why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
-        if self._table.park(attempt, "retry", why):
-            self._push(flight, now + verdict.wait_ns)
-            wait = verdict.wait_ns / NANOSECONDS
-            text = f"the handler failed on {flight.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
-            self._log_seldom(f"{text}: {describe(error)}", now)
+        if not self._table.park(attempt, "retry", why):
+            return False
+        self._push(flight, now + verdict.wait_ns)
+        wait = verdict.wait_ns / NANOSECONDS
+        text = f"the handler failed on {flight.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
+        self._log_seldom(f"{text}: {describe(error)}", now)
+        return True
 
     def _end(self, attempt: Attempt, ending: _Ending, now: int) -> None:
         if ending.end is End.HALT:

@@ -270,6 +270,8 @@ class InFlight:
     """Failed tries."""
     failing_since: int = 0
     """When the first of them failed (nanoseconds of `clock.now_ns`)."""
+    undecoded: int = 0
+    """How often in a row what decodes them, or encodes their outputs, was away; no failed tries."""
     poison: str = ""
     """Why it is not for the handler: it killed workers."""
     poison_deaths: int = 0

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kunicorn import Batch, Call, Record, Send, Skip, Worker
+from kunicorn import Batch, BatchError, Call, Record, Send, Skip, Worker
 
 NOTED: list[str] = []
 
@@ -90,7 +90,13 @@ def handle(record: Record) -> Any:
         raise ValueError("no such customer")
     if record.value == b"old":
         return Skip("old")
+    if record.value == b"returned":
+        return KeyError("no such customer")
     return None
+
+
+def first_done(batch: Batch) -> BatchError:
+    return BatchError(done=1)
 
 
 def handle_batch(batch: Batch) -> None:

@@ -68,12 +68,22 @@ def test_without_middlewares_the_call_has_the_form_that_it_had(mode: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("value", "outcome", "seen"), [("old", "skipped", "outer ends with Skip"), ("fail", "halted", "ValueError")]
+    ("value", "outcome", "seen"),
+    [
+        ("old", "skipped", "outer ends with Skip"),
+        ("fail", "halted", "ValueError"),
+        ("returned", "halted", "KeyError"),
+    ],
 )
 def test_outcomes_and_exceptions_go_through(value: str, outcome: str, seen: str) -> None:
     done = handled("handle", "outer", max_attempts=1).run(record(value))
     assert done.outcomes == [outcome]
     assert NOTED[-1].endswith(seen)
+
+
+def test_a_batch_error_that_is_returned_is_what_came_of_the_call() -> None:
+    handled("first_done", "outer", mode="batch", max_attempts=1, on_failure="skip").run(record("a"), record("b"))
+    assert NOTED[1] == "outer ends with BatchError"
 
 
 def test_what_a_middleware_keeps_to_itself_is_a_failure_nevertheless() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import UserList, deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any
 
@@ -178,6 +179,45 @@ def test_without_a_topic_the_setting_is_named() -> None:
 def test_text_is_sent_as_utf_8_and_headers_may_be_a_mapping() -> None:
     sent = outgoing(Send("b", "ä", "k", {"h": "v"}, 3, 17), "a")
     assert sent == Outgoing("b", "ä".encode(), b"k", [("h", b"v")], 3, 17)
+
+
+def _table() -> object:
+    return pytest.importorskip("pyarrow").table({"value": [b"1"]})
+
+
+COLLECTIONS: list[Callable[[], object]] = [
+    {1: Send(value=b"1")}.values,
+    lambda: deque([Send(value=b"1")]),
+    lambda: UserList([Send(value=b"1")]),
+    _table,
+]
+
+
+@pytest.mark.parametrize("made", COLLECTIONS)
+def test_records_to_send_in_what_is_no_list_are_refused_not_lost(made: Callable[[], object]) -> None:
+    with pytest.raises(NotToBeSent, match="return a list of them"):
+        outputs_of(made(), "a")
+    with pytest.raises(NotToBeSent, match=r"set \[producing\] delivery"):
+        raise_outcome(made())
+
+
+class _Ungone:
+    """A collection that cannot be gone through, like an array without dimensions."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[object]:
+        raise TypeError("iteration over a 0-d array")
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", {"a": 1}, {1, 2}, deque[int](), _Ungone()])
+def test_other_collections_are_values_that_say_nothing(value: object) -> None:
+    assert outputs_of(value, "a") == ([], value)
+    assert raise_outcome(value)
 
 
 @pytest.mark.parametrize("returned", [Send("a"), [Send("a")]])

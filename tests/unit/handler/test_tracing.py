@@ -181,12 +181,15 @@ def test_a_batch_has_one_span_with_links_to_its_producers(spans: Callable[[], tu
     assert "messaging.kafka.offset" not in span.attributes, "it is that of a single record"
 
 
+@pytest.mark.parametrize("how", ["raises", "returns"])
 def test_what_the_handler_raised_is_the_spans_error_and_what_it_said_an_attribute(
-    spans: Callable[[], tuple[ReadableSpan, ...]],
+    spans: Callable[[], tuple[ReadableSpan, ...]], how: str
 ) -> None:
     def handle(record: Record) -> Any:
         if record.value is None:
             return Skip("a tombstone")
+        if how == "returns":
+            return KeyError("who")
         raise KeyError("who")
 
     call(handle, message(7, None))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from confluent_kafka import Message
 
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import NANOSECONDS
@@ -77,6 +80,45 @@ def test_what_the_handler_has_wait_fails_no_try_and_its_time_is_none_of_the_retr
     assert len(table.given_up) == 1, "the third failure is the last one"
 
 
+@pytest.mark.parametrize("away", [NotDecodableYet("the registry is away"), NotEncodableYet("the registry is away")])
+def test_while_the_registry_is_away_no_try_is_counted_and_its_time_is_none_of_the_retry_timeouts(
+    away: NotDecodableYet,
+) -> None:
+    table: Any = Parking()
+    policies = Policies(RetryPolicy(3, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
+    failures = Failures(table, lambda topic: policies, None, Observer())
+    flight, now = at_offset_5(), 0
+    failures.meet(Attempt(flight), ValueError("one"), now)
+    for _ in range(200):
+        now += NANOSECONDS // 2
+        failures.meet(Attempt(flight, nanoseconds=NANOSECONDS // 2), away, now)
+        now += round(failures.patience(now, 3600) * NANOSECONDS)
+        failures.try_again(now)
+    assert flight.failures == 1
+    failures.meet(Attempt(flight), ValueError("two"), now)
+    assert table.given_up == [], "of the minute, no second is over"
+    failures.meet(Attempt(flight), ValueError("three"), now)
+    assert len(table.given_up) == 1, "the third failure is the last one"
+
+
+def test_while_the_registry_is_away_each_wait_is_longer_than_the_last_one_and_the_next_outage_begins_anew() -> None:
+    table: Any = Parking()
+    failures = Failures(table, lambda topic: Policies(RetryPolicy(9, 1000, 64_000)), None, Observer())
+    flight = at_offset_5()
+
+    def waits_after(error: Exception) -> float:
+        failures.meet(Attempt(flight), error, 0)
+        wait = failures.patience(0, 3600)
+        failures.try_again(HOUR)
+        return wait
+
+    waits = [waits_after(NotDecodableYet("away")) for _ in range(6)]
+    assert waits == sorted(waits)
+    assert waits[-1] > 10 * waits[0]
+    waits_after(ValueError("it was decoded"))
+    assert waits_after(NotDecodableYet("away again")) < waits[1]
+
+
 def test_what_waits_says_until_when_and_why() -> None:
     table: Any = Parking()
     failures = Failures(table, lambda topic: Policies(RetryPolicy(1, 1, 1)), None, Observer())
@@ -84,3 +126,52 @@ def test_what_waits_says_until_when_and_why() -> None:
     ((waits_for, why),) = table.parked
     assert waits_for == "wait"
     assert re.fullmatch(r"offset 5 waits until \d{4}-\d\d-\d\dT[\d:.]+Z: the API's limit", why)
+
+
+class _Untellable:
+    def __str__(self) -> str:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (_Untellable(), "(its __str__ raised KeyError)"),
+        ("x" * 1_500_000, "x" * 300),
+        ("half of \ud83d", "half of \\ud83d"),
+    ],
+)
+def test_whatever_a_wait_says_is_told_as_a_short_text(why: Any, told: str) -> None:
+    table: Any = Parking()
+    failures = Failures(table, lambda topic: Policies(RetryPolicy(1, 1, 1)), None, Observer())
+    failures.meet(Attempt(at_offset_5()), Wait(30, why), 0)
+    ((_, said),) = table.parked
+    assert said.partition("Z: ")[2] == told
+
+
+class _Forgetful(Wait):
+    def __init__(self, response: object) -> None:
+        self.response = response
+
+
+class _Endless(Wait):
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.seconds = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (_Forgetful("429"), "_Forgetful says no time: let its __init__ call that of kunicorn.Wait"),
+        (_Endless(), "give 0 to 86400 seconds"),
+    ],
+)
+def test_a_wait_without_a_time_has_failed_its_try(said: Wait, why: str) -> None:
+    table: Any = Parking()
+    failures = Failures(table, lambda topic: Policies(RetryPolicy(2, 1, 1)), None, Observer())
+    flight = at_offset_5()
+    for _ in range(2):
+        failures.meet(Attempt(flight), said, 0)
+    assert [waits_for for waits_for, _ in table.parked] == ["retry"]
+    assert why in table.given_up[0]
