@@ -42,15 +42,26 @@ class Origin:
 
 
 def origin_in(headers: Iterable[tuple[str, bytes | None]], topic: str) -> Origin | None:
-    """Origin that the headers of a record in `topic` tell; None if it was not put there for a retry."""
+    """Origin that the headers of a record in `topic` tell; None if it was not put there for a retry, or if they name a
+    place or a time that no record can have: nothing could be sent with them."""
     told = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     if told.get(RETRY_TOPIC) != topic:
         return None
     try:
-        timestamp = int(told[TIMESTAMP]) if TIMESTAMP in told else None
-        return Origin(told[TOPIC], int(told[PARTITION]), int(told[OFFSET]), timestamp, int(told.get(ATTEMPTS, "0")))
+        timestamp = _number(told[TIMESTAMP], _INT64) if TIMESTAMP in told else None
+        partition, offset = _number(told[PARTITION], _INT32), _number(told[OFFSET], _INT64)
+        return Origin(told[TOPIC], partition, offset, timestamp, _number(told.get(ATTEMPTS, "0"), _INT32))
     except (KeyError, ValueError):
         return None
+
+
+_INT32, _INT64 = 2**31 - 1, 2**63 - 1
+
+
+def _number(text: str, most: int) -> int:
+    if not 0 <= (number := int(text)) <= most:
+        raise ValueError(text)
+    return number
 
 
 class Record(msgspec.Struct, gc=False, frozen=True):

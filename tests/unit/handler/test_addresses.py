@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
@@ -81,3 +83,26 @@ def test_headers_that_a_handler_copied_into_another_topic_make_no_retry_of_it(fi
 def test_headers_that_are_no_numbers_make_no_retry(first: Record) -> None:
     headers = [("kunicorn-retry-topic", b"r"), ("kunicorn-topic", b"orders"), ("kunicorn-partition", b"x")]
     assert record("r", 0, 1, Letter(None, None, headers, None)).idempotency_key == "r-0-1"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"kunicorn-timestamp": b"99999999999999999999"},
+        {"kunicorn-timestamp": b"-5"},
+        {"kunicorn-partition": b"99999999999"},
+        {"kunicorn-partition": b"-1"},
+        {"kunicorn-offset": b"9223372036854775808"},
+        {"kunicorn-attempts": b"99999999999"},
+        {"kunicorn-attempts": b"many"},
+    ],
+)
+@pytest.mark.parametrize("style", ["kunicorn", "spring", "connect", "karafka"])
+def test_a_record_whose_headers_name_what_no_record_can_have_is_at_home_in_the_retry_topic(
+    first: Record, damaged: dict[str, bytes], style: str
+) -> None:
+    letter = retries(SOON).letter(first, "shop", CAUSE, 9_000)
+    headers = list((dict(letter.headers) | damaged).items())
+    again = record(SOON.name, 0, 7, replace(letter, headers=headers))
+    assert again.origin == Origin(SOON.name, 0, 7, 9_000)
+    assert dead_letters("letters", style).letter(again, "shop", CAUSE, 20_000).timestamp == 9_000

@@ -20,7 +20,10 @@ from kunicorn.worker.progress import InFlight
 from kunicorn.worker.scheduler import UNLIMITED
 
 _MOST_KEYS = 10_000
-"""Buckets beyond so many are looked through for full ones, which are as good as new."""
+"""Beyond so many buckets the full ones, which are as good as new, are forgotten."""
+_LOOKED_AT = 2
+"""Buckets that each new key has looked at then. More than one, so that there are at most twice as many as are not full;
+few, as this is done for each record under the table's lock, and all of them may be not full."""
 
 
 class RateLimit:
@@ -147,12 +150,13 @@ class KeyedRateLimit(RateLimit):
         return bucket
 
     def _forget_full(self, now: int) -> None:
-        """Forget the buckets that are full, beginning with those used longest ago, until half are left."""
-        for key, bucket in list(self._buckets.items()):
-            if len(self._buckets) <= _MOST_KEYS // 2:
-                return
+        """Forget those of the buckets looked at longest ago that are full."""
+        for _ in range(_LOOKED_AT):
+            key, bucket = next(iter(self._buckets.items()))
             if bucket.is_full(now):
                 del self._buckets[key]
+            else:
+                self._buckets.move_to_end(key)
 
 
 def _key_of(header: str | None) -> Callable[[Message], object]:
