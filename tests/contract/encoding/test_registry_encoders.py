@@ -97,6 +97,21 @@ def test_documents_are_checked_by_their_schema(encoder: Make, properties: Any) -
         sent(encoder("jsonschema"), {"customer": "4111", "amount": 4111}, "documents")
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_is_null_if_the_schema_allows_that(
+    encoder: Make, tmp_path: Path, number: float
+) -> None:
+    def sent_as(kind: Any) -> Any:
+        file = tmp_path / "measure.json"
+        file.write_text(json.dumps({"type": "object", "title": "Measure", "properties": {"amount": {"type": kind}}}))
+        by_file = encoder("jsonschema", value_schema=f"file:{file}", register_schemas=True)
+        return sent(by_file, {"amount": number}, "measures")
+
+    assert sent_as(["number", "null"]).value.endswith(b'{"amount":null}')
+    with pytest.raises(Unencodable, match=r"\$\.amount breaks the rule 'type'"):
+        sent_as("number")
+
+
 def test_messages_of_several_classes_are_written_with_their_indexes(encoder: Make, properties: Any) -> None:
     by_record = encoder("protobuf", subject_name_strategy="record", register_schemas=True)
     for message in (ProtoTotal(customer="Ada", amount=7), ProtoRefund(customer="Ada"), ProtoLine(sku="a")):

@@ -41,7 +41,8 @@ def is_message_class(kind: type) -> bool:
 
 
 def as_json(item: object) -> bytes:
-    """The object as JSON. Raises what the model's library raises."""
+    """The object as JSON, which has neither NaN nor infinity: they become null, but for models of pydantic's that say
+    otherwise. Raises what the model's library raises."""
     if hasattr(item, "__pydantic_serializer__"):
         written: bytes = item.__pydantic_serializer__.to_json(item, by_alias=True)
         return written

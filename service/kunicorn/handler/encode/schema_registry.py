@@ -448,7 +448,8 @@ def _avro_objects(item: Any, schema: _Schema) -> Any:
 
 
 def _json_objects(item: Any, schema: _Schema) -> Any:
-    return json_objects(item)
+    # As it is written: NaN and infinity are numbers for the schema, and would be null in JSON.
+    return orjson.loads(orjson.dumps(json_objects(item)))
 
 
 def _message(item: Any, schema: _Schema) -> Any:

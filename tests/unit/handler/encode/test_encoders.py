@@ -69,6 +69,7 @@ def made(handle: Callable[..., Any], by: Encoder | None = None, *, is_async: boo
         (Total(7), b'{"amount":7}'),
         (Line("a"), b'{"sku":"a"}'),
         (Note(text="x"), b'{"text":"x"}'),
+        ({"nan": float("nan"), "infinite": float("-inf")}, b'{"nan":null,"infinite":null}'),
         ({"total": Total(7), "note": Note(text="x")}, b'{"total":{"amount":7},"note":{"text":"x"}}'),
     ],
 )
