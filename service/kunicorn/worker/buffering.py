@@ -247,7 +247,7 @@ class HeadOfLine:
     def took(self, records: int, nbytes: int) -> None:
         """Note what was taken in: the next records are about as large."""
         if records and nbytes:
-            self._record_bytes = nbytes // records
+            self._record_bytes = max(1, nbytes // records)
 
     def resume(self) -> None:
         """Resume all paused partitions."""

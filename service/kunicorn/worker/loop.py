@@ -266,7 +266,9 @@ class Loop:
         records = nbytes = 0
         for tp, epoch, messages in taken.runs:
             ready, wait = self._delays.split(tp, self._before_end(tp, messages))
-            records, nbytes = records + len(ready), nbytes + self._table.feed(tp, epoch, ready, now)
+            # Of a partition that was stopped meanwhile nothing is kept, and its records say nothing about their size.
+            if kept := self._table.feed(tp, epoch, ready, now):
+                records, nbytes = records + len(ready), nbytes + kept
             if wait is not None:
                 self._delays.delay(tp, wait, now)
         self._line.took(records, nbytes)

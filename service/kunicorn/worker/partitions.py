@@ -384,6 +384,8 @@ class Partitions:
                 self._scheduler.decide(behind, some.decided)
             if finished:
                 now = now_ns()
+                if flight.tracker.slots.gate is not None:
+                    flight.tracker.slots.gate.goes_on(flight, rest)
                 self._scheduler.claim(rest, now - share)
                 self._finish(flight)
                 self._open[rest.tracker.grant].mirror.taken(rest)
@@ -428,10 +430,15 @@ class Partitions:
 
     def park(self, attempt: Attempt, waits_for: str, why: str) -> bool:
         """Have these records wait, for the next try or for their letters, and their lane with them, while all else goes
-        on; False if that was their grant's end.
+        on; False if that was their grant's end, or if they are handled again at once.
         """
         flight = attempt.flight
         with self._lock:
+            if self._scheduler.overtaken(flight):
+                # A sender has put refused records before them since the loop looked: a run is in no order any more, and
+                # the consumed offset would pass it while it waits.
+                self._put_back(flight)
+                return False
             # A row would keep the whole answer that it came with, however long it waits, and each answer may have one.
             flight.messages = apart(flight.messages)
             self._count_failure(attempt, retried=waits_for == "retry", failed=waits_for != "wait")

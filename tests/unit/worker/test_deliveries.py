@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kunicorn.handler.retry import End
 from kunicorn.ipc.messages import Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
-from kunicorn.worker.progress import Bounds, InFlight, Slots
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
-from tests.unit.worker.tables import OUTPUT, P0, Table, messages, offsets_of
+from tests.unit.worker.tables import LATER, OUTPUT, P0, Table, messages, offsets_of
 
 REFUSED = ValueError("too large")
 
@@ -134,6 +135,27 @@ def test_a_lower_refusal_of_another_sender_takes_the_higher_one_with_it() -> Non
     assert [offsets_of(flight) for flight in table.refused] == [[1]]
     table.table.rewind({number: higher})
     assert len(table.refused) == 1
+
+
+@pytest.mark.parametrize("waits_for", ["retry", "wait", "dead_letter"])
+def test_a_record_that_is_to_wait_just_when_one_before_it_is_refused_is_handled_again_behind_that(
+    waits_for: str,
+) -> None:
+    table = Table(Slots("partition", 1, runs=True), ON_ACKNOWLEDGEMENT)
+    table.begin(P0, 0, 1)
+    table.handle(table.take(), sends=True)
+    second = table.take()
+    refuse(table, 0)
+    assert not table.table.park(Attempt(second), waits_for, "the loop has looked before the refusal came")
+    (refused,) = table.refused
+    table.table.pass_over(Attempt(refused, calls=0), End.SKIP, "error")
+    table.client.told = 2
+    table.table.begin_turn(LATER)
+    assert table.consumed() == 1, "the second has not been handled"
+    again = table.take()
+    assert offsets_of(again) == [1]
+    table.handle(again)
+    assert table.consumed() == 2
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

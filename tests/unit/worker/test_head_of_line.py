@@ -85,6 +85,12 @@ def test_no_more_records_are_asked_for_than_there_is_room_for() -> None:
     assert line.room(0) == 0
 
 
+def test_records_of_which_next_to_nothing_was_kept_leave_the_client_to_be_asked_for_more() -> None:
+    line = Scene(ahead_bytes=100_000).line
+    line.took(1000, 700)
+    assert line.room(0) > 0
+
+
 def test_retry_topics_are_looked_at_twice_within_their_delay() -> None:
     scene = Scene({"t.retry": 60_000, "t.later": 10_000})
     looks = [at for at in range(1, 16) if scene.asked(at, ROOM) == (True, True)]

@@ -198,6 +198,12 @@ class Gate:
             if self._probe is flight:
                 self._probe, self._probe_dropped = None, False
 
+    def goes_on(self, flight: InFlight, rest: InFlight) -> None:
+        """Note that leading records of a call are done, and that the others, `rest`, will be told of in its place."""
+        with self._lock:
+            if self._probe is flight:
+                self._probe = rest
+
     def _ended(self, flight: InFlight, calls: int, error: BaseException | None, now: int) -> None:
         self._settle(now)
         breaker, before = self._breaker, self._breaker.state

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kunicorn.handler.call import OfSome
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
 from kunicorn.ipc.clock import now_ns
 from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.progress import Bounds, Slots
 from kunicorn.worker.stats import Counters
-from tests.unit.worker.tables import P0, P1, Table
+from tests.unit.worker.tables import P0, P1, Table, offsets_of
 
 OPENS_AT_ONCE = CircuitBreaking(
     ["builtins.OSError"], failure_share=0.1, window_ms=10_000, min_calls=1, open_ms=1, probes=1
@@ -58,6 +59,25 @@ def test_a_probe_that_is_put_back_leaves_its_place_to_another_one() -> None:
     table.table.put_back(probe)
     assert len(table.started()) == 1
     assert breaking.broken
+
+
+def test_a_probe_that_is_done_in_part_ends_with_what_becomes_of_the_rest() -> None:
+    breaking = gate(OPENS_AT_ONCE)
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=breaking))
+    table.begin(P0, *range(3))
+    batch = table.take()
+    batch.failures = 1
+    assert breaking.failed(batch, OSError("away"), now_ns() - 10_000_000) is not None
+    table.table.put_back(batch)
+    probe = table.take()
+    assert len(probe.messages) == 3, "what failed together comes together"
+    error = OSError("of the second")
+    table.ledger.cells[probe.tracker.cell] = 1
+    rest = table.table.failed(probe, 1, 10, OfSome(error, count=2))
+    assert rest is not None
+    assert breaking.failed(rest, error, now_ns() - 10_000_000) is not None
+    table.table.put_back(rest)
+    assert offsets_of(table.take()) == [1], "the next probe, a single record"
 
 
 @pytest.mark.parametrize("per", ["service", "key"])
