@@ -207,10 +207,10 @@ class WholeWorker:
             self.brokers.over = True
             self.made.table.draining = True
 
-    def hand_out(self, offset: int = 0, done: str = "") -> None:
-        """The partition, from that offset on, under a new grant; `done`: what is beyond that."""
+    def hand_out(self, offset: int = 0, **more: Any) -> None:
+        """The partition, from that offset on, under a new grant."""
         self._grant += 1
-        self.made.hooks.start([FetcherStart(self._grant, self._grant, TOPIC, 0, offset, NO_EPOCH, done=done)])
+        self.made.hooks.start([FetcherStart(self._grant, self._grant, TOPIC, 0, offset, NO_EPOCH, **more)])
 
     @property
     def consumed(self) -> int:

@@ -173,9 +173,9 @@ class Failures:
 
     def meet_poison(self, flight: InFlight, now: int) -> None:
         """End a record which killed earlier workers as its rule says, without the handler."""
-        text, flight.poison = flight.poison, ""
+        text = flight.poison
         if (gate := flight.tracker.slots.gate) is not None:
-            gate.withdrawn(flight)
+            gate.uncalled(flight, now)
         cause = died(text, flight.poison_deaths)
         on_failure = self._policies(flight.tp.topic).default.on_failure
         ending = _Ending(on_failure, Reason.POISON, cause, text, self._dead_letters(flight, Reason.POISON))

@@ -26,7 +26,7 @@ from kunicorn.handler.rows import before
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition, place_of
 from kunicorn.worker.buffering import Delays, HeadOfLine
-from kunicorn.worker.executors.executor import Executor, Supply
+from kunicorn.worker.executors.executor import Executor, Poisoned, Supply
 from kunicorn.worker.executors.inline import InlineExecutor
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetching.client import Client
@@ -292,7 +292,7 @@ class Loop:
             flight.withdraw()
             if isinstance(error, DrainDeadline) or self._table.overtaken(flight):
                 self._table.put_back(flight)
-            elif flight.poison:
+            elif isinstance(error, Poisoned):
                 self._failures.meet_poison(flight, now)
             else:
                 failure = timed_out(error) if isinstance(error, HandlerTimeout) else error
@@ -300,6 +300,8 @@ class Loop:
                 # then.
                 uncalled = error is flight.refusal or error is flight.decided
                 calls, took = (0, 0) if uncalled else (1, now - flight.since_ns)
+                if error is flight.decided and (gate := flight.tracker.slots.gate) is not None:
+                    gate.uncalled(flight, now)
                 flight.decided = None
                 self._failures.meet(Attempt(flight, max(0, took), calls, error_type(failure)), failure, now)
 

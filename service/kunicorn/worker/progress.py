@@ -273,7 +273,7 @@ class InFlight:
     undecoded: int = 0
     """How often in a row what decodes them, or encodes their outputs, was away; no failed tries."""
     poison: str = ""
-    """Why it is not for the handler: it killed workers."""
+    """Why it is not for the handler, however often it comes: it killed workers."""
     poison_deaths: int = 0
     waits_for: str = ""
     """While waiting: "retry", "wait", "circuit_breaker", "rate_limit", "dead_letter" or "retry_topic"."""
@@ -305,7 +305,7 @@ class InFlight:
     @property
     def stays_as_it_is(self) -> bool:
         """Whether these records are not cut, dropped, or gathered with others: they failed together, or end so."""
-        return bool(self.failures) or self.decided is not None
+        return bool(self.failures or self.poison) or self.decided is not None
 
     @property
     def held(self) -> Sequence[Message]:

@@ -44,6 +44,13 @@ def giving_up(records: Batch) -> BatchError | None:
     return BatchError(outcomes=[(DeadLetter("a bad row"), bad)]) if any(bad) else None
 
 
+def giving_up_singly(records: Batch) -> BatchError:
+    """Likewise, each of them for a reason of its own."""
+    bad = _hopeless_in(records)
+    rows = [place for place, is_bad in enumerate(bad) if is_bad]
+    return BatchError(outcomes=[(DeadLetter(f"row {row}"), [at == row for at in range(len(bad))]) for row in rows])
+
+
 def sending_alone(records: Batch) -> BatchError | Send | None:
     """A batch whose hopeless record is to come again while all others are done; alone it is sent to `letters`."""
     bad = _hopeless_in(records)

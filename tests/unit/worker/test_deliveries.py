@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.handler.retry import End
+from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.messages import Parked
-from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
+from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
 from tests.unit.worker.tables import LATER, OUTPUT, P0, Table, messages, offsets_of
@@ -156,6 +157,42 @@ def test_a_record_that_is_to_wait_just_when_one_before_it_is_refused_is_handled_
     assert offsets_of(again) == [1]
     table.handle(again)
     assert table.consumed() == 2
+
+
+def meet_poison(table: Table, flight: InFlight) -> None:
+    """As the loop does where an executor has found one."""
+    policies = Policies(RetryPolicy(1, 1, 1, on_failure=End.DEAD_LETTER))
+    failures = Failures(table.table, lambda topic: policies, LetterBox("letters", "g"), Observer())
+    failures.meet_poison(flight, 1)
+
+
+@pytest.mark.parametrize(
+    ("slots", "completion"), [("runs", ON_ACKNOWLEDGEMENT), ("runs", ON_COMMIT), ("records", ON_COMMIT)]
+)
+def test_a_record_that_killed_workers_is_kept_from_the_handler_also_where_its_letter_is_taken_back(
+    slots: str, completion: Completion
+) -> None:
+    """An output before it in its lane is refused."""
+    table = Table(Slots("partition", 1, runs=slots == "runs"), completion)
+    table.begin(P0, 0, 1, 2, poison="2 workers died", poison_deaths=2, poison_offset=1)
+    table.handle(table.take(), sends=True)
+    meet_poison(table, table.take())
+    refuse(table, 0)
+    (refused,) = table.refused
+    table.table.pass_over(Attempt(refused, calls=0), End.SKIP, "error")
+    again = table.take()
+    assert (offsets_of(again), again.poison) == ([1], "2 workers died")
+    meet_poison(table, again)
+    table.deliver()
+    assert table.consumed() == 2
+
+
+def test_a_record_that_killed_workers_and_was_put_back_is_in_no_batch() -> None:
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 1 << 20)))
+    table.begin(P0, 0, 1, 2, poison="2 workers died", poison_deaths=2)
+    table.table.put_back(table.take())
+    again = table.take()
+    assert (offsets_of(again), again.poison) == ([0], "2 workers died")
 
 
 # -- records -----------------------------------------------------------------------------------------------------------

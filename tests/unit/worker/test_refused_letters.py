@@ -125,6 +125,20 @@ def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_
         assert worker.brokers.values(LETTERS) == [b"3"]
 
 
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_record_that_killed_workers_waits_for_the_topic_of_its_letter_and_never_comes_to_the_handler(
+    delivery: str,
+) -> None:
+    with WholeWorker(order(on_failure="dead_letter"), map(record, range(3)), delivery) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        worker.hand_out(poison="2 workers died", poison_deaths=2, poison_offset=1)
+        patiently(lambda: worker.brokers.refusals >= 3, "the letter to be refused again and again")
+        worker.brokers.letters_refused = None
+        worker.until_consumed(3)
+        assert set(sending_handlers.handled()) == {0, 2}
+        assert worker.brokers.values(LETTERS) == [b"1"]
+
+
 def test_a_row_whose_output_is_refused_has_its_tries_where_rows_behind_it_are_done() -> None:
     batches = order("sending_alone", mode="batch", batch_max_records=10, max_attempts=3, on_failure="skip")
     with WholeWorker(batches, map(record, range(10))) as worker:

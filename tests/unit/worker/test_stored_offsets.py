@@ -46,7 +46,7 @@ def test_no_record_is_passed_over_where_the_store_is_beyond_a_dead_letter_on_its
         (stopped,) = report.partitions
         assert (stopped.offset, sorted(bitmap.read(3, stopped.done))) == (3, [4, 5, 6, 7, 8, 9])
         worker.brokers.answer()
-        worker.hand_out(stopped.offset, stopped.done)
+        worker.hand_out(stopped.offset, done=stopped.done)
         worker.until_consumed(40)
     assert sorted(storing_handlers.rows) == [offset for offset in range(40) if offset != 3]
 

@@ -198,6 +198,14 @@ class Gate:
             if self._probe is flight:
                 self._probe, self._probe_dropped = None, False
 
+    def uncalled(self, flight: InFlight, now: int) -> None:
+        """Note that these records, which started, end without a call."""
+        self.withdrawn(flight)
+        if self._rate is not None:
+            with self._lock:
+                for place, message in enumerate(flight.messages):
+                    self._rate.dropped(message, now, saved=not place)
+
     def goes_on(self, flight: InFlight, rest: InFlight) -> None:
         """Note that leading records of a call are done, and that the others, `rest`, will be told of in its place."""
         with self._lock:

@@ -10,6 +10,8 @@ from kunicorn.ipc.clock import now_ns
 from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.progress import Bounds, Slots
 from kunicorn.worker.stats import Counters
+from tests.fakes.whole_worker import LETTERS, WholeWorker, record
+from tests.unit.worker import sending_handlers
 from tests.unit.worker.tables import P0, P1, Table, offsets_of
 
 OPENS_AT_ONCE = CircuitBreaking(
@@ -91,6 +93,46 @@ def test_records_of_a_run_that_the_handler_did_not_get_to_cost_nothing(per: str)
     table.handle(flight)
     table.fetch(P0, 10)
     assert table.started() == [], "ten tokens, and ten records"
+
+
+@pytest.mark.parametrize("counts", ["records", "calls"])
+def test_records_that_end_without_a_call_cost_nothing(counts: str) -> None:
+    config = HandlerConfig(
+        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", counts)
+    )
+    limited = gate_of(config, Counters())
+    assert limited is not None
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=limited))
+    table.begin(P0, *range(3))
+    used = limited.rate_use()
+    limited.uncalled(table.take(), now_ns())
+    assert limited.rate_use() == used
+
+
+@pytest.mark.parametrize(("counts", "used"), [("records", 10), ("calls", 1)])
+def test_rows_that_their_call_has_given_up_cost_nothing_more_when_their_letters_are_sent(
+    counts: str, used: int
+) -> None:
+    config = HandlerConfig(
+        f"{sending_handlers.__name__}:giving_up_singly",
+        "batch",
+        {},
+        10,
+        1,
+        0,
+        0,
+        on_failure="dead_letter",
+        rate_limit=RateLimiting(0.001, 100, "service", counts),
+    )
+    sending_handlers.forget()
+    sending_handlers.hopeless.update({3, 7})
+    with WholeWorker(config, map(record, range(10)), None) as worker:
+        worker.hand_out()
+        worker.until_consumed(10)
+        assert worker.brokers.values(LETTERS) == [b"3", b"7"]
+        (limited,) = worker.made.gates
+        assert limited is not None
+        assert limited.rate_use() == (used, 0)
 
 
 @pytest.mark.parametrize(("counts", "left"), [("records", 2), ("calls", 11)])
