@@ -287,7 +287,7 @@ class Backpressure:
         every = list(grants)
         if not any(self._scheduler.starved(slots) for slots in {each.tracker.slots for each in every}):
             return None
-        queued = [each for each in every if each.tracker.bytes and each.state is GrantState.FETCHING]
+        queued = [each for each in every if self._fills_up(each)]
         if not queued:
             return None
         largest = max(queued, key=lambda each: each.tracker.bytes)
@@ -297,6 +297,13 @@ class Backpressure:
         largest.resume_at, largest.state = Position(*first), GrantState.ASIDE
         self._aside.append(largest)
         return largest
+
+    def _fills_up(self, grant: Grant) -> bool:
+        """Whether records of the partition are fetched that wait for a free slot: a batch that fills has a bound of its
+        own."""
+        tracker = grant.tracker
+        fills = any(lane.tracker is tracker for lane in tracker.slots.filling)
+        return grant.state is GrantState.FETCHING and tracker.bytes > 0 and not fills
 
     def fetched_again(self, partitions: int) -> list[Grant]:
         """Partitions set aside (of `partitions` in all) of which what was kept is mostly done; they are to be assigned

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappush
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 from kunicorn.handler.call import Decided
 from kunicorn.handler.messages import Run
-from kunicorn.handler.rows import beginning_at, ends, fitting, joined, value_bytes
+from kunicorn.handler.rows import apart, beginning_at, ends, fitting, joined, value_bytes
 from kunicorn.ipc.bitmap import WINDOW
 from kunicorn.positions import NO_OFFSET
 from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage
@@ -576,14 +576,37 @@ class Scheduler:
             if queue[-1].stays_as_it_is:
                 break
             flight = queue.pop()
-            self._unqueue(flight)
-            tracker.following, tracker.following_epoch = flight.offset, flight.epoch
-            first = flight.offset, flight.epoch
+            first = self._drop(flight)
+        if lowest is not None and queue[-1] is lowest and tracker.bytes > keep_bytes:
+            first = self._shorten(lowest, keep_bytes) or first
         return first
 
+    def _shorten(self, flight: InFlight, keep_bytes: int) -> tuple[int, int] | None:
+        """Drop the end of the queued run, the last one of its lane, as far as it is too large."""
+        records = len(flight.messages)
+        kept = max(1, records * keep_bytes // flight.size)
+        if flight.stays_as_it_is or kept >= records:
+            return None
+        rest = self.split(flight, kept)
+        # Else it would keep in memory what came with it.
+        flight.messages = apart(flight.messages)
+        flight.lane.queue.pop()
+        return self._drop(rest)
+
+    def _drop(self, flight: InFlight) -> tuple[int, int]:
+        """Have the queued run, which has left its lane, fetched again; its offset and epoch."""
+        self._unqueue(flight)
+        tracker = flight.tracker
+        tracker.following, tracker.following_epoch = flight.offset, flight.epoch
+        return flight.offset, flight.epoch
+
     def close(self, tracker: OffsetTracker) -> None:
-        """Start nothing more of the partition; what runs goes on."""
+        """Start nothing more of the partition, and keep no record of it but those that run, or are on their way."""
         tracker.closed = True
+        for flight in chain.from_iterable(lane.queue for lane in tracker.lanes.values()):
+            # Whoever looks after what waits has it until its time, and with it all that is here.
+            if flight.stage in (Stage.QUEUED, Stage.WAITING):
+                flight.messages = ()
         self.bytes -= tracker.bytes
         tracker.bytes = 0
         tracker.waiting.clear()
@@ -599,5 +622,6 @@ class Scheduler:
 
 
 def _lowest_queued(flights: Iterable[InFlight]) -> InFlight | None:
-    """What stays where the rest is dropped, however large it is: else it would be fetched and dropped for ever."""
+    """Of what is queued what stays where the rest is dropped, or its first record: else it would be fetched and dropped
+    for ever."""
     return next((flight for flight in flights if flight.stage is Stage.QUEUED), None)

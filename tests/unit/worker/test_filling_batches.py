@@ -177,7 +177,7 @@ def test_the_first_that_is_queued_behind_a_batch_in_hand_is_not_dropped_to_make_
     table.table.balance(0)
     in_hand = table.take()
     assert offsets_of(in_hand) == [0, 1, 2]
-    again = table.table._scheduler.shed(in_hand.tracker, 0)
+    again = table.table._scheduler.shed(in_hand.tracker, in_hand.size)
     assert again is not None
     assert again[0] == 6, "3 would be fetched and dropped until 0 is done"
     table.handle(in_hand)

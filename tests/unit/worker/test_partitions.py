@@ -160,6 +160,64 @@ def test_a_partition_set_aside_is_fetched_from_the_first_record_that_was_let_go_
     assert table.consumed() == 6
 
 
+def test_of_a_run_that_is_as_large_as_all_there_is_the_end_is_let_go_of_and_other_partitions_go_on() -> None:
+    table = Table(ahead_bytes=3000)
+    table.begin(P0, 0)
+    failed = table.take()
+    table.table.park(Attempt(failed), "retry", "why")
+    table.fetch(P0, *range(1, 100))
+    assert table.table.full
+    table.table.balance(0)
+    assert (table.table.full, table.table.bytes) == (False, 2 * 501), "its share of 1500 bytes, as others have some"
+    table.table.begin_turn(0)
+    table.table.try_again(failed)
+    handled = []
+    while not table.client.assigned:
+        flight = table.take()
+        handled += offsets_of(flight)
+        table.handle(flight)
+        table.table.balance(0)
+        table.table.begin_turn(0)
+    assert table.client.assigned == {P0: (3, 0)}
+    table.fetch(P0, *range(3, 100))
+    while (flight_or_none := table.table.start_next(table.slots)) is not None:
+        handled += offsets_of(flight_or_none)
+        table.handle(flight_or_none)
+    assert handled == list(range(100))
+
+
+def test_what_stays_of_a_run_that_is_let_go_of_keeps_none_of_the_rest_in_memory() -> None:
+    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
+    held = decoder.held()
+    table = Table(ahead_bytes=100_000)
+    table.begin(P0)
+    topic = b"topic".ljust(16)
+    decoder.place(topic, P0.partition, P0.topic, 0)
+    records = [fetched.record(at, bytes(10_000)) for at in range(100)]
+    response = decoder.decode(
+        fetched.body(17, {topic: [fetched.partition(17, P0.partition, [fetched.batch(records)])]}), 17
+    )
+    table.table.feed(P0, 5, response.rows.cut(0, 1, 5), 0)
+    table.table.park(Attempt(table.take()), "retry", "why")
+    table.table.feed(P0, 5, response.rows.cut(1, 99, 5), 0)
+    del response
+    assert decoder.held() - held > 900_000
+    table.table.balance(0)
+    assert decoder.held() - held < 100_000
+
+
+@pytest.mark.parametrize("slots", [None, several("partition")], ids=["runs", "records"])
+def test_what_waits_keeps_nothing_of_its_partition_in_memory_once_that_is_stopped(slots: Slots | None) -> None:
+    table = Table(slots)
+    table.begin(P0, *range(10))
+    waiting = table.take()
+    table.table.park(Attempt(waiting), "wait", "for a day")
+    table.table.stop([1])
+    kept = [*waiting.tracker.order, *waiting.lane.queue]
+    assert [flight.offset for flight in kept if flight.messages] == []
+
+
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
 def test_records_of_a_stopped_partition_are_not_handed_to_the_handler(slots: Slots | None) -> None:
     table = Table(slots)
