@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -268,6 +268,10 @@ class Backpressure:
     """Back-pressure within the worker. Ordinarily the loop just stops polling when the buffer is full. If nothing that
     is buffered may start in some handler's free slots (say, one slow key fills it all), the tail of the largest
     partition is dropped and fetched again later, so that the others go on. Every caller holds the table's lock.
+
+    Of records that wait (for their next try, for a limit) none may be dropped. They count for half of what there is and
+    no more, so that the others go on however large they are. Beyond that nothing more is fetched of a partition that
+    has its share of them: all of them together stay within what there is.
     """
 
     def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:
@@ -278,25 +282,45 @@ class Backpressure:
     @property
     def full(self) -> bool:
         """Whether the loop is to stop fetching."""
-        return self._scheduler.waiting_bytes >= self._most_bytes
+        return self.bytes >= self._most_bytes
 
-    def set_aside(self, grants: Iterable[Grant]) -> Grant | None:
-        """Drop the tail of the partition that has the most, where that is needed: the client gives out no more of it,
-        and the rest is fetched again when what is kept is done.
-        """
-        every = list(grants)
-        if not any(self._scheduler.starved(slots) for slots in {each.tracker.slots for each in every}):
+    @property
+    def bytes(self) -> int:
+        """Bytes that count of all that is kept for a free slot, or until its wait is over."""
+        return self._scheduler.waiting_bytes + min(self._scheduler.parked_bytes, self._most_bytes // 2)
+
+    def set_aside(self, grants: Collection[Grant]) -> Collection[Grant]:
+        """Partitions of which nothing more is to be fetched for now, and whose tail is dropped. It is fetched again
+        when what is kept is mostly done."""
+        share, found = self._share(len(grants)), []
+        if self._scheduler.parked_bytes >= self._most_bytes // 2:
+            found = [each for each in grants if self._waits_with_more_than(share // 2, each)]
+            for each in found:
+                self._put_aside(each, self._shed(each, share // 2))
+        largest = self._largest(grants) if self.full else None
+        if largest is not None and (first := self._shed(largest, share)) is not None:
+            self._put_aside(largest, first)
+            found.append(largest)
+        return found
+
+    def _shed(self, grant: Grant, keep_bytes: int) -> Position | None:
+        """Drop what is queued beyond so many bytes, less those that wait; from where it is to be fetched again."""
+        first = self._scheduler.shed(grant.tracker, max(0, keep_bytes - grant.tracker.parked_bytes))
+        return None if first is None else Position(*first)
+
+    def _put_aside(self, grant: Grant, resume_at: Position | None) -> None:
+        grant.resume_at, grant.state = resume_at, GrantState.ASIDE
+        self._aside.append(grant)
+
+    def _waits_with_more_than(self, nbytes: int, grant: Grant) -> bool:
+        return grant.state is GrantState.FETCHING and grant.tracker.parked_bytes > nbytes
+
+    def _largest(self, grants: Collection[Grant]) -> Grant | None:
+        """The partition that fills most of what there is, where a handler's free slots find nothing to start."""
+        if not any(self._scheduler.starved(slots) for slots in {each.tracker.slots for each in grants}):
             return None
-        queued = [each for each in every if self._fills_up(each)]
-        if not queued:
-            return None
-        largest = max(queued, key=lambda each: each.tracker.bytes)
-        first = self._scheduler.shed(largest.tracker, self._share(len(every)))
-        if first is None:
-            return None
-        largest.resume_at, largest.state = Position(*first), GrantState.ASIDE
-        self._aside.append(largest)
-        return largest
+        queued = (each for each in grants if self._fills_up(each))
+        return max(queued, key=lambda each: each.tracker.bytes, default=None)
 
     def _fills_up(self, grant: Grant) -> bool:
         """Whether records of the partition are fetched that wait for a free slot: a batch that fills has a bound of its
@@ -312,7 +336,8 @@ class Backpressure:
         if not self._aside:
             return []
         aside = [each for each in self._aside if each.state is GrantState.ASIDE]
-        ready = [each for each in aside if each.tracker.bytes * 4 <= self._share(partitions)]
+        share = self._share(partitions)
+        ready = [each for each in aside if (each.tracker.bytes + each.tracker.parked_bytes) * 4 <= share]
         self._aside = [each for each in aside if each not in ready]
         for each in ready:
             each.state = GrantState.WAITING

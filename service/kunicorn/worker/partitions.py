@@ -226,8 +226,8 @@ class Partitions:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all records that wait for a free slot, and not for a fuller batch."""
-        return self._scheduler.waiting_bytes
+        """See `Backpressure`."""
+        return self._backpressure.bytes
 
     def partitions(self) -> Iterable[TopicPartition]:
         """Partitions of which a record waits for a free slot."""
@@ -269,13 +269,13 @@ class Partitions:
             return nbytes
 
     def balance(self, now: int) -> None:
-        """Set aside a partition that fills all there is and cannot go on; take up again those that were. End those of
+        """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
         which nothing is left before their error; start batches that have waited long enough."""
         with self._lock:
             self._grants.end_due()
             for slots in self._batching:
                 self._scheduler.ripen(slots, now)
-            if self.full and (grant := self._backpressure.set_aside(self._open.values())) is not None:
+            for grant in self._backpressure.set_aside(self._open.values()):
                 self._grants.client.leave(grant)
             self._grants.fetch_again(self._backpressure.fetched_again(len(self._open)))
 

@@ -422,6 +422,8 @@ class OffsetTracker:
     dropped: deque[InFlight] = field(default_factory=deque)
     bytes: int = 0
     """Of what is queued."""
+    parked_bytes: int = 0
+    """Of what waits."""
     placed: int = NO_OFFSET
     """Where transactions are committed: the offset that the last one was given."""
     began_with: int | None = None

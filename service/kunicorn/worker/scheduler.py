@@ -43,6 +43,8 @@ class Scheduler:
         """Of all that is queued."""
         self._filling_bytes = 0
         """Of that, what waits for fuller batches."""
+        self.parked_bytes = 0
+        """Of all that waits for its next try, for its letter, or for its limit."""
         self._suspected: deque[Lane] = deque()
         self._alone: InFlight | None = None
         self._numbers = count(1)
@@ -511,11 +513,12 @@ class Scheduler:
         self._put_down(flight)
         flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
         flight.tracker.waiting.add(flight)
+        self._count_parked(flight.tracker, flight.size)
 
     def queue_again(self, flight: InFlight) -> None:
         """Make the records their lane's next: they may be tried again, or were interrupted."""
         if flight.stage is Stage.WAITING:
-            flight.tracker.waiting.discard(flight)
+            self._wait_no_more(flight)
         else:
             self._put_down(flight)
         self._unbegin(flight)
@@ -534,10 +537,20 @@ class Scheduler:
         """Take records that are to be ended by somebody other than the handler: they wait, or have failed within a
         run.
         """
-        flight.tracker.waiting.discard(flight)
-        if flight.stage is Stage.QUEUED:
+        if flight.stage is Stage.WAITING:
+            self._wait_no_more(flight)
+        elif flight.stage is Stage.QUEUED:
             self._unqueue(flight)
         self._take(flight, now)
+
+    def _wait_no_more(self, flight: InFlight) -> None:
+        flight.tracker.waiting.discard(flight)
+        self._count_parked(flight.tracker, -flight.size)
+
+    def _count_parked(self, tracker: OffsetTracker, nbytes: int) -> None:
+        if not tracker.closed:
+            tracker.parked_bytes += nbytes
+            self.parked_bytes += nbytes
 
     def _put_down(self, flight: InFlight) -> None:
         tracker = flight.tracker
@@ -608,7 +621,8 @@ class Scheduler:
             if flight.stage in (Stage.QUEUED, Stage.WAITING):
                 flight.messages = ()
         self.bytes -= tracker.bytes
-        tracker.bytes = 0
+        self.parked_bytes -= tracker.parked_bytes
+        tracker.bytes = tracker.parked_bytes = 0
         tracker.waiting.clear()
         tracker.dropped.clear()
         tracker.slots.ready.drop(tracker)

@@ -277,6 +277,7 @@ class Played:
         ahead = {o for o in self.finished if o >= self.tracker.consumed}
         assert set(self.tracker.done_ahead()) == ahead, "what is done ahead"
         assert self.scheduler.in_flight == len(self.running)
+        assert self.scheduler.parked_bytes == sum(flight.size for flight in self.waiting)
 
     def lane_of(self, offset: int) -> object:
         key = self.keys[offset]

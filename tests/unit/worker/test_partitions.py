@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 from kunicorn.handler.call import OfSome
 from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
-from kunicorn.worker.progress import Attempt, Slots
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.fakes import fetched
 from tests.fakes.counts import counts_of
 from tests.unit.worker.tables import LATER, P0, P1, Table, messages, offsets_of
@@ -168,7 +168,7 @@ def test_of_a_run_that_is_as_large_as_all_there_is_the_end_is_let_go_of_and_othe
     table.fetch(P0, *range(1, 100))
     assert table.table.full
     table.table.balance(0)
-    assert (table.table.full, table.table.bytes) == (False, 2 * 501), "its share of 1500 bytes, as others have some"
+    assert table.table.bytes == 2 * 501, "what waits and one more: its share are 1500 bytes, as others have some"
     table.table.begin_turn(0)
     table.table.try_again(failed)
     handled = []
@@ -178,8 +178,8 @@ def test_of_a_run_that_is_as_large_as_all_there_is_the_end_is_let_go_of_and_othe
         table.handle(flight)
         table.table.balance(0)
         table.table.begin_turn(0)
-    assert table.client.assigned == {P0: (3, 0)}
-    table.fetch(P0, *range(3, 100))
+    assert table.client.assigned == {P0: (2, 0)}
+    table.fetch(P0, *range(2, 100))
     while (flight_or_none := table.table.start_next(table.slots)) is not None:
         handled += offsets_of(flight_or_none)
         table.handle(flight_or_none)
@@ -205,6 +205,56 @@ def test_what_stays_of_a_run_that_is_let_go_of_keeps_none_of_the_rest_in_memory(
     assert decoder.held() - held > 900_000
     table.table.balance(0)
     assert decoder.held() - held < 100_000
+
+
+@pytest.mark.parametrize("most", [2, 50], ids=["some are queued", "all wait"])
+def test_a_partition_whose_records_all_wait_is_fetched_no_further_and_the_others_go_on(most: int) -> None:
+    table = Table(several(most=most), ahead_bytes=60_000)
+    table.begin(P0)
+    table.begin(P1)
+    waiting: list[InFlight] = []
+    fetched_to = 0
+    while P0 in table.client.assigned:
+        table.fetch(P0, *range(fetched_to, fetched_to + 3))
+        fetched_to += 3
+        for flight in table.started():
+            table.table.park(Attempt(flight), "rate_limit", "why")
+            waiting.append(flight)
+        assert sum(flight.size for flight in waiting) < 60_000, "without a bound"
+        table.table.balance(0)
+        table.table.begin_turn(0)
+    assert set(table.client.assigned) == {P1}
+    table.fetch(P1, *range(10))
+    assert not table.table.full
+    for flight in waiting:
+        table.table.try_again(flight)
+    while P0 not in table.client.assigned:
+        table.handle(table.take())
+        table.table.balance(0)
+        table.table.begin_turn(0)
+    offset, _ = table.client.assigned[P0]
+    assert offset == fetched_to if most == 50 else offset < fetched_to
+    table.fetch(P0, *range(offset, fetched_to))
+    while (flight_or_none := table.table.start_next(table.slots)) is not None:
+        table.handle(flight_or_none)
+    assert (table.consumed(1), table.consumed(2)) == (fetched_to, 10)
+
+
+def test_one_batch_that_waits_leaves_room_for_others_however_large_it_is() -> None:
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(100, None, 0, 0)), ahead_bytes=3000)
+    table.begin(P0, *range(100))
+    table.begin(P1)
+    waiting = table.take()
+    waiting.failures = 1
+    table.table.park(Attempt(waiting), "retry", "why")
+    table.table.balance(0)
+    assert not table.table.full
+    table.fetch(P1, 0)
+    table.handle(table.take())
+    assert table.consumed(2) == 1
+    table.table.try_again(waiting)
+    assert table.take() is waiting
+    assert table.table.bytes == 0
 
 
 @pytest.mark.parametrize("slots", [None, several("partition")], ids=["runs", "records"])
