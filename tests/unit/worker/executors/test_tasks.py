@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Sequence
@@ -41,23 +42,31 @@ class Played:
 
 
 class Table:
-    """The table, and the loop: records to begin with, and how they ended."""
+    """The table, and the loop: records to begin with, and how they ended. One is in hand at a time."""
 
     def __init__(self, flights: Sequence[Played]) -> None:
         self._waiting = list(flights)
+        self._busy = False
         self.ended = queue.Queue[tuple[Any, BaseException | None]]()
 
-    def start_next(self, slots: Slots) -> Any:
-        return self._waiting.pop(0) if self._waiting else None
+    def start_next(self, slots: Slots | None) -> Any:
+        if self._busy or not self._waiting:
+            return None
+        self._busy = True
+        return self._waiting.pop(0)
 
     def startable(self, slots: Slots) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) and not self._busy
 
     def finish(self, flight: Any) -> Any:
-        self.ended.put((flight, None))
-        return self._waiting.pop(0) if self._waiting else None
+        self._end(flight, None)
+        return self.start_next(None)
 
     def fail(self, flight: Any, error: BaseException) -> None:
+        self._end(flight, error)
+
+    def _end(self, flight: Any, error: BaseException | None) -> None:
+        self._busy = False
         self.ended.put((flight, error))
 
     def finished(self) -> None:
@@ -90,4 +99,40 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
     finally:
         innocent.until.set()
     assert (hit, type(error)) == (flights[1], DrainDeadline), "a HandlerTimeout would count as its failed try"
+    executor.close()
+
+
+@pytest.mark.parametrize("place", [7, 48, 49, 50])
+def test_a_handler_that_cancels_its_own_task_and_returns_ends_its_own_call_and_no_other(place: int) -> None:
+    async def handle(record: Record) -> None:
+        if record.offset == place:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        elif record.offset % 2:
+            await asyncio.sleep(0)
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    table: Any = Table(flights)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 1), table)
+    executor.wake()
+    ended = [table.ended.get(timeout=10) for _ in flights]
+    assert [error for _, error in ended if error is not None] == []
+    executor.close()
+
+
+def test_a_watchdog_that_cancels_the_task_of_a_record_that_is_done_leaves_none_in_hand() -> None:
+    async def handle(record: Record) -> None:
+        if record.offset == 48:
+            task = asyncio.current_task()
+            assert task is not None
+            asyncio.get_running_loop().call_soon(task.cancel)
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    table: Any = Table(flights)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 1), table)
+    executor.wake()
+    assert [table.ended.get(timeout=10) for _ in flights] == [(flight, None) for flight in flights]
     executor.close()
