@@ -34,6 +34,8 @@ from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters
 
+_HIGHEST_OFFSET = 2**63 - 1
+
 
 def stored_offsets(returned: Any, asked: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Offsets that `load_offsets` returned for the partitions it was asked for. Raises `TypeError` or `ValueError`."""
@@ -48,6 +50,8 @@ def stored_offsets(returned: Any, asked: Sequence[TopicPartition]) -> dict[Topic
             raise TypeError(f"load_offsets gave {tp} a {type(offset).__name__}; an offset is an int, or None")
         if offset < 0:
             raise ValueError(f"load_offsets gave {tp} the offset {offset}; leave out a partition that has none")
+        if offset > _HIGHEST_OFFSET:
+            raise ValueError(f"load_offsets gave {tp} an offset beyond {_HIGHEST_OFFSET}, the highest that there is")
         kept[tp] = offset
     return kept
 
@@ -118,6 +122,29 @@ class Fetching(Protocol):
         """Stop everything."""
 
 
+class HookCall:
+    """The hook that runs at this moment, if one does. Caller: the runner, but for `interrupt`."""
+
+    def __init__(self) -> None:
+        self._interruptible: Handling[Any] | None = None
+        """Whose it is."""
+
+    def run(self, handling: Handling[Any], hook: Callable[[Any], Any], argument: Any) -> Any:
+        """What the handler's hook returns. Raises what it raises, and what interrupts it. `DrainDeadline` may come out
+        of the `finally`, too: the caller's `try` holds whatever the signal hits."""
+        try:
+            self._interruptible = handling
+            return handling.calls.run(hook(argument))
+        finally:
+            self._interruptible = None
+
+    def interrupt(self) -> None:
+        """Interrupt it, for a partition that has to be given up now. Caller: a signal handler."""
+        if (handling := self._interruptible) is not None:
+            self._interruptible = None
+            handling.calls.interrupt_hook(DrainDeadline())
+
+
 class Revocations:
     """Calls of `on_revoked` and `on_lost`, and the table's reports, which wait for them."""
 
@@ -141,8 +168,8 @@ class Revocations:
         """Grants whose handler wants to know of their end."""
         self._lost: set[int] = set()
         self._revoking: list[Revoking] = []
-        self._interruptible: Handling[Any] | None = None
-        """Whose hook runs at this moment."""
+        self.call = HookCall()
+        """Of any hook, also of those that `Hooks` calls: one runs at a time."""
 
     # -- control thread ----------------------------------------------------------------------------------------------
 
@@ -202,20 +229,10 @@ class Revocations:
             if isinstance(each.report, Failed):
                 self._send(each.report)
 
-    def interrupt(self) -> None:
-        """Interrupt the running hook, for a partition that has to be given up now. Caller: a signal handler."""
-        if (handling := self._interruptible) is not None:
-            self._interruptible = None
-            handling.calls.interrupt_hook(DrainDeadline())
-
     def _call(self, handling: Handling[Any], name: str, partitions: Mapping[TopicPartition, int]) -> None:
         hook = getattr(handling.handler, name)
         try:
-            try:
-                self._interruptible = handling
-                handling.calls.run(hook(partitions))
-            finally:
-                self._interruptible = None
+            self.call.run(handling, hook, partitions)
         except BaseException as error:
             self._counters.count(c.HOOK_FAILURES, 1, name)
             log.error(f"{handling.handler.entrypoint}: {name} for {_shown(partitions)} raised {describe(error)}")
@@ -331,8 +348,8 @@ class Hooks:
         self._revocations.call_hooks()
 
     def interrupt(self) -> None:
-        """Interrupt the running hook, for a partition that has to be given up now. Caller: a signal handler."""
-        self._revocations.interrupt()
+        """See `HookCall`."""
+        self._revocations.call.interrupt()
 
     def _assign_due(self, now: int) -> None:
         with self._lock:
@@ -352,7 +369,7 @@ class Hooks:
             known = {TopicPartition(s.topic, s.partition): s.offset for s in starts if s.offset >= 0}
             if handling.handler.on_assigned is not None and known:
                 self._hook = "on_assigned"
-                handling.calls.run(handling.handler.on_assigned(known))
+                self._revocations.call.run(handling, handling.handler.on_assigned, known)
         except BaseException as error:
             self._retry_later(handling, assigning, error)
             return
@@ -368,13 +385,13 @@ class Hooks:
             return starts
         self._hook = "load_offsets"
         asked = [TopicPartition(s.topic, s.partition) for s in starts if not s.reset]
-        kept = stored_offsets(handling.calls.run(load(asked)), asked) if asked else {}
+        kept = stored_offsets(self._revocations.call.run(handling, load, asked), asked) if asked else {}
         placed = [started_at(start, kept.get(TopicPartition(start.topic, start.partition))) for start in starts]
         every = {TopicPartition(s.topic, s.partition): s.offset for s in placed if s.offset >= 0}
         chosen = {tp: offset for tp, offset in every.items() if tp not in kept}
         if store is not None and chosen:
             self._hook = "store_offsets"
-            handling.calls.run(store(chosen))
+            self._revocations.call.run(handling, store, chosen)
         return placed
 
     def _retry_later(self, handling: Handling[Any], assigning: Sequence[Assigning], error: BaseException) -> None:

@@ -275,6 +275,22 @@ def test_a_hook_that_hangs_is_interrupted_when_its_partition_has_to_be_given_up(
     stage.handling.calls.close()
 
 
+@pytest.mark.parametrize("name", ["on_assigned", "load_offsets", "store_offsets"])
+def test_a_hook_that_takes_partitions_on_and_hangs_is_interrupted_and_called_again(name: str) -> None:
+    async def hang(_: object) -> None:
+        asyncio.get_running_loop().call_soon(stage.hooks.interrupt)
+        await asyncio.wait_for(asyncio.Event().wait(), 60)
+
+    hooks: dict[str, Any] = {"load_offsets": lambda asked: {}, "store_offsets": nothing}
+    stage = Stage(**{**hooks, name: hang})
+    stage.start(start(1))
+    stage.hooks.call_due(0)
+    assert stage.failures() == {name: 1}
+    (waiting,) = stage.hooks.parked()
+    assert waiting.why.startswith(f"{name} raised DrainDeadline")
+    stage.handling.calls.close()
+
+
 def test_every_async_hook_runs_on_one_loop_beside_a_plain_handler() -> None:
     loops = set()
 
@@ -347,6 +363,8 @@ def test_partitions_that_are_fetched_go_on_while_others_wait_for_load_offsets() 
         ({P0: "7"}, "gave orders-0 a str"),
         ({P0: True}, "gave orders-0 a bool"),
         ({P0: -2}, "gave orders-0 the offset -2; leave out"),
+        ({P0: 2**63}, "gave orders-0 an offset beyond 9223372036854775807"),
+        ({P0: 10**5000}, "gave orders-0 an offset beyond 9223372036854775807"),
     ],
 )
 def test_nonsense_from_load_offsets_is_refused_in_words(returned: object, said: str) -> None:
