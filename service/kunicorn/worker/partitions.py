@@ -331,9 +331,16 @@ class Partitions:
     def finish(self, flight: InFlight) -> InFlight | None:
         """Note that the handler is done with the record; the next record for the slot that this frees."""
         with self._lock:
-            now = now_ns()
-            self._took(flight, 1, now - flight.since_ns, 1)
-            self._finish(flight)
+            now, gate = now_ns(), flight.tracker.slots.gate
+            if gate is not None:
+                gate.succeeded(flight, 1, now)
+            if self._scheduler.overtaken(flight) or self._deliveries.wanted(flight):
+                self._took(flight, now - flight.since_ns, 1)
+                self._finish(flight)
+            else:
+                # It is counted with its call: that is once a record.
+                self._took(flight, now - flight.since_ns, 1, records=1)
+                self._done(flight, counted=True)
             return self._start(flight.tracker.slots, now)
 
     def returned(
@@ -342,7 +349,8 @@ class Partitions:
         """Note that calls of the handler have handled so many records of a run; the others are queued again, but for
         those that are done `ahead` of some that are not."""
         with self._lock:
-            self._took(flight, finished, nanoseconds, calls)
+            self._took(flight, nanoseconds, calls)
+            self._succeeded(flight, calls if finished else 0, now_ns())
             if ahead:
                 self._note_done(flight.tracker, ahead)
             if not finished or self._scheduler.overtaken(flight):
@@ -369,7 +377,8 @@ class Partitions:
         with self._lock:
             calls = finished if flight.tracker.slots.bounds is None else 0
             share = took_ns // (calls + 1)
-            self._took(flight, finished, took_ns - share, calls)
+            self._took(flight, took_ns - share, calls)
+            self._succeeded(flight, calls, now_ns())
             if self._scheduler.overtaken(flight):
                 self._put_back(flight)
                 return None
@@ -544,12 +553,16 @@ class Partitions:
             self._deliveries.hurry()
         return True
 
-    def _done(self, flight: InFlight) -> bool:
+    def _done(self, flight: InFlight, *, counted: bool = False) -> bool:
+        """Note that nothing is left to do for the records; False if that was their grant's end. `counted`: they are
+        among those handled."""
         grant, records = self._open[flight.tracker.grant], len(flight.messages)
         handled = records
         if flight.passed_over is not None:
             self._counters.passed_over(flight.tp.topic, records, *flight.passed_over)
             handled = records if flight.passed_over[0] is End.DONE else 0
+        elif records and not counted:
+            self._counters.finished(flight.tp.topic, records, 0, 0)
         moved = self._scheduler.finish(flight)
         if records:
             grant.mirror.done(flight, handled, moved=moved)
@@ -595,11 +608,15 @@ class Partitions:
             self._grants.conclude(grant)
         return failed
 
-    def _took(self, flight: InFlight, records: int, nanoseconds: int, calls: int) -> None:
+    def _took(self, flight: InFlight, nanoseconds: int, calls: int, records: int = 0) -> None:
+        """Note what calls took, and how many records are done with them: others may be handled again, and are counted
+        when they are done."""
         self._counters.finished(flight.tp.topic, records, nanoseconds, calls)
-        if (gate := flight.tracker.slots.gate) is not None and records and calls:
-            gate.succeeded(flight, calls, now_ns())
         self._open[flight.tracker.grant].mirror.took(nanoseconds)
+
+    def _succeeded(self, flight: InFlight, calls: int, now: int) -> None:
+        if (gate := flight.tracker.slots.gate) is not None and calls:
+            gate.succeeded(flight, calls, now)
 
     def _count_failure(self, attempt: Attempt, *, retried: bool, failed: bool = True) -> None:
         flight, calls = attempt.flight, attempt.calls
@@ -607,6 +624,6 @@ class Partitions:
             self._counters.called_in_vain(flight.tp.topic, attempt.error_type, attempt.nanoseconds, calls)
             self._open[flight.tracker.grant].mirror.took(attempt.nanoseconds)
         else:
-            self._took(flight, 0, attempt.nanoseconds, calls)
+            self._took(flight, attempt.nanoseconds, calls)
         if calls and failed:
             self._counters.failed(flight.tp.topic, retried=retried)

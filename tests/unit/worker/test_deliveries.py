@@ -159,6 +159,24 @@ def test_a_record_that_is_to_wait_just_when_one_before_it_is_refused_is_handled_
     assert table.consumed() == 2
 
 
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_a_record_that_is_handled_again_behind_a_refused_one_is_counted_once(slots: str) -> None:
+    table = Table(Slots("partition", 1, runs=slots == "runs"), ON_COMMIT)
+    table.begin(P0, 0, 1, 2)
+    for _ in range(2):
+        table.handle(table.take(), sends=True)
+    third = table.take()
+    refuse(table, 0)
+    table.handle(third)
+    (refused,) = table.refused
+    table.table.put_back(refused)
+    while (flight := table.table.start_next(table.slots)) is not None:
+        table.handle(flight)
+    assert table.counters.handled == 0, "none of them has arrived"
+    table.deliver()
+    assert (table.counters.handled, table.consumed()) == (3, 3)
+
+
 def meet_poison(table: Table, flight: InFlight) -> None:
     """As the loop does where an executor has found one."""
     policies = Policies(RetryPolicy(1, 1, 1, on_failure=End.DEAD_LETTER))
