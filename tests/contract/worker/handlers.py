@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kunicorn import Batch, Record
 from kunicorn.positions import TopicPartition
@@ -56,7 +56,10 @@ async def record_async(record: Record) -> Any:
 async def yielding_async(record: Record) -> AsyncIterator[Any]:
     """One record, whose outputs are yielded."""
     call = STAGE.story.begin([record])
-    for each in (await STAGE.story.work_async(call)) or ():
+    returned = await STAGE.story.work_async(call)
+    if isinstance(returned, Exception):
+        raise returned  # An asynchronous generator returns nothing.
+    for each in returned or ():
         yield each
 
 
@@ -72,10 +75,31 @@ async def batch_async(records: Batch) -> Any:
     return await STAGE.story.work_async(call)
 
 
+def yielding_batch(records: Batch) -> Iterator[Any]:
+    """Several, whose outputs are yielded."""
+    call = STAGE.story.begin(list(records))
+    return (yield from STAGE.story.yielded(call))
+
+
 def arrow(records: Batch) -> Any:
     """Several, of which it reads Arrow's columns."""
     assert records.to_arrow().column("offset").to_pylist() == records.offsets()
     call = STAGE.story.begin(list(records))
+    return STAGE.story.work(call)
+
+
+class Row(NamedTuple):
+    """Where one of a batch's columns is from."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def columns(batch: Any) -> Any:
+    """Several, of any number of partitions."""
+    places = (batch.column(name).to_pylist() for name in Row._fields)
+    call = STAGE.story.begin([Row(*place) for place in zip(*places, strict=True)])
     return STAGE.story.work(call)
 
 

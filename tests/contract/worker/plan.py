@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 
 from confluent_kafka import Message
 
-from kunicorn.handler.config import Batching, DeadLetterTarget, HandlerConfig, ProducingTarget
+from kunicorn.handler.config import (
+    Batching,
+    CircuitBreaking,
+    DeadLetterTarget,
+    FilterRule,
+    HandlerConfig,
+    ProducingTarget,
+    RateLimiting,
+)
 from kunicorn.ipc.messages import Configure
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
@@ -50,6 +58,17 @@ TROUBLE: Mapping[str, int] = {
 }
 """What handlers may do instead of returning at once, likewise."""
 
+FILTERED_KEY = b"c"
+"""Records with it are dropped where a way filters."""
+_FILTER = FilterRule(on="key", none_of=[FILTERED_KEY.decode()])
+_TROUBLE = "tests.contract.worker.story.Trouble"
+_BREAKER = CircuitBreaking([_TROUBLE], failure_share=0.3, window_ms=1000, min_calls=2, open_ms=50, probes=2)
+_RATES = {
+    "rate": RateLimiting(20.0, 3.0, per="worker", counts="records"),
+    "rate of calls": RateLimiting(20.0, 2.0, per="worker", counts="calls"),
+    "rate of keys": RateLimiting(20.0, 2.0, per="key", counts="records"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Way:
@@ -61,6 +80,12 @@ class Way:
     concurrency: int = 1
     batch_max_records: int = 4
     batch_max_ms: int = 0
+    filters: bool = False
+    """Records with a certain key do not come to it."""
+    gate: str = ""
+    """What is before its calls: "breaker", or one of `_RATES`."""
+    across: bool = False
+    """A batch has records of all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +115,8 @@ class Plan:
     fetcher: str = "librdkafka"
     letters_refused_percent: int = 0
     """So many letters are refused, as their topic is away."""
+    returns: bool = False
+    """Handlers return their outcomes; else they raise them."""
     keeps_offsets: bool = False
     """Handlers store the offset behind what they have done with it, and say where a partition goes on."""
 
@@ -129,7 +156,10 @@ class Plan:
             on_failure=self.on_failure,
             ordering=way.ordering,
             concurrency=way.concurrency,
-            batching=Batching(batch_max_ms=way.batch_max_ms, memory_bytes=100_000),
+            batching=Batching(None, way.batch_max_ms, memory_bytes=100_000, batch_across_partitions=way.across),
+            filters=[_FILTER] if way.filters else [],
+            circuit_breaker=_BREAKER if way.gate == "breaker" else None,
+            rate_limit=_RATES.get(way.gate),
             topics=[topic] if len(self.ways) > 1 else [],
         )
 
@@ -196,6 +226,34 @@ def _way_of_stores(choices: Choices, way: Way, *, plain: bool) -> Way:
         entry, records = choices.pick(("batch", "batch_async")), choices.pick((8, 4))
         return Way(entry, "batch", batch_max_records=records, batch_max_ms=way.batch_max_ms)
     return replace(way, entry=way.entry.replace("yielding", "record")) if plain else way
+
+
+def with_gates(choices: Choices, plan: Plan) -> Plan:
+    """The same, where most handlers are behind a filter, a circuit breaker or a rate limit, ask for time, and say by
+    what they return, as often as by what they raise, how records end."""
+    return replace(
+        plan,
+        ways={topic: _way_with_gate(choices, way, plan.delivery) for topic, way in plan.ways.items()},
+        # What the breaker is open for counts as no try, so that a record is passed over later than a story knows.
+        on_failure=choices.pick(("dead_letter", "halt")),
+        attempts=choices.pick((3, 2, 1)),
+        trouble=(*plan.trouble, *("wait",) * 4, *("raise",) * 4, *("part",) * 3, *("decide",) * 3, "slip"),
+        trouble_percent=choices.pick((30, 50)),
+        letters_refused_percent=choices.pick((0, 0, 50)),
+        returns=choices.chance(50),
+    )
+
+
+def _way_with_gate(choices: Choices, way: Way, delivery: str | None) -> Way:
+    gate = choices.pick(("breaker", "", *_RATES, "breaker", "breaker"))
+    if choices.chance(40):
+        way = Way("batch", "batch", batch_max_records=choices.pick((4, 8)))
+    if delivery is None and choices.chance(60):
+        return Way("columns", "arrow", batch_max_records=choices.pick((8, 16)), gate=gate, across=True)
+    way = replace(way, gate=gate, filters=choices.chance(50))
+    if way.mode == "batch" and delivery is not None and choices.chance(40):
+        return replace(way, entry="yielding_batch")
+    return way
 
 
 def _way_drawn(choices: Choices, delivery: str | None) -> Way:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Send, Skip
+from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Outcome, Send, Skip, Wait
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
@@ -49,7 +49,7 @@ from tests.contract.worker.brokers import (
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
-from tests.contract.worker.plan import Plan, drawn, logs_drawn, with_stores
+from tests.contract.worker.plan import FILTERED_KEY, Plan, drawn, logs_drawn, with_gates, with_stores
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS, Over, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
 
@@ -63,7 +63,9 @@ STORES_FROM = 500
 """Stories of this seed up to the next ones are of letters whose topics are away, and of handlers that keep their
 offsets."""
 OWN_FROM = 1000
-"""Stories of this seed and higher ones are of our own fetcher."""
+"""Stories of this seed up to the next ones are of our own fetcher."""
+GATES_FROM = 1500
+"""Stories of this seed and higher ones are of filters, circuit breakers and rate limits."""
 _LEASE_SLACK = 2_000_000
 """Nanoseconds: a chunk of records may be begun within them."""
 
@@ -170,6 +172,9 @@ class Story:
         self.plan = plan
         self.keeps_positions = plan.keeps_positions
         self.logs = logs
+        for log in logs.values():
+            if plan.way(log.tp.topic).filters:
+                _drop(log)
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
         self.calls: list[Call] = []
         self.quiet = False
@@ -366,6 +371,8 @@ class Story:
 
     def letter_arrived(self, record: Record) -> None:
         """Likewise."""
+        if record.filtered and self.plan.way(record.tp.topic).mode == "record":
+            STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and was not for the handler"))
         if not record.failures and not record.how:
             STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and never failed"))
         record.finish("dead letter")
@@ -593,21 +600,36 @@ class Story:
     def begin(self, records: Sequence[Any]) -> Call:
         """See `handlers.Told`."""
         STEPS.check()
-        tp = TopicPartition(records[0].topic, records[0].partition)
-        each = next(each for each in self.partitions if each.log.tp == tp)
-        mine = [each.log.known[record.offset] for record in records]
-        call = Call(len(self.calls), mine, each.grant)
+        mine = [self._known(record) for record in records]
+        call = Call(len(self.calls), mine)
         self.calls.append(call)
-        self.note(lambda: f"HANDLER of {tp} begins {[record.offset for record in mine]} (call {call.number})")
+        self.note(lambda: f"HANDLER begins {_named(mine)} (call {call.number})")
+        for each, part in self._parts(call):
+            self._look_at_beginning(each, part)
+        for each, part in self._parts(call):
+            each.running += part
+        return call
+
+    def _known(self, record: Any) -> Record:
+        return self.logs[TopicPartition(record.topic, record.partition)].known[record.offset]
+
+    def _parts(self, call: Call) -> Iterator[tuple[Partition, list[Record]]]:
+        """The records of a call by their partitions."""
+        for each in self.partitions:
+            if part := [record for record in call.records if record.tp == each.log.tp]:
+                yield each, part
+
+    def _look_at_beginning(self, each: Partition, mine: Sequence[Record]) -> None:
+        tp = each.log.tp
         if any(record.refused_under == each.grant for record in mine):
             STEPS.fail(Violation(f"of {tp} one is begun whose letter waits for its topic"))
+        if any(record.filtered for record in mine):
+            STEPS.fail(Violation(f"of {tp} one is begun that a filter drops"))
         if problem := self._may_not_begin(each, mine):
             STEPS.fail(Violation(f"{tp}@{mine[0].offset} is begun {problem}"))
         if any(two.offset <= one.offset for one, two in pairwise(mine)):
             STEPS.fail(Violation(f"{tp}: one call has {[record.offset for record in mine]}"))
         self._keep(lambda: each.order.begin(mine))
-        each.running += mine
-        return call
 
     def _may_not_begin(self, each: Partition, records: Sequence[Record]) -> str:
         if not each.grant:
@@ -640,8 +662,8 @@ class Story:
     def _ends(self, call: Call) -> None:
         if call.running:
             call.running = False
-            each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
-            each.running = [record for record in each.running if record not in call.records]
+            for each, part in self._parts(call):
+                each.running = [record for record in each.running if record not in part]
 
     def work(self, call: Call) -> Any:
         """Likewise."""
@@ -656,6 +678,8 @@ class Story:
             raise
         except BaseException as error:
             self._raised(call, error)
+            if self._is_returned(error):
+                return error
             raise
         finally:
             self._ends(call)
@@ -673,6 +697,8 @@ class Story:
             raise
         except BaseException as error:
             self._raised(call, error)
+            if self._is_returned(error):
+                return error
             raise
         finally:
             self._ends(call)
@@ -688,14 +714,25 @@ class Story:
             yield from sends
             if slips:
                 self._raised(call, Trouble())
-                return Send(value=b"0:0")  # type: ignore[return-value]
+                return self._slip(call)  # type: ignore[no-any-return]
         except (Over, GeneratorExit):
             raise
         except BaseException as error:
             self._raised(call, error)
+            if self._is_returned(error):
+                return error  # type: ignore[return-value]
             raise
         finally:
             self._ends(call)
+
+    def _slip(self, call: Call) -> Any:
+        """What a generator may not return that has yielded."""
+        if self.plan.returns and len(call.records) > 1:
+            return BatchError(done=len(call.records) - 1)
+        return Send(value=b"0:0")
+
+    def _is_returned(self, error: BaseException) -> bool:
+        return self.plan.returns and isinstance(error, Outcome | BatchError)
 
     def _kind(self, call: Call) -> str:
         plan = self.plan
@@ -719,11 +756,13 @@ class Story:
                 raise Halt("a person has to look")
             case "exit":
                 raise SystemExit(1)
+            case "wait":
+                raise Wait(self._duration() / NANOSECONDS, "not now")
             case "part" if len(call.records) > 1:
                 self._in_part(call)
             case "decide" if self.plan.way(call.records[0].tp.topic).mode != "record":
                 self._decide(call)
-            case "slip" if self.plan.way(call.records[0].tp.topic).entry == "yielding":
+            case "slip" if self.plan.way(call.records[0].tp.topic).entry in ("yielding", "yielding_batch"):
                 return self._sends(call, 1 + self.below(2))
         count = self._outputs() if self.plan.delivery is not None else 0
         sends = self._sends(call, count)
@@ -780,11 +819,10 @@ class Story:
                 record.handled = True
                 record.finish("handled")
             self._failed(records[error.done : error.done + 1], error)
-        elif isinstance(error, DrainDeadline):
+        elif isinstance(error, DrainDeadline | Wait):
             return
         elif isinstance(error, asyncio.CancelledError):
-            each = next(each for each in self.partitions if each.log.tp == records[0].tp)
-            if any(offset <= records[-1].offset for offset in each.timed_out):
+            if any(offset <= part[-1].offset for each, part in self._parts(call) for offset in each.timed_out):
                 self._failed(records, HandlerTimeout())
         elif isinstance(error, Skip | DeadLetter):
             self._decided(records, [(error, [True] * len(records))])
@@ -817,6 +855,17 @@ class Story:
                     record.finish("skipped")
 
 
+def _named(records: Sequence[Record]) -> str:
+    return " ".join(f"{record.tp}@{record.offset}" for record in records)
+
+
+def _drop(log: Log) -> None:
+    for record in log.records:
+        if record.key == FILTERED_KEY:
+            record.filtered = True
+            record.finish("filtered")
+
+
 def tell(
     seed: int,
     number: int,
@@ -828,7 +877,9 @@ def tell(
     choices = Choices(f"{seed}/{number}", noted)
     try:
         plan = drawn(choices)
-        if seed >= OWN_FROM:
+        if seed >= GATES_FROM:
+            plan = with_gates(choices, plan)
+        elif seed >= OWN_FROM:
             plan = replace(plan, fetcher=OWN)
         elif seed >= STORES_FROM:
             plan = with_stores(choices, plan)

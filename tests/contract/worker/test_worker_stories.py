@@ -8,7 +8,7 @@ from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
 from tests.contract.worker.stories import read, told
-from tests.contract.worker.story import OWN_FROM, STORES_FROM
+from tests.contract.worker.story import GATES_FROM, OWN_FROM, STORES_FROM
 
 _SEED = 1
 _EACH = 250
@@ -42,6 +42,13 @@ def test_every_story_of_letters_that_wait_and_of_handlers_that_keep_their_offset
 def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
     pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
     found = told(OWN_FROM + part, range(_EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", first_and_more(0, 4))
+def test_every_story_of_filters_circuit_breakers_and_rate_limits_holds(part: int) -> None:
+    found = told(GATES_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

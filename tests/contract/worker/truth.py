@@ -37,6 +37,8 @@ class Record:
     given_up: bool = False
     """It has failed for good, and a dead letter takes its place."""
     failures: int = 0
+    filtered: bool = False
+    """It is not for its handler: done without it, and no letter either."""
     letter_alone: bool = False
     """It is the only one of its call that its handler wants a dead letter of."""
     refused_under: int = 0
@@ -56,7 +58,6 @@ class Call:
 
     number: int
     records: Sequence[Record]
-    grant: int
     running: bool = True
     returned: bool = False
     outputs: int = 0
