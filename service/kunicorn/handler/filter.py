@@ -28,7 +28,7 @@ from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.load import located
 from kunicorn.handler.messages import Run
-from kunicorn.handler.outcome import BatchError
+from kunicorn.handler.outcome import BatchError, Done
 from kunicorn.handler.record import Record, milliseconds_of, offset_of
 from kunicorn.handler.retry import Expired
 from kunicorn.handler.rows import following_offsets, without
@@ -190,12 +190,15 @@ class Selection(NamedTuple):
     """By index among the leading records that the call is about."""
     records: int
 
-    def widened(self, error: BatchError) -> BatchError:
+    def widened(self, error: Exception) -> Exception:
         """The error as one that speaks of all records that the call is about: the dropped ones are done. A copy, as a
         handler may return the same one for each batch. Raises `ValueError` where it names records that are not in the
         batch."""
         if not self.dropped:
             return error
+        if not isinstance(error, BatchError):
+            # Else the dropped ones would become dead letters with those that have failed.
+            return BatchError(outcomes=[(error, self._all([True] * len(self.kept), of_dropped=False))])
         following = following_offsets(self.kept)
         progress = progress_of(error, following)
         wide = copy(error).with_traceback(error.__traceback__)
@@ -273,8 +276,10 @@ class Filtered:
                 return call(argument)
             try:
                 returned = call(argument.argument) if argument.argument is not None else None
-            except BatchError as error:
-                raise self._told(argument, error)  # noqa: B904
+            except Exception as error:
+                if (told := self._told(argument, error)) is error:
+                    raise
+                raise told  # noqa: B904
             return self._told(argument, returned)
 
         return filtered
@@ -288,15 +293,22 @@ class Filtered:
                 return await call(argument)
             try:
                 returned = await call(argument.argument) if argument.argument is not None else None
-            except BatchError as error:
-                raise self._told(argument, error)  # noqa: B904
+            except Exception as error:
+                if (told := self._told(argument, error)) is error:
+                    raise
+                raise told  # noqa: B904
             return self._told(argument, returned)
 
         return filtered
 
     def _told(self, of: Selection, returned: Any) -> Any:
-        """What the call has returned, or the `BatchError` that it has raised: both mean the same."""
-        said = of.widened(returned) if isinstance(returned, BatchError) else returned
+        """What the call has returned, or the exception that it has raised: both mean the same."""
+        said = returned
+        if isinstance(returned, Exception) and not isinstance(returned, Done):
+            try:
+                said = of.widened(returned)
+            except ValueError as error:
+                said = of.widened(error)
         self._tell(of)
         return said
 

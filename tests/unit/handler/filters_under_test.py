@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kunicorn import Batch, BatchError, Record, Skip
+from kunicorn import Batch, BatchError, DeadLetter, Record, Skip
 
 GOT: list[Any] = []
 NUMBERED = pa.schema([("n", pa.int64())])
@@ -76,6 +76,25 @@ def nothing_done(batch: Batch) -> BatchError | None:
     """Nothing of a batch that begins with a bad one is done, which it says by the same error each time."""
     GOT.append([record.value for record in batch])
     return NOTHING_DONE if GOT[-1][0] == b"bad" else None
+
+
+def failing(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    raise ValueError("not one of them")
+
+
+async def failing_async(batch: Batch) -> None:
+    failing(batch)
+
+
+def letters_returned(batch: Batch) -> DeadLetter:
+    GOT.append([record.value for record in batch])
+    return DeadLetter("not one of them")
+
+
+def strangers_named(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    raise BatchError(done=len(batch) + 1)
 
 
 def _returned(handle: Callable[[Batch], None], batch: Batch) -> BatchError | None:

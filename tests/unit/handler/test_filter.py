@@ -130,6 +130,17 @@ def test_a_batch_error_counts_what_the_handler_got(handler: str) -> None:
     assert run.committed == {("test", 0): 6}
 
 
+@pytest.mark.parametrize("handler", ["failing", "failing_async", "letters_returned", "strangers_named"])
+def test_of_a_batch_that_fails_as_a_whole_what_is_filtered_is_done(handler: str) -> None:
+    test = behind(WANTED, handler=handler, mode="batch", on_failure="dead_letter", max_attempts=2, retry_backoff_ms=1)
+    run = test.run(*map(record, ("no", "a", "no", "b", "no")))
+    assert run.outcomes == ["filtered", "dead_letter", "filtered", "dead_letter", "filtered"]
+    assert [letter.value for letter in run.dead_letters] == [b"a", b"b"]
+    tries = 1 if handler == "letters_returned" else 2
+    assert GOT == [[b"a", b"b"]] * tries, "they are tried again together"
+    assert run.committed == {("test", 0): 5}
+
+
 def test_a_batch_error_that_the_handler_keeps_is_as_good_for_the_next_batch() -> None:
     test = behind(WANTED, handler="nothing_done", mode="batch", batch_max_records=3, on_failure="skip", max_attempts=1)
     run = test.run(*map(record, ("no", "bad", "bad", "no", "b")))
