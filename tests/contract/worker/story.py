@@ -835,10 +835,10 @@ class Story:
             self._failed(records, error)
 
     def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
-        letters = sum(at for end, mask in outcomes if isinstance(end, DeadLetter) for at in mask)
         for at, record in enumerate(records):
-            record.letter_alone = letters == 1
-            match next((end for end, mask in outcomes if mask[at]), None):
+            end, mask = next(((end, mask) for end, mask in outcomes if mask[at]), (None, [False]))
+            record.letter_alone = sum(mask) == 1
+            match end:
                 case None:
                     record.handled = True
                     record.finish("handled")

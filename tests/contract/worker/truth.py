@@ -40,7 +40,7 @@ class Record:
     filtered: bool = False
     """It is not for its handler: done without it, and no letter either."""
     letter_alone: bool = False
-    """It is the only one of its call that its handler wants a dead letter of."""
+    """It is the only one of its call that has ended as it has: if it gets a letter, no other one goes with it."""
     refused_under: int = 0
     """Grant under which its dead letter was refused last; 0: under none."""
     committed_outputs: int = 0
