@@ -133,6 +133,10 @@ def test_a_record_that_killed_workers_waits_for_the_topic_of_its_letter_and_neve
         worker.brokers.letters_refused = NO_SUCH_TOPIC
         worker.hand_out(poison="2 workers died", poison_deaths=2, poison_offset=1)
         patiently(lambda: worker.brokers.refusals >= 3, "the letter to be refused again and again")
+        patiently(
+            lambda: any("create it" in each.why for each in worker.made.table.parked()[0]),
+            "the record to wait for the topic, and not to be sent at once",
+        )
         worker.brokers.letters_refused = None
         worker.until_consumed(3)
         assert set(sending_handlers.handled()) == {0, 2}
