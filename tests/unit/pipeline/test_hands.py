@@ -39,6 +39,38 @@ policies = Policies(RetryPolicy(1, 1, 1, None, End.SKIP))
 rules = Rules(policies, 3 if mode == "batch" else None)
 list(RangeHandler(calls, rules, cells=take_up(whole, Directory(url)).cells).handle(whole, [messages]))
 """
+FAILING = """
+import os, sys, threading
+from confluent_kafka import Message
+from kunicorn.clients.range_reader import RangeUnreadable
+from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.load import handler_of
+from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, calls_in_task
+from kunicorn.pipeline.tasks.in_hand_file import Suspects, take_up
+from kunicorn.positions import OffsetRange
+
+called = threading.Event()
+
+def handle(record):
+    called.set()
+    threading.Event().wait()
+
+def fetched():
+    yield [Message(topic="orders", partition=3, offset=each, value=b"v", key=b"k") for each in (10, 12)]
+    called.wait()
+    raise RangeUnreadable("no record for 60 s")
+
+whole = OffsetRange("orders", 3, 10, 90)
+calls = calls_in_task(handler_of("x:y", handle), HandlerConfig("x:y", "record", {}, 1, 2, 1, 1, concurrency=4))
+try:
+    with take_up(whole, Directory(sys.argv[1])) as hand:
+        part = Part(whole, print, hand.cells, Suspects(hand.died_with))
+        ConcurrentRanges(calls, Policies(RetryPolicy(1, 1, 1, None, End.SKIP))).handle([part], fetched())
+except RangeUnreadable:
+    os._exit(0)  # As PySpark ends a process whose task has failed.
+"""
 CRASH = [sys.executable, "-c", DYING]
 
 
@@ -60,6 +92,15 @@ def test_a_process_that_went_with_the_daemon_that_forked_it_blames_no_record(tmp
     daemon = f"import subprocess, sys; subprocess.run({[*CRASH, str(tmp_path), 'record']!r})"
     subprocess.run([sys.executable, "-c", daemon], check=True)
     assert take_up(WHOLE, Directory(str(tmp_path))).died_with == []
+
+
+def test_a_try_that_fails_with_calls_underway_is_no_death(tmp_path: Path) -> None:
+    place = Directory(str(tmp_path))
+    crash(tmp_path)
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", FAILING, str(tmp_path)], check=True)
+    assert died_in_hand(place) == ["orders-3@11"]
+    assert take_up(WHOLE, place).died_with == [Hand(11, 12)], "what the try before it died with stays known"
 
 
 def test_a_death_that_was_seen_is_remembered_when_the_daemon_is_gone(tmp_path: Path) -> None:

@@ -17,11 +17,13 @@ from kunicorn.handler.load import handler_of
 from kunicorn.handler.outcome import Halt, Skip, Wait
 from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
-from kunicorn.pipeline.tasks.in_hand_notes import Hand
+from kunicorn.pipeline.tasks.in_hand_notes import Hand, InHandNotes
 from kunicorn.pipeline.tasks.outcomes import Row, table
 from kunicorn.positions import OffsetRange
+from kunicorn.worker.progress import InFlight
 
 POLICIES = Policies(RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))
 SECONDS = 60.0
@@ -250,6 +252,53 @@ def test_suspects_are_handled_with_nothing_beside_them_and_the_deadly_one_not_at
         0: [(0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done")]
     }
     assert (beside, noted) == ([1, 1], [ONE, ONE])
+
+
+class Noted(InHandNotes):
+    """Notes that are kept here."""
+
+    def __init__(self) -> None:
+        super().__init__(Directory("nowhere"), "a.json", 1, whole())
+        self.begun: list[int] = []
+
+    def before(self, start: int, stop: int) -> int:
+        self.begun.append(start)
+        return stop
+
+
+def test_of_a_task_that_fails_nothing_more_is_begun_or_noted() -> None:
+    called, over, ended = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
+    seen: list[int] = []
+
+    def handle(record: Record) -> None:
+        seen.append(record.offset)
+        called.release()
+        assert over.wait(SECONDS)
+
+    def failing() -> Iterator[list[Message]]:
+        yield [record(offset) for offset in range(6)]
+        for _ in range(2):
+            assert called.acquire(timeout=SECONDS)
+        raise ConnectionError
+
+    task = Task(handle, whole(), ordering="none", concurrency=2)
+    task.parts[0].notes = notes = Noted()
+    finish = task.task._table.finish
+
+    def finished(flight: InFlight) -> InFlight | None:
+        following = finish(flight)
+        ended.release()
+        return following
+
+    task.task._table.finish = finished  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        task.task.handle(task.parts, failing())
+    noted = len(notes.begun)
+    over.set()
+    for _ in range(2):
+        assert ended.acquire(timeout=SECONDS)
+    task.calls.close()
+    assert (sorted(seen), len(notes.begun)) == ([0, 1], noted)
 
 
 class Stream:

@@ -200,7 +200,8 @@ class ConcurrentRanges:
 
     def handle(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
         """Handle the records of these ranges, all fetched together; returns when each has its last row. Raises what
-        fetching, and `add` of a part, raise; what the handler raises is in the rows.
+        fetching, and `add` of a part, raise, with calls still underway and nothing more begun; what the handler raises
+        is in the rows.
         """
         for number, part in enumerate(parts):
             part.tracker = OffsetTracker(
@@ -209,6 +210,20 @@ class ConcurrentRanges:
             part.tracker.alone_until = _alone_until(part.suspects)
             self._table.parts[part.whole.tp] = part
         self._executor.begin(self._table, self._slots, self._table)
+        try:
+            self._to_the_end(parts, fetched)
+        except BaseException:
+            self._begin_nothing_more(parts)
+            raise
+
+    def _begin_nothing_more(self, parts: Sequence[Part]) -> None:
+        with self._table.lock:
+            for part in parts:
+                self._table.scheduler.close(part.tracker)
+                # The task fails, and its process lives: a call that ends from now on must not note what others have.
+                part.notes = None
+
+    def _to_the_end(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
         more = True
         while more or self._busy():
             if more and self._table.scheduler.bytes < _AHEAD_BYTES and not self._all_halt(parts):

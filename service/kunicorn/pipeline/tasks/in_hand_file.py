@@ -105,8 +105,8 @@ _PREFIX, _SUFFIX = "_hand-", ".cells"
 
 @dataclass(slots=True)
 class InHand:
-    """File of one try of a range. As a context it removes the files of all tries if it ends well. Caller: the task's
-    main thread.
+    """File of one try of a range. As a context it removes the files of all tries if it ends well, and its own if the
+    try fails: the process lives. Caller: the task's main thread.
     """
 
     cells: memoryview
@@ -114,8 +114,8 @@ class InHand:
     """Records in hand when earlier tries died."""
     notes: InHandNotes | None
     """Beyond this machine; None: the file is where all machines see it, or the range is begun for the first time."""
-    _files: Path
-    """Directory with the files of all tries of this range."""
+    _file: Path
+    """Beside those of the range's other tries."""
     _range: OffsetRange
 
     def __enter__(self) -> Self:
@@ -126,13 +126,20 @@ class InHand:
     ) -> None:
         if error is None:
             self.over()
-        elif self.notes is not None:
+        else:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        # Spark ends a process whose task has failed, with what other threads have in hand: the next try would take that
+        # for a death. They may go on writing into the map.
+        self._file.unlink(missing_ok=True)
+        if self.notes is not None:
             self.notes.withdraw()
 
     def over(self) -> None:
         """Remove the files of all tries: the range is done."""
         self.cells.release()
-        for path in _tries(self._files, self._range):
+        for path in _tries(self._file.parent, self._range):
             path.unlink(missing_ok=True)
         if self.notes is not None:
             self.notes.over()
@@ -159,9 +166,9 @@ def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again:
     cells[_DAEMON], cells[_DAEMON_BORN] = os.getppid(), _born(os.getppid())
     cells[_HOST] = _host()
     if outcomes.is_local or not (again or attempt):
-        return InHand(cells, [hand for hand in verdicts.values() if hand is not None], None, files, whole)
+        return InHand(cells, [hand for hand in verdicts.values() if hand is not None], None, path, whole)
     notes = begin_notes(outcomes, whole, _name_of(path), attempt, verdicts)
-    return InHand(cells, notes.died_with, notes, files, whole)
+    return InHand(cells, notes.died_with, notes, path, whole)
 
 
 def _name_of(path: Path) -> str:
