@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, STATE, died_in_hand, take_up
+from kunicorn.pipeline.tasks import in_hand_file
+from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, died_in_hand, take_up
 from kunicorn.pipeline.tasks.in_hand_notes import Hand
 from kunicorn.positions import OffsetRange
 
@@ -124,6 +126,51 @@ def test_a_try_that_still_runs_is_no_death_and_a_range_that_is_through_leaves_no
     running.cells[STATE] = IDLE
     second.over()
     assert list(tmp_path.glob("*/*/*")) == []
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Callable[..., InHand]:
+    """`on(machine, place, attempt)`: a try there, on a directory that machines share."""
+
+    def begun(machine: int, place: Path, attempt: int) -> InHand:
+        monkeypatch.setattr(in_hand_file, "_host", lambda: machine)
+        return take_up(WHOLE, Directory(str(place)), attempt=attempt)
+
+    return begun
+
+
+def slow_with(offset: int, hand: InHand) -> None:
+    """The handler has that record; nothing more is heard of its machine."""
+    hand.cells[NEXT], hand.cells[STOP], hand.cells[STATE] = offset, ONE, IN_HAND
+
+
+def test_a_machine_that_went_with_its_driver_blames_no_record(tmp_path: Path, on: Callable[..., InHand]) -> None:
+    for machine in range(3):
+        hand = on(machine, tmp_path, 0)
+        assert hand.died_with == []
+        slow_with(10, hand)
+    assert len(list(tmp_path.glob("*/*/*"))) == 1, "those before it are forgotten"
+
+
+def test_a_try_that_spark_has_tried_again_on_another_machine_died_with_what_it_had(
+    tmp_path: Path, on: Callable[..., InHand]
+) -> None:
+    slow_with(10, on(1, tmp_path, 0))
+    assert on(2, tmp_path, 1).died_with == [Hand(10, 11)]
+    assert on(3, tmp_path, 0).died_with == [Hand(10, 11)], "and the next run knows it"
+
+
+def test_the_last_try_on_another_machine_is_named_and_the_next_run_knows_it(
+    tmp_path: Path, on: Callable[..., InHand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(str(tmp_path))
+    slow_with(10, on(1, tmp_path, 0))
+    monkeypatch.setattr(in_hand_file, "_host", lambda: 2)
+    assert died_in_hand(place) == [], "it has not been tried again"
+    slow_with(12, on(3, tmp_path, 3))
+    monkeypatch.setattr(in_hand_file, "_host", lambda: 2)
+    assert died_in_hand(place) == ["orders-3@10", "orders-3@12"]
+    assert sorted(on(2, tmp_path, 0).died_with) == [Hand(10, 11), Hand(12, 13)]
 
 
 def test_outcomes_in_an_object_store_have_their_hands_on_this_machine(

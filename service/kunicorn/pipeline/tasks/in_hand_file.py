@@ -1,8 +1,9 @@
 """Records in hand of a task's handler, kept in a file beyond its process, and the poison records found by it.
 
 1. A task that is tried again finds the files of the tries before it. One whose process is gone while records were in
-   hand tells of a death, if it died by itself: the daemon that forks Spark's Python processes lives on, or is on
-   another machine. Where the daemon went along, the driver or the executor was killed, and no record is to blame.
+   hand tells of a death, if it died by itself: the daemon that forks Spark's Python processes lives on. Where the
+   daemon went along, the driver or the executor was killed, and no record is to blame. Of a try on another machine
+   nobody can tell: it counts as a death if Spark has tried its task again since, as a note in a store does.
 2. The file is mapped memory: noting a record costs what it costs a worker, and what is noted survives SIGKILL. So it is
    on a file system: below the outcomes, or where these are in an object store in this machine's temporary directory.
    There a range that is tried again is also noted in the store (`in_hand_notes`), for tries on other machines.
@@ -96,8 +97,8 @@ def _cut(messages: Run, most: int | None) -> Iterator[Piece]:
 NEXT, STOP, STATE = 0, 1, 2
 """Cells: the next offset to handle, the end of the batch in hand (`ONE` for a single record), one of these states:"""
 ONE = -1
-_PID, _PID_BORN, _DAEMON, _DAEMON_BORN, _HOST = 3, 4, 5, 6, 7
-_CELLS = 8
+_PID, _PID_BORN, _DAEMON, _DAEMON_BORN, _HOST, _ATTEMPT = 3, 4, 5, 6, 7, 8
+_CELLS = 9
 IDLE, IN_HAND, DIED = 0, 1, 2
 """Nothing is in hand; the handler has a record; its process is known to have died by itself."""
 _PREFIX, _SUFFIX = "_hand-", ".cells"
@@ -157,14 +158,14 @@ def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again:
     """
     files = _place(outcomes) / whole.topic / str(whole.partition)
     files.mkdir(parents=True, exist_ok=True)
-    verdicts = {_name_of(path): _judged(path) for path in _tries(files, whole)}
+    verdicts = {_name_of(path): _judged(path, attempt) for path in _tries(files, whole)}
     path = files / f"{_stem(whole)}{uuid.uuid4().hex}{_SUFFIX}"
     path.write_bytes(bytes(8 * _CELLS))
     cells = _mapped(path)
     cells[NEXT] = whole.start
     cells[_PID], cells[_PID_BORN] = os.getpid(), _born(os.getpid())
     cells[_DAEMON], cells[_DAEMON_BORN] = os.getppid(), _born(os.getppid())
-    cells[_HOST] = _host()
+    cells[_HOST], cells[_ATTEMPT] = _host(), attempt
     if outcomes.is_local or not (again or attempt):
         return InHand(cells, [hand for hand in verdicts.values() if hand is not None], None, path, whole)
     notes = begin_notes(outcomes, whole, _name_of(path), attempt, verdicts)
@@ -178,12 +179,15 @@ def _name_of(path: Path) -> str:
 
 def died_in_hand(outcomes: Directory, tries: int = TRIES) -> list[str]:
     """Records that processes have died with, as `topic-partition@offset`. Caller: the driver, after Spark gave up.
-    `tries`: how many a task has. Reads files. Raises `ConfigError`.
+    `tries`: how many a task has. Reads and marks files. Raises `ConfigError`.
     """
     found = set[tuple[str, int, Hand]]()
     for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
         with _opened(path) as cells:
-            if cells[STATE] == DIED or (cells[STATE] == IN_HAND and not _lives(cells, _PID)):
+            if cells[STATE] == IN_HAND and not _is_here(cells) and cells[_ATTEMPT] >= tries - 1:
+                # No try of this job comes behind it that could tell; the next run's could not.
+                cells[STATE] = DIED
+            if cells[STATE] == DIED or (cells[STATE] == IN_HAND and _is_here(cells) and not _lives(cells, _PID)):
                 found.add((path.parent.parent.name, int(path.parent.name), Hand(cells[NEXT], cells[NEXT] + 1)))
     if not outcomes.is_local:
         found.update(noted_deaths(outcomes, tries))
@@ -210,11 +214,13 @@ def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
     return sum(furthest.values())
 
 
-def _judged(path: Path) -> Hand | None:
-    """Records that the try of this file died with, if it died; the file of a try that cannot tell is removed."""
+def _judged(path: Path, attempt: int) -> Hand | None:
+    """Records that the try of this file died with, if it died; the file of a try that cannot tell is removed.
+    `attempt`: that of the try that begins.
+    """
     with _opened(path) as cells:
-        if cells[STATE] == IN_HAND and not _lives(cells, _PID) and _lives(cells, _DAEMON):
-            # From now on it does not matter what becomes of the daemon.
+        if cells[STATE] == IN_HAND and _died_by_itself(cells, attempt):
+            # From now on it does not matter what becomes of the daemon, or which run goes on.
             cells[STATE] = DIED
         if cells[STATE] == DIED:
             return Hand(cells[NEXT], cells[NEXT] + 1 if cells[STOP] == ONE else cells[STOP])
@@ -223,11 +229,23 @@ def _judged(path: Path) -> Hand | None:
     return None
 
 
+def _died_by_itself(cells: memoryview, attempt: int) -> bool:
+    """Whether the process of that try died, and its executor did not. On another machine no process can be seen: a try
+    that Spark has not tried again since went with its driver.
+    """
+    if not _is_here(cells):
+        return attempt > cells[_ATTEMPT]
+    return not _lives(cells, _PID) and _lives(cells, _DAEMON)
+
+
+def _is_here(cells: memoryview) -> bool:
+    """Whether the try ran on this machine."""
+    return cells[_HOST] == _host()
+
+
 def _lives(cells: memoryview, who: int) -> bool:
-    """Whether this process of the try is alive. Of another machine: its daemon counts as alive, the process as dead."""
-    if cells[_HOST] != _host():
-        return who == _DAEMON
-    return cells[who] != 0 and _born(cells[who]) == cells[who + 1]
+    """Whether this process of the try is alive, as far as this machine sees it."""
+    return _is_here(cells) and cells[who] != 0 and _born(cells[who]) == cells[who + 1]
 
 
 def _born(pid: int) -> int:
