@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from pyarrow.dataset import dataset
 
 from kunicorn.handler.dead_letters import Cause
@@ -17,6 +18,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, rows_file
+from kunicorn.pipeline.tasks.ranges import driver_id
 from kunicorn.positions import OffsetRange
 from tests.object_store import bucket_served
 from tests.unit.pipeline.fetched import messages
@@ -25,19 +27,23 @@ WHOLE = OffsetRange("orders", 3, 0, 10)
 WHY = Cause("ValueError", "no", "", 1)
 
 
-def tried(place: Directory, end: End | None, driver: str = "one", *, again: bool = True) -> Summary:
-    """A try of the range in which record 4 ended so; None: all are done."""
+def tried(place: Directory, end: End | None, driver: str = "one", *, again: bool = True, timestamp: int = 0) -> Summary:
+    """A try of the range in which record 4, of that time, ended so; None: all are done."""
     tiling = Tiling(WHOLE)
     with RangeOutcomes(SettingsFile("", ""), place, WHOLE, driver, again=again) as found:
         tiling.handled(4)
         if end is not None:
-            for row in tiling.failed(messages(4)[0], end, WHY, 0):
+            for row in tiling.failed(of_time(timestamp), end, WHY, 0):
                 found.add(row)
         if end is not End.HALT:
             tiling.handled(5 if end else 6)
             for row in tiling.rest():
                 found.add(row)
         return found.end()
+
+
+def of_time(timestamp: int) -> Message:
+    return Message(topic="orders", partition=3, offset=4, value=b"v", timestamp=(TIMESTAMP_CREATE_TIME, timestamp))
 
 
 def statuses(place: Directory) -> list[str]:
@@ -94,6 +100,24 @@ def test_a_try_for_another_driver_replaces_what_was_not_counted(place: Directory
     found = tried(place, None, "two")
     assert (found.halted, found.until, statuses(place)) == (None, 10, ["done"])
     assert tried(place, End.HALT, "two").halted is None, "and it counts from then on"
+
+
+@pytest.mark.parametrize("late", [End.HALT, None])
+def test_a_late_try_for_a_driver_that_was_replaced_goes_by_what_its_successor_has_counted(
+    place: Directory, late: End | None
+) -> None:
+    before, after = driver_id(), driver_id()
+    tried(place, End.SKIP, after)
+    found = tried(place, late, before)
+    assert statuses(place) == ["done", "skip", "done"]
+    assert (found.until, found.skipped, found.halted) == (10, 1, None)
+
+
+@pytest.mark.parametrize("end", [End.SKIP, End.HALT])
+def test_a_late_try_goes_by_a_file_with_a_time_that_no_calendar_has(place: Directory, end: End) -> None:
+    counted = tried(place, end, timestamp=1_769_860_800_000_000)
+    found = tried(place, None)
+    assert (found.until, found.skipped, found.halted) == (counted.until, counted.skipped, counted.halted)
 
 
 def test_what_is_too_large_for_one_request_is_looked_for_and_then_put_in_parts(

@@ -2,8 +2,9 @@
 all rows are written to the range's file.
 
 Of several tries of one range the first whose file is there counts, and the others go by it: an executor that Spark has
-lost, but that lives on, may end its try at any time, and what the driver has counted must stay. A try for another
-driver replaces the file: what the one before it left was not counted.
+lost, but that lives on, may end its try at any time, and what the driver has counted must stay. A try for a later
+driver replaces the file: what the one before it left was not counted. A try for an earlier driver goes by it: that
+driver was replaced, and whoever replaced it has counted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ log = logging.getLogger("kunicorn.pipeline")
 
 _DRIVER = "kunicorn.driver"
 """Key in the footer of a range's file."""
+_COUNTED = ["topic", "partition", "offset", "until", "records", "status", "error_type", "error_message"]
+"""Columns by which a range is summed up. Of the others one may have what Python cannot: a time beyond the year 9999."""
 _ROWS = 1000
 _ROWS_BYTES = 8 * 1024 * 1024
 """Rows held back at most, and what their records take: a handler that fails on everything must not fill the memory,
@@ -76,8 +79,8 @@ class RangeOutcomes:
     def __init__(
         self, file: SettingsFile, outcomes: Directory, whole: OffsetRange, driver: str, *, again: bool
     ) -> None:
-        """`driver`: for whom the range is handled. `again`: it may have been tried before, so that there is a file also
-        without a failure."""
+        """`driver`: for whom the range is handled; a later one's sorts behind it. `again`: it may have been tried
+        before, so that there is a file also without a failure."""
         self._file, self._outcomes, self._whole, self._driver = file, outcomes, whole, driver
         self._again = again
         self._began = time.monotonic()
@@ -155,12 +158,12 @@ class RangeOutcomes:
         name = rows_file(self._whole)
         if self._outcomes.create_of(name, self._written):
             return
-        if (self._outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"").decode() != self._driver:
+        if (self._outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"").decode() < self._driver:
             self._outcomes.write_of(name, self._written)
             return
         log.warning(f"{self._whole}: another try of this range has ended before this one, and counts")
         self._counts.clear()
-        for batch in self._outcomes.batches(name):
+        for batch in self._outcomes.batches(name, columns=_COUNTED):
             for self._last in batch.to_pylist():
                 self._counts[self._last["status"]] += self._last["records"]
 

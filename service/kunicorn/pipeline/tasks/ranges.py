@@ -355,6 +355,15 @@ class FromRows:
         return iter(())
 
 
+def driver_id() -> str:
+    """Id for what this driver begins now; it sorts behind those of a driver that this one has replaced.
+
+    By the clock: a stream has nothing else that orders its drivers. Where the clock is behind the former driver's by
+    more than passed between the two, a try goes by what the former one left: it is true, but was not counted.
+    """
+    return f"{time.time_ns():020}-{uuid.uuid4().hex}"
+
+
 @dataclass(frozen=True, slots=True)
 class HandleRanges:
     """Task that handles the records of ranges. Runs in an executor's Python process."""
@@ -368,8 +377,8 @@ class HandleRanges:
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
     limits: TaskLimits = NO_LIMITS
-    driver: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """For whom the ranges are handled: one that was replaced has another."""
+    driver: str = field(default_factory=driver_id)
+    """For whom the ranges are handled."""
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
