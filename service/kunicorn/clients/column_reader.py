@@ -59,8 +59,8 @@ class ColumnReader:
         self._numbers = count(1)
 
     def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[Run]:
-        """Rows of the ranges, of one partition at a time; of each, in offset order. Raises `RangeUnreadable`, after
-        what came before it.
+        """Rows of the ranges, of one partition at a time; of each, in offset order. While none come, an empty run as
+        `RangeReader.read` has it. Raises `RangeUnreadable`, after what came before it.
 
         A partition is in one of the ranges at most. `epochs` as `RangeReader.read` has them.
         """
@@ -82,22 +82,25 @@ class ColumnReader:
     def _until_the_end(self, reading: _Reading) -> Iterator[Run]:
         heard = time.monotonic()
         while reading.left:
-            fetched = self._queue.get(_POLL_SECONDS)
-            if fetched is not None and (wanted := reading.wanted(fetched)) is not None:
-                tp = fetched.news.tp
-                if fetched.news.fault is None:
-                    # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
-                    heard = time.monotonic()
-                rows: Any = fetched.rows
-                if rows is not None and (within := before(rows, wanted.stop)):
-                    yield within
-                    heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
-                if fetched.news.next_offset >= wanted.stop:
-                    del reading.left[tp]
-                elif fetched.news.fault is not None:
-                    self._meet(reading, wanted, fetched)
+            fetched = reading.counted(self._queue.get(_POLL_SECONDS))
+            if fetched is not None and fetched.news.fault is None:
+                # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
+                heard = time.monotonic()
+            given = time.monotonic()
+            yield reading.within(fetched)
+            heard += time.monotonic() - given  # The handler's time is not the brokers'.
+            if fetched is not None:
+                self._pass(reading, fetched)
             if reading.left and time.monotonic() - heard > self._patience:
                 raise self._silent(next(iter(reading.left.values())))
+
+    def _pass(self, reading: _Reading, fetched: Fetched) -> None:
+        """Take note of how far the range has come. Raises `RangeUnreadable`."""
+        wanted = reading.left[fetched.news.tp]
+        if fetched.news.next_offset >= wanted.stop:
+            del reading.left[wanted.tp]
+        elif fetched.news.fault is not None:
+            self._meet(reading, wanted, fetched)
 
     def _meet(self, reading: _Reading, wanted: OffsetRange, fetched: Fetched) -> None:
         """Go on behind what was deleted, where that is accepted. Raises `RangeUnreadable` for every other fault."""
@@ -145,8 +148,13 @@ class _Reading:
         self.numbers: dict[TopicPartition, int] = {}
         """Of each partition's placing: what was fetched for an earlier one does not count."""
 
-    def wanted(self, fetched: Fetched) -> OffsetRange | None:
-        """The range that this is of; None where it does not count."""
-        if self.numbers.get(fetched.news.tp) != fetched.news.number:
+    def counted(self, fetched: Fetched | None) -> Fetched | None:
+        """What was fetched, if it is of a range; None where it does not count."""
+        if fetched is None or self.numbers.get(fetched.news.tp) != fetched.news.number:
             return None
-        return self.left.get(fetched.news.tp)
+        return fetched if fetched.news.tp in self.left else None
+
+    def within(self, fetched: Fetched | None) -> Run:
+        """Rows of it that are within its range; an empty run where none are."""
+        rows: Any = None if fetched is None else fetched.rows
+        return [] if fetched is None or rows is None else before(rows, self.left[fetched.news.tp].stop)

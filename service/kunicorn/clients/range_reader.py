@@ -90,12 +90,13 @@ class Window:
     until: int | None
 
     def chosen(self, fetched: Iterator[Run]) -> Iterator[Run]:
-        """Records within the window. One without a timestamp counts as older than every time."""
+        """Records within the window; an empty run where none are. One without a timestamp counts as older than every
+        time.
+        """
         since = NO_TIMESTAMP if self.since is None else self.since
         until = sys.maxsize if self.until is None else self.until
         for run in fetched:
-            if some := between_times(run, since, until):
-                yield some
+            yield between_times(run, since, until)
 
 
 class FetchPositions:
@@ -145,8 +146,9 @@ class RangeReader:
         """Topics that the client has metadata of."""
 
     def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[list[Message]]:
-        """Records of the ranges, many at a time; of each, in offset order. Raises `RangeUnreadable`, after what came
-        before it.
+        """Records of the ranges, many at a time; of each, in offset order. While none come, an empty list every fifth
+        of a second, so that the caller can see to what it has in hand. Raises `RangeUnreadable`, after what came before
+        it.
 
         A partition is in one of the ranges at most. `epochs`: leader epochs that had the ranges' starts; where the log
         was truncated before one since, that is an error (KIP-320).
@@ -177,10 +179,10 @@ class RangeReader:
                 # Left in, it would end this range, and what comes with it would be left out.
                 records, errors = parted([each for each in batch if not _is_stale(each, left)], _ends_range)
             within, ended = _of_one(records, *left.values()) if len(ranges) == 1 else _of_several(records, left)
-            if within:
-                heard = time.monotonic()
-                yield within
-                heard = max(heard, time.monotonic())  # The handler's time is not the brokers'.
+            given = time.monotonic()
+            heard = given if within else heard
+            yield within
+            heard += time.monotonic() - given  # The handler's time is not the brokers'.
             for tp in ended:
                 del left[tp]
             if errors:

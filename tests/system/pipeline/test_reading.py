@@ -212,7 +212,7 @@ def test_a_range_that_is_left_early_takes_nothing_along(kafka: KafkaCluster, top
     reader = reading()
     for at in (0, 100, 50):
         some = reader.read(OffsetRange(topic, 0, at, 5_000))
-        assert next(some)[0].offset() == at
+        assert next(filter(len, some))[0].offset() == at
         some.close()  # type: ignore[attr-defined]
     assert reader.offsets(topic, 7, 20) == [*range(7, 20)]
 
@@ -240,7 +240,7 @@ def test_columns_never_go_on_in_a_topic_that_was_created_anew_underway(kafka: Ka
     produce(kafka.bootstrap, topic, 500, value=b"old" * 20_000)
     reader = Reading("columns", access(kafka, topic), 60.0)
     some = reader.read(OffsetRange(topic, 0, 0, 1_000))
-    taken = [message.value() for message in next(some)]
+    taken = [message.value() for message in next(filter(len, some))]
     recreate(kafka, topic, 1_000)
     with pytest.raises(RangeUnreadable, match="was created anew"):
         taken += [message.value() for batch in some for message in batch]

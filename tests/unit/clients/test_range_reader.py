@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from kunicorn.clients import range_reader
 from kunicorn.clients.range_reader import FetchPositions, RangeReader, RangeUnreadable
 from kunicorn.positions import NO_OFFSET, OffsetRange, TopicPartition
 
@@ -75,6 +77,21 @@ def test_a_gone_offset_of_this_range_ends_it() -> None:
 
 
 TWO = (WANTED, OffsetRange("orders", 1, 0, 2))
+
+
+def test_while_no_records_come_the_caller_gets_an_empty_list_each_time() -> None:
+    found = reader([], [record(10), record(11)], [told(KafkaError._ALL_BROKERS_DOWN, 0)], [record(12)]).read(WANTED)
+    assert [len(batch) for batch in found] == [0, 2, 0, 1]
+
+
+def test_the_time_that_the_caller_takes_over_an_empty_list_is_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(range_reader, "time", SimpleNamespace(monotonic=lambda: now))
+    found = []
+    for batch in reader([], [record(10)], [], [record(11)], [record(12)]).read(WANTED):
+        found.append(len(batch))
+        now += 3600.0
+    assert found == [0, 1, 0, 1, 1]
 
 
 def test_several_ranges_end_each_at_its_own_place() -> None:

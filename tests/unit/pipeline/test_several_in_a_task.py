@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kunicorn.clients.range_reader import RangeReader, Window
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import handler_of
 from kunicorn.handler.outcome import Halt, Skip, Wait
@@ -21,8 +23,10 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls, executor_for, slots_of
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.tasks.in_hand_notes import Hand, InHandNotes
+from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, table
-from kunicorn.positions import OffsetRange
+from kunicorn.pipeline.tasks.ranges import Done, HandleRanges
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.progress import InFlight
 
 POLICIES = Policies(RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))
@@ -216,6 +220,57 @@ def test_a_call_that_takes_too_long_is_interrupted_and_tried_again() -> None:
     rows = Task(handle, whole(), ordering="none", timeout_ms=50).run(fetched)
     assert rows == {0: [(0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 10, 1, "done")]}
     assert calls.count(1) == 2
+
+
+class Slow:
+    """Of a client: one record, and the partition's end once that has happened; nothing in between."""
+
+    def __init__(self, happened: threading.Event) -> None:
+        self._happened = happened
+        self._given = False
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        if not self._given:
+            self._given = True
+            return [record(0)]
+        error = KafkaError(KafkaError._PARTITION_EOF)
+        return [Message(topic="orders", partition=0, offset=10, error=error)] if self._happened.is_set() else []
+
+    def poll(self, timeout: float) -> None:
+        self._happened.wait(timeout)
+
+    def list_topics(self, topic: str, timeout: float) -> None: ...
+    def assign(self, partitions: list[Any]) -> None: ...
+    def unassign(self) -> None: ...
+    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
+        return 0, 10
+
+
+@pytest.mark.parametrize("limits", [TaskLimits(), TaskLimits(records_per_second=1e6)])
+@pytest.mark.parametrize("done", [{}, {TopicPartition("orders", 0): {7}}])
+@pytest.mark.parametrize("window", [None, Window(None, 1)])
+def test_time_outs_and_retries_come_in_time_while_the_reader_waits_for_the_brokers(
+    limits: TaskLimits, done: Done, window: Window | None
+) -> None:
+    again = threading.Event()
+    tries: list[int] = []
+
+    async def handle(record: Record) -> None:
+        tries.append(record.offset)
+        if len(tries) == 1:
+            await asyncio.sleep(3600)
+        again.set()
+
+    task = Task(handle, whole(), timeout_ms=50)
+    client: Any = Slow(again)
+    file: Any = SimpleNamespace(records=lambda _: RangeReader(client, SECONDS))
+    try:
+        handling = HandleRanges(file, Directory("nowhere"), window, done, limits=limits)
+        task.task.handle(task.parts, handling._records([whole()]))
+    finally:
+        task.calls.close()
+    assert tries == [0, 0]
+    assert [(row["until"], row["status"]) for row in task.rows[0]] == [(10, "done")]
 
 
 def test_what_is_in_hand_is_noted_from_the_lowest_to_the_highest() -> None:

@@ -199,9 +199,10 @@ class ConcurrentRanges:
         self._overdue: set[InFlight] = set()
 
     def handle(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
-        """Handle the records of these ranges, all fetched together; returns when each has its last row. Raises what
-        fetching, and `add` of a part, raise, with calls still underway and nothing more begun; what the handler raises
-        is in the rows.
+        """Handle the records of these ranges, all fetched together; returns when each has its last row. `fetched` gives
+        an empty run now and then while none come: retries and time-outs are seen to between two. Raises what fetching,
+        and `add` of a part, raise, with calls still underway and nothing more begun; what the handler raises is in the
+        rows.
         """
         for number, part in enumerate(parts):
             part.tracker = OffsetTracker(

@@ -149,7 +149,7 @@ class InHand:
         """The records, each noted before whoever takes them one after the other has it."""
         if self.notes is None:
             return fetched
-        return (piece for run in fetched for piece in self.notes.cut(run))
+        return (piece for run in filter(len, fetched) for piece in self.notes.cut(run))
 
 
 def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again: bool = False) -> InHand:

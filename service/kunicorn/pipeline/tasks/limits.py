@@ -62,6 +62,8 @@ class TaskLimits:
         if self.bytes_per_second is not None:
             prices.append((TokenBucket(self.bytes_per_second, 1.0, now()), _bytes))
         for run in fetched:
+            if not len(run):
+                yield run
             at = 0
             while at < len(run):
                 piece = self._second_of(run[at:])

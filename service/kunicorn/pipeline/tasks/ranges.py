@@ -430,7 +430,7 @@ class HandleRanges:
             return [each.end() for each in outcomes]
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
-        """Records of ranges of one handler."""
+        """Records of ranges of one handler; empty runs while there are none."""
         fetched = self.limits.paced(self.file.records(self.limits).read(*ranges))
         if self.window is not None:
             fetched = self.window.chosen(fetched)
@@ -457,13 +457,10 @@ def _attempt() -> int:
 
 def _without(fetched: Iterator[Run], done: Mapping[TopicPartition, Collection[int]]) -> Iterator[Run]:
     for run in fetched:
-        some: Run
-        if columns(run) is not None:
-            some = without(run, done.get(_place(run[0]), ()))
+        if len(run) and columns(run) is not None:
+            yield without(run, done.get(_place(run[0]), ()))
         else:
-            some = [each for each in run if each.offset() not in done.get(_place(each), ())]
-        if some:
-            yield some
+            yield [each for each in run if each.offset() not in done.get(_place(each), ())]
 
 
 def _place(message: Message) -> TopicPartition:
