@@ -96,13 +96,13 @@ class Access:
         own = {**target.client, "linger.ms": 5, **self._callbacks()}
         return made(lambda: Producer(own, logger=librdkafka))
 
-    def log_in(self, consumer: Consumer) -> None:
-        """Give the consumer the current password for its next connections: the file may be rotated while a job runs.
+    def log_in(self, client: Consumer | Producer) -> None:
+        """Give the client the current password for its next connections: the file may be rotated while a job runs.
 
-        Caller: whoever uses one consumer again and again, before each use. Reads a file at most.
+        Caller: whoever uses one client again and again, before each use. Reads a file at most.
         """
         if self.kafka.sasl_username is not None:
-            consumer.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
+            client.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
 
     def _callbacks(self) -> dict[str, Any]:
         callbacks: dict[str, Any] = {"error_cb": log_client_error}

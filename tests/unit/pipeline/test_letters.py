@@ -9,16 +9,19 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from kunicorn.clients.access import Access
 from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks import range_outcomes
-from kunicorn.pipeline.tasks.executor_process import SettingsFile
-from kunicorn.pipeline.tasks.letters import Letters, LettersRefused, letter_in, topic_in
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
+from kunicorn.pipeline.tasks.letters import Letters, LettersRefused, letter_in, letters_of, topic_in
 from kunicorn.pipeline.tasks.outcomes import Row
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes
 from kunicorn.positions import OffsetRange
+from kunicorn.settings import load
 from kunicorn.settings.load import load_tables
+from tests.unit.pipeline.secured_config import CONFIG, SECRET
 
 
 def row_of(offset: int, timestamp: int | None = 1, end: End = End.DEAD_LETTER) -> Row:
@@ -123,6 +126,37 @@ def test_a_letter_that_is_refused_ends_its_range() -> None:
     sent.add(row_of(2))
     with pytest.raises(LettersRefused, match=r"'orders.dlq' does not take a letter.*The range does not count"):
         sent.flush()
+
+
+class Client:
+    """A producer: notes what it is to log in with."""
+
+    def __init__(self) -> None:
+        self.logins: list[tuple[str, str]] = []
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        self.logins.append((username, password))
+
+
+def test_the_letters_of_each_range_go_with_the_password_of_now_over_one_producer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Client] = []
+
+    def client(access: Access) -> Client:
+        made.append(Client())
+        return made[-1]
+
+    monkeypatch.setattr(Access, "letters", client)
+    (password := tmp_path / "password").write_text("former")
+    (path := tmp_path / "config.toml").write_text(
+        CONFIG.replace(f'sasl_password = "{SECRET}"', f'sasl_password_file = "{password}"')
+    )
+    file = settings_file(path, load(path, {}))
+    assert letters_of(file) is not None
+    password.write_text("latter")
+    assert letters_of(file) is not None
+    assert [each.logins for each in made] == [[("orders", "former"), ("orders", "latter")]]
 
 
 def ended(directory: Path, monkeypatch: pytest.MonkeyPatch, post: Post) -> Any:

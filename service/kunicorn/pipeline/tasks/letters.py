@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from kunicorn.clients.access import Access
 from kunicorn.clients.post import Post
@@ -89,15 +88,19 @@ class Letters:
 
 
 def letters_of(file: SettingsFile) -> Letters | None:
-    """For the letters of a range; None: they stay in the outcomes. Caller: a task that has one."""
+    """For the letters of a range, with the current password; None: they stay in the outcomes. Caller: a task that has
+    one. Raises `ConfigError`.
+    """
     settings = file.settings()
     if settings.pipeline.dead_letters == "outcomes":
         return None
     group, headers = settings.group.id, settings.dead_letters.headers
-    return Letters(_post(file), lambda row: topic_in(row, settings), lambda row: letter_in(row, group, headers))
+    producer = _producer(file)
+    Access(settings).log_in(producer)
+    return Letters(Post(producer), lambda row: topic_in(row, settings), lambda row: letter_in(row, group, headers))
 
 
 @lru_cache(maxsize=8)
-def _post(file: SettingsFile) -> Any:
+def _producer(file: SettingsFile) -> Producer:
     """This process's producer: kept over tasks, as each would connect anew."""
-    return Post(Access(file.settings()).letters())
+    return Access(file.settings()).letters()
