@@ -137,7 +137,8 @@ def test_of_a_batch_that_fails_as_a_whole_what_is_filtered_is_done(handler: str)
     assert run.outcomes == ["filtered", "dead_letter", "filtered", "dead_letter", "filtered"]
     assert [letter.value for letter in run.dead_letters] == [b"a", b"b"]
     tries = 1 if handler == "letters_returned" else 2
-    assert GOT == [[b"a", b"b"]] * tries, "they are tried again together"
+    together = [[b"a", b"b"]] * tries
+    assert together == GOT
     assert run.committed == {("test", 0): 5}
 
 
