@@ -362,8 +362,11 @@ class Story:
 
     def _letter_refused(self, record: Record | None) -> None:
         # Of several that have failed together nobody knows whose it was, and behind a refused output all come again.
-        if record is not None and record.letter_alone and self.plan.delivery is None:
-            record.refused_under = next(each.grant for each in self.partitions if each.log.tp == record.tp)
+        if record is not None and self.plan.delivery is None and record.alone_under == self._grant_of(record):
+            record.refused_under = record.alone_under
+
+    def _grant_of(self, record: Record) -> int:
+        return next(each.grant for each in self.partitions if each.log.tp == record.tp)
 
     def never_fits(self, output: Output) -> bool:
         """Likewise."""
@@ -837,7 +840,7 @@ class Story:
     def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
         for at, record in enumerate(records):
             end, mask = next(((end, mask) for end, mask in outcomes if mask[at]), (None, [False]))
-            record.letter_alone = sum(mask) == 1
+            record.alone_under = self._grant_of(record) if sum(mask) == 1 else 0
             match end:
                 case None:
                     record.handled = True
