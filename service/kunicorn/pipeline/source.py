@@ -141,9 +141,10 @@ class SourceOptions:
         """Partitions that are asked for, as of now. Raises `ConfigError` for those that do not exist."""
         return log.partitions(self.topics, numbered=self._numbered())
 
-    def asked_for(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def asked_for(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Those of the partitions that are asked for, whether or not they exist."""
-        return narrowed((tp for tp in partitions if is_wanted(tp.topic, self.topics)), self._numbered())
+        wanted = {topic for topic in {tp.topic for tp in partitions} if is_wanted(topic, self.topics)}
+        return frozenset(narrowed((tp for tp in partitions if tp.topic in wanted), self._numbered()))
 
     def _numbered(self) -> Collection[TopicPartition]:
         return self.settings().assign.wanted.numbered if self.by_settings else ()
