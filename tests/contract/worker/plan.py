@@ -26,6 +26,14 @@ TOPIC, OTHER, GROUP, DEAD = "in", "other", "group", "dead"
 _HERE = "tests.contract.worker.handlers:"
 _WINDOW = 4096
 
+STORES_FROM = 500
+"""Stories of this seed up to the next ones are of letters whose topics are away, and of handlers that keep their
+offsets."""
+OWN_FROM = 1000
+"""Stories of this seed up to the next ones are of our own fetcher."""
+GATES_FROM = 1500
+"""Stories of this seed and higher ones are of filters, circuit breakers and rate limits."""
+
 ACTS: Mapping[str, int] = {
     "answer": 8,
     "arrive": 4,

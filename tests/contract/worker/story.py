@@ -49,7 +49,17 @@ from tests.contract.worker.brokers import (
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
-from tests.contract.worker.plan import FILTERED_KEY, Plan, drawn, logs_drawn, with_gates, with_stores
+from tests.contract.worker.plan import (
+    FILTERED_KEY,
+    GATES_FROM,
+    OWN_FROM,
+    STORES_FROM,
+    Plan,
+    drawn,
+    logs_drawn,
+    with_gates,
+    with_stores,
+)
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS, Over, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
 
@@ -59,13 +69,6 @@ _REST_WITHIN = 60 * NANOSECONDS
 _MOST_TURNS = 10_000
 """Likewise, in chances to interrupt it."""
 _MOST_LIVES = 6
-STORES_FROM = 500
-"""Stories of this seed up to the next ones are of letters whose topics are away, and of handlers that keep their
-offsets."""
-OWN_FROM = 1000
-"""Stories of this seed up to the next ones are of our own fetcher."""
-GATES_FROM = 1500
-"""Stories of this seed and higher ones are of filters, circuit breakers and rate limits."""
 _LEASE_SLACK = 2_000_000
 """Nanoseconds: a chunk of records may be begun within them."""
 

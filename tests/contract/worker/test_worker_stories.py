@@ -7,8 +7,8 @@ import pytest
 from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
+from tests.contract.worker.plan import GATES_FROM, OWN_FROM, STORES_FROM
 from tests.contract.worker.stories import read, told
-from tests.contract.worker.story import GATES_FROM, OWN_FROM, STORES_FROM
 
 _SEED = 1
 _EACH = 250

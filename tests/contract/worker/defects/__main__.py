@@ -1,6 +1,6 @@
 """How many stories it takes to find defects that there once were: each put back by a patch, in a copy.
 
-python -m tests.contract.worker.defects [--seeds 20] [--stories 20000] [--write]
+python -m tests.contract.worker.defects [--seeds 20] [--stories 20000] [--only DEFECT …] [--write]
 python -m tests.contract.supervisor.defects likewise
 
 A seed is stopped at its first story that does not hold.
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.contract.worker.defects.recorded import DEFECTS, HERE, Measured, table
+from tests.contract.worker.defects.recorded import DEFECTS, FIRST_SEEDS, HERE, Measured, read, table
 
 _ROOT = HERE.parents[3]
 _ONE = """
@@ -36,13 +36,16 @@ def main(of: str, here: Path, defects: Mapping[str, str], stories: int) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {of}.defects", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--stories", type=int, default=stories, help="most of one seed")
+    parser.add_argument("--only", nargs="+", metavar="DEFECT", help="these; the others stay as they were measured")
     parser.add_argument("--write", action="store_true", help="for docs/conformance.md, which is made from it")
     asked = parser.parse_args()
+    before = read(here / "recorded.json") if asked.only else None
     found = {
         patch.stem: _measured(patch, asked.seeds, asked.stories, f"{of}.stories")
         for patch in sorted(here.glob("*.patch"))
+        if not asked.only or patch.stem in asked.only
     }
-    measured = Measured(asked.stories, found)
+    measured = Measured(asked.stories, {**(before.found if before is not None else {}), **found})
     print(table(measured, defects))
     if asked.write:
         (here / "recorded.json").write_text(
@@ -57,7 +60,10 @@ def _measured(patch: Path, seeds: int, stories: int, told: str) -> list[int | No
         shutil.copytree(_ROOT / "service", service)
         subprocess.run(["git", "apply", "--unsafe-paths", "-p1", str(patch)], cwd=directory, check=True)
         with ThreadPoolExecutor(os.cpu_count()) as several:
-            return list(several.map(lambda seed: _first(service, patch, seed, stories, told), range(1, seeds + 1)))
+            first = FIRST_SEEDS.get(patch.stem, 1)
+            return list(
+                several.map(lambda seed: _first(service, patch, seed, stories, told), range(first, first + seeds))
+            )
 
 
 def _first(service: Path, patch: Path, seed: int, stories: int, told: str) -> int | None:
