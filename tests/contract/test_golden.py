@@ -250,9 +250,13 @@ def test_an_assignment_is_read(assignment: str) -> None:
 # -- jobs
 
 
-@pytest.mark.parametrize("part", ["stream", "hands", "outcomes"])
+@pytest.mark.parametrize("part", ["stream", "outcomes"])
 def test_what_jobs_write_is_the_same(part: str) -> None:
     assert written.jobs(TODAY)[part] == GOLDEN["jobs"][part]
+
+
+def test_what_a_task_has_in_hand_is_the_same_with_the_number_of_sparks_try_behind_it() -> None:
+    assert written.jobs(TODAY)["hands"] == {hand: f"{cells} 0" for hand, cells in GOLDEN["jobs"]["hands"].items()}
 
 
 def test_manifests_are_the_same_but_for_the_version_and_three_lines_in_place_of_the_time_at_work() -> None:

@@ -613,12 +613,14 @@ class Scheduler:
         tracker.following, tracker.following_epoch = flight.offset, flight.epoch
         return flight.offset, flight.epoch
 
-    def close(self, tracker: OffsetTracker) -> None:
-        """Start nothing more of the partition, and keep no record of it but those that run, or are on their way."""
+    def close(self, tracker: OffsetTracker, *, keeps_records: bool = False) -> None:
+        """Start nothing more of the partition. Unless it `keeps_records`, none stays in memory but those that run, or
+        are on their way.
+        """
         tracker.closed = True
         for flight in chain.from_iterable(lane.queue for lane in tracker.lanes.values()):
             # Whoever looks after what waits has it until its time, and with it all that is here.
-            if flight.stage in (Stage.QUEUED, Stage.WAITING):
+            if flight.stage in (Stage.QUEUED, Stage.WAITING) and not keeps_records:
                 flight.messages = ()
         self.bytes -= tracker.bytes
         self.parked_bytes -= tracker.parked_bytes

@@ -342,7 +342,8 @@ class ConcurrentRanges:
 
     def _halt(self, part: Part, offset: int) -> None:
         part.halted_at = offset if part.halted_at is None else min(part.halted_at, offset)
-        self._table.scheduler.close(part.tracker)
+        # The first record that has not ended gets a row.
+        self._table.scheduler.close(part.tracker, keeps_records=True)
 
     def _halt_before(self, part: Part) -> Iterator[Row]:
         """The row of a range that halts, if a record before the one that has it halt waited for another try then."""
