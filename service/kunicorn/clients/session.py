@@ -11,7 +11,6 @@ import asyncio
 import base64
 import logging
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from kunicorn.clients.oauth import request
 from kunicorn.errors import ConfigError, FatalGroupError, PeerError, ServiceError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset
 from kunicorn.group.reactions import COORDINATOR_MOVED
+from kunicorn.handler.config import takes
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.admin import STALE_METADATA, Described, GroupAdmin, IsolationLevel, epoch_ends, list_offsets
@@ -170,7 +170,7 @@ class ClusterSession:
             _refuse_missing(name, known.get(name), setting)
         there = {name: info for name, info in known.items() if info.partitions and not info.error}
         # Kafka's own are had by name alone, as in the live service.
-        matching = {name for name, info in there.items() if not info.is_internal and is_wanted(name, patterns)}
+        matching = {name for name, info in there.items() if not info.is_internal and takes(patterns, name)}
         return sorted(matching.union(named, (name for name in besides if name in there)))
 
     def partitions(
@@ -375,11 +375,6 @@ def cluster_session(
         raise FatalGroupError(f"group {group_id!r}: {failure}: {_with_remedy(failure.error)}") from failure
     except PeerError as failure:
         raise ConfigError(f"group {group_id!r}: {failure}; {when_lost}") from failure
-
-
-def is_wanted(topic: str, wanted: Collection[str]) -> bool:
-    """Whether the topic is among those wanted by name, or by pattern (a leading ^). Pure."""
-    return any(topic == each or (each.startswith("^") and re.match(each, topic)) for each in wanted)
 
 
 def narrowed(partitions: Iterable[TopicPartition], numbered: Collection[TopicPartition]) -> list[TopicPartition]:

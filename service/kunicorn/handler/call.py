@@ -148,13 +148,13 @@ def store_done(
     if progress.decided:
         (first, count), *behind = progress.decided
         raise OfSome(first, progress.ahead, count, behind)
-    met = cause_of(error)
+    met = raised_from(error)
     if isinstance(met, DrainDeadline | HandlerTimeout):
         raise met  # Not one record's failure: the call was ended from outside.
     raise OfSome(met or error, progress.ahead)
 
 
-def cause_of(error: BatchError) -> BaseException | None:
+def raised_from(error: BatchError) -> BaseException | None:
     """What the error was raised from, or while it was handled; None: nothing, or `from None`."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 

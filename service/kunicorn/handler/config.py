@@ -9,7 +9,7 @@ by it, and workers go by it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -275,7 +275,7 @@ class HandlerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"HandlerConfig(entrypoint={self.entrypoint!r}, …)"
 
 
-def takes(patterns: Sequence[str], topic: str) -> bool:
+def takes(patterns: Collection[str], topic: str) -> bool:
     """Whether the names and patterns (with a leading ^) match that topic."""
     return topic in patterns or any(re.match(each, topic) for each in patterns if each.startswith("^"))
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.call import cause_of, progress_of
+from kunicorn.handler.call import progress_of, raised_from
 from kunicorn.handler.config import FilterRule, HandlerConfig
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.forms import Form, Gathered
@@ -202,7 +202,7 @@ class Selection(NamedTuple):
         following = following_offsets(self.kept)
         progress = progress_of(error, following)
         wide = copy(error).with_traceback(error.__traceback__)
-        wide.__cause__ = cause_of(error)
+        wide.__cause__ = raised_from(error)
         if error.outcomes is not None:
             wide.outcomes = [(outcome, self._all(mask, of_dropped=False)) for outcome, mask in error.outcomes]
             return wide

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from kunicorn.clients.config import decoding_of
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session, is_wanted, narrowed
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import in_batches
+from kunicorn.handler.config import takes
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
@@ -224,7 +225,7 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
     first = {each.tp: each.start for each in before.ranges}
     stored = {**first, **before.positions}
     # What the settings do not ask for any more is no loss.
-    asked_for = narrowed((tp for tp in stored if is_wanted(tp.topic, topics)), numbered)
+    asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
     deleted = {tp for tp in asked_for if tp not in logs}
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
     positions, lost = resumed(known, logs, anew, fail_on_data_loss=strict)

@@ -26,9 +26,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 from pyspark.sql.types import StructType
 
 from kunicorn.clients.config import decoding_of
-from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session, is_wanted, narrowed
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session, narrowed
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
+from kunicorn.handler.config import takes
 from kunicorn.handler.decode.forms import BYTES
 from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.plan import (
@@ -101,9 +102,7 @@ class SourceOptions:
             _count(options, "maxOffsetsPerTrigger", pipeline.max_offsets_per_trigger),
             _flag(options, "pushFilters", False),
             value_schema=options.get("valueSchema"),
-            by_settings=not {"subscribe", "subscribePattern"}.intersection(
-                name for name in KNOWN if options.get(name) is not None
-            ),
+            by_settings=all(options.get(name) is None for name in ("subscribe", "subscribePattern")),
         )
 
     def pruned(self, schema: StructType) -> SourceOptions:
@@ -143,7 +142,7 @@ class SourceOptions:
 
     def asked_for(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """Those of the partitions that are asked for, whether or not they exist."""
-        wanted = {topic for topic in {tp.topic for tp in partitions} if is_wanted(topic, self.topics)}
+        wanted = {topic for topic in {tp.topic for tp in partitions} if takes(self.topics, topic)}
         return frozenset(narrowed((tp for tp in partitions if tp.topic in wanted), self._numbered()))
 
     def _numbered(self) -> Collection[TopicPartition]:

@@ -8,7 +8,6 @@ topic has one handler.
 from __future__ import annotations
 
 import itertools
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -470,8 +469,7 @@ def _is_topic(name: str) -> bool:
 
 
 def _consumed(topic: str, settings: Any) -> bool:
-    names = settings.assign.wanted.topics or settings.group.topics
-    return any(re.match(name, topic) if name.startswith("^") else name == topic for name in names)
+    return takes(settings.assign.wanted.topics or settings.group.topics, topic)
 
 
 DEAD_LETTER_RULES = (

@@ -5,12 +5,12 @@ A setting that Kafka's producer has keeps its name (`ProducerConfig.java`), dots
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 
+from kunicorn.handler.config import takes
 from kunicorn.settings.checks import (
     Milliseconds,
     Section,
@@ -211,8 +211,7 @@ class ProducingSettings(EncodingSettings):
 
 
 def _consumed(topic: str, settings: Any) -> bool:
-    names = settings.assign.wanted.topics or settings.group.topics
-    return any(re.match(name, topic) if name.startswith("^") else name == topic for name in names)
+    return takes(settings.assign.wanted.topics or settings.group.topics, topic)
 
 
 PRODUCING_RULES = (

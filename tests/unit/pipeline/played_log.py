@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from kunicorn.clients.session import ClusterSession, is_wanted
+from kunicorn.clients.session import ClusterSession
+from kunicorn.handler.config import takes
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import Edges, Offsets, TopicPartition
 
@@ -20,7 +21,7 @@ class PlayedLog(ClusterSession):
     def topics(
         self, wanted: Collection[str], besides: Collection[str] = (), setting: str = "group.topics"
     ) -> list[str]:
-        return sorted(topic for topic in self.there if is_wanted(topic, wanted))
+        return sorted(topic for topic in self.there if takes(wanted, topic))
 
     def _numbers(self, topic: str) -> Collection[int]:
         return range(self.there[topic])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.clients.session import is_wanted
 from kunicorn.errors import ConfigError
+from kunicorn.handler.config import takes
 from kunicorn.pipeline import backfill, export
 from kunicorn.pipeline.backfill import Request
 from kunicorn.pipeline.lake.columns import Form
@@ -89,7 +89,7 @@ def test_a_pattern_of_the_source_matches_whole_names_as_sparks_own_does(tmp_path
 
     def read(pattern: str) -> list[str]:
         topics = SourceOptions.of({"config": str(path), "subscribePattern": pattern}).topics
-        return [topic for topic in ("orders", "orders-dlq", "old-orders", "eu.orders") if is_wanted(topic, topics)]
+        return [topic for topic in ("orders", "orders-dlq", "old-orders", "eu.orders") if takes(topics, topic)]
 
     assert read("orders") == read("^orders$") == ["orders"]
     assert read("orders.*") == ["orders", "orders-dlq"]

@@ -16,6 +16,7 @@ from kunicorn.commands.topics.plan import found_in, needs, undurable
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import Member, Subscription
+from kunicorn.handler.config import takes
 from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, on_topics
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.consumer_protocol import decode_subscription
@@ -169,9 +170,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
 def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
     """Topics that `topics` (names and patterns) match, with their numbers of partitions."""
     return {
-        name: len(info.partitions)
-        for name, info in metadata.topics.items()
-        if info.partitions and any(name == t or (t.startswith("^") and re.match(t, name)) for t in topics)
+        name: len(info.partitions) for name, info in metadata.topics.items() if info.partitions and takes(topics, name)
     }
 
 
