@@ -409,7 +409,7 @@ class Scene(Story):
     def _look_at_what_is_told(self, call: Call) -> None:
         """Of what is in hand the ledger says since when, and how old it is: by that it is timed out, and its lag is
         told in seconds."""
-        each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
+        each = self.partition(call.records[0].tp)
         reading = self.memory.ledger.read(each.slot, each.grant)
         if not reading.hand_count or not START <= reading.hand_since_ns <= STEPS.now:
             STEPS.fail(Violation(f"{each.log.tp} has a record in hand, and the ledger says {reading}"))

@@ -365,11 +365,12 @@ class Story:
 
     def _letter_refused(self, record: Record | None) -> None:
         # Of several that have failed together nobody knows whose it was, and behind a refused output all come again.
-        if record is not None and self.plan.delivery is None and record.alone_under == self._grant_of(record):
+        if record is not None and self.plan.delivery is None and record.alone_under == self.partition(record.tp).grant:
             record.refused_under = record.alone_under
 
-    def _grant_of(self, record: Record) -> int:
-        return next(each.grant for each in self.partitions if each.log.tp == record.tp)
+    def partition(self, tp: TopicPartition) -> Partition:
+        """What the supervisor knows of it."""
+        return next(each for each in self.partitions if each.log.tp == tp)
 
     def never_fits(self, output: Output) -> bool:
         """Likewise."""
@@ -478,7 +479,7 @@ class Story:
 
     def committed(self, place: TopicPartition, offset: int, done: frozenset[int]) -> None:
         """See `brokers.Teller`."""
-        each = next(each for each in self.partitions if each.log.tp == place)
+        each = self.partition(place)
         self._keep(lambda: each.log.check_passed(offset, "a transaction"))
         self._keep(lambda: each.log.check_done(done, "a transaction"))
         each.committed, each.committed_done = offset, done
@@ -615,9 +616,10 @@ class Story:
         call = Call(len(self.calls), mine)
         self.calls.append(call)
         self.note(lambda: f"HANDLER begins {_named(mine)} (call {call.number})")
-        for each, part in self._parts(call):
+        parts = [*self._parts(call)]
+        for each, part in parts:
             self._look_at_beginning(each, part)
-        for each, part in self._parts(call):
+        for each, part in parts:
             each.running += part
         return call
 
@@ -803,7 +805,7 @@ class Story:
     def _store(self, call: Call, offset: int) -> None:
         """Have the handler store that, with what it has done."""
         if self.plan.keeps_offsets:
-            each = next(each for each in self.partitions if each.log.tp == call.records[0].tp)
+            each = self.partition(call.records[0].tp)
             each.stored = max(offset, each.stored or 0)
 
     def stored_offsets(self, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -843,7 +845,7 @@ class Story:
     def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
         for at, record in enumerate(records):
             end, mask = next(((end, mask) for end, mask in outcomes if mask[at]), (None, [False]))
-            record.alone_under = self._grant_of(record) if sum(mask) == 1 else 0
+            record.alone_under = self.partition(record.tp).grant if sum(mask) == 1 else 0
             match end:
                 case None:
                     record.handled = True

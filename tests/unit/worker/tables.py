@@ -109,6 +109,25 @@ class Table:
             found.append(flight)
         return found
 
+    def handle_all(self, *, sends: bool = False) -> list[int]:
+        """One after the other, all that may start; their offsets."""
+        handled = []
+        while (flight := self.table.start_next(self.slots)) is not None:
+            handled += offsets_of(flight)
+            self.handle(flight, sends=sends)
+        return handled
+
+    def handle_until_fetched_again(self) -> list[int]:
+        """What is kept of a partition that was set aside, until that is mostly done; the offsets."""
+        handled = []
+        while not self.client.assigned:
+            flight = self.take()
+            handled += offsets_of(flight)
+            self.handle(flight)
+            self.table.balance(0)
+            self.table.begin_turn(0)
+        return handled
+
     def handle(self, flight: InFlight, count: int | None = None, *, sends: bool = False) -> None:
         """The handler has returned, for so many records of a run; nothing else is started by that."""
         handled = flight.messages[:count]

@@ -86,11 +86,7 @@ def test_a_refused_record_of_a_run_fails_and_only_what_was_behind_it_is_handled_
     assert (offsets_of(failed), failed.refusal, consumed) == ([2], REFUSED, 2)
     assert table.table.start_next(table.slots) is None, "what is behind it waits for it"
     table.table.put_back(failed)
-    handled = []
-    while (flight := table.table.start_next(table.slots)) is not None:
-        handled += offsets_of(flight)
-        table.handle(flight, sends=True)
-    assert handled == [2, 3, 4]
+    assert table.handle_all(sends=True) == [2, 3, 4]
     table.deliver()
     assert (table.consumed(), table.ledger.read(1, 1).handled) == (5, 5)
 
@@ -170,8 +166,7 @@ def test_a_record_that_is_handled_again_behind_a_refused_one_is_counted_once(slo
     table.handle(third)
     (refused,) = table.refused
     table.table.put_back(refused)
-    while (flight := table.table.start_next(table.slots)) is not None:
-        table.handle(flight)
+    table.handle_all()
     assert table.counters.handled == 0, "none of them has arrived"
     table.deliver()
     assert (table.counters.handled, table.consumed()) == (3, 3)

@@ -143,19 +143,11 @@ def test_a_partition_set_aside_is_fetched_from_the_first_record_that_was_let_go_
     table.table.begin_turn(0)
     assert table.client.assigned == {}, "nothing may start, and no room is left"
     table.table.try_again(failed)
-    handled = []
-    while not table.client.assigned:
-        flight = table.take()
-        handled += offsets_of(flight)
-        table.handle(flight)
-        table.table.balance(0)
-        table.table.begin_turn(0)
+    handled = table.handle_until_fetched_again()
     ((offset, epoch),) = table.client.assigned.values()
     assert 1 < offset == epoch < 6
     table.fetch(P0, *range(offset, 6))
-    while (last := table.table.start_next(table.slots)) is not None:
-        handled += offsets_of(last)
-        table.handle(last)
+    handled += table.handle_all()
     assert handled == list(range(6))
     assert table.consumed() == 6
 
@@ -171,18 +163,10 @@ def test_of_a_run_that_is_as_large_as_all_there_is_the_end_is_let_go_of_and_othe
     assert table.table.bytes == 2 * 501, "what waits and one more: its share are 1500 bytes, as others have some"
     table.table.begin_turn(0)
     table.table.try_again(failed)
-    handled = []
-    while not table.client.assigned:
-        flight = table.take()
-        handled += offsets_of(flight)
-        table.handle(flight)
-        table.table.balance(0)
-        table.table.begin_turn(0)
+    handled = table.handle_until_fetched_again()
     assert table.client.assigned == {P0: (2, 0)}
     table.fetch(P0, *range(2, 100))
-    while (flight_or_none := table.table.start_next(table.slots)) is not None:
-        handled += offsets_of(flight_or_none)
-        table.handle(flight_or_none)
+    handled += table.handle_all()
     assert handled == list(range(100))
 
 
@@ -235,8 +219,7 @@ def test_a_partition_whose_records_all_wait_is_fetched_no_further_and_the_others
     offset, _ = table.client.assigned[P0]
     assert offset == fetched_to if most == 50 else offset < fetched_to
     table.fetch(P0, *range(offset, fetched_to))
-    while (flight_or_none := table.table.start_next(table.slots)) is not None:
-        table.handle(flight_or_none)
+    table.handle_all()
     assert (table.consumed(1), table.consumed(2)) == (fetched_to, 10)
 
 

@@ -13,6 +13,13 @@ from tests.contract.worker.plan import GATES_FROM
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
 
+_OF_GATES: Mapping[str, str] = {
+    "probe_without_end": "a circuit breaker waits for ever for a probe that was done in part",
+    "overtaken_while_failing": "a record is passed over that fails while an output before it is refused",
+    "returned_to_a_filter": "a `BatchError` that is returned counts what a filter has dropped, too",
+    "yielded_and_returned": "what a generator yields before it returns a `BatchError` is not sent",
+    "dropped_with_the_failed": "what a filter has dropped becomes a dead letter with its batch",
+}
 DEFECTS: Mapping[str, str] = {
     "refused_beside_waiting_batch": "a refused output is lost where records wait for a fuller batch",
     "halt_beyond_refused": "a partition halts behind a record whose output was refused meanwhile",
@@ -20,24 +27,11 @@ DEFECTS: Mapping[str, str] = {
     "rewind_while_waiting": "a partition that is to begin again and waits to be fetched is forgotten",
     "failing_behind_outputs": "a record that fails behind its outputs counts as done",
     "bits_left_behind": "where offsets jump, records that were never handled are told as done",
-    "probe_without_end": "a circuit breaker waits for ever for a probe that was done in part",
-    "overtaken_while_failing": "a record is passed over that fails while an output before it is refused",
-    "returned_to_a_filter": "a `BatchError` that is returned counts what a filter has dropped, too",
-    "yielded_and_returned": "what a generator yields before it returns a `BatchError` is not sent",
-    "dropped_with_the_failed": "what a filter has dropped becomes a dead letter with its batch",
+    **_OF_GATES,
 }
 """By the patch that puts it back."""
 
-FIRST_SEEDS: Mapping[str, int] = dict.fromkeys(
-    (
-        "probe_without_end",
-        "overtaken_while_failing",
-        "returned_to_a_filter",
-        "yielded_and_returned",
-        "dropped_with_the_failed",
-    ),
-    GATES_FROM,
-)
+FIRST_SEEDS: Mapping[str, int] = dict.fromkeys(_OF_GATES, GATES_FROM)
 """Of the stories that are of such; 1 for the others."""
 
 
