@@ -16,6 +16,7 @@ import inspect
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -373,7 +374,7 @@ class OwnLoop:
     def _complete(self, coroutine: Coroutine[Any, Any, T]) -> T:
         loop = self._made_loop()
         self._interruption = None
-        task: asyncio.Task[T] = loop.create_task(coroutine)
+        task: asyncio.Task[T] = loop.create_task(self._settled(coroutine))
         self._task = task
         try:
             return loop.run_until_complete(task)
@@ -384,13 +385,26 @@ class OwnLoop:
         finally:
             self._task = None
 
+    async def _settled(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns, though it has cancelled its own task: that is no failure of its records."""
+        try:
+            return await coroutine
+        finally:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                await step_aside(task)
 
-def uncancel(task: asyncio.Task[Any] | None) -> None:
-    """Clear a cancellation that the handler swallowed, before the task goes on with the next record.
 
-    Otherwise a TaskGroup of the next record would take it for one of its own (`Task.cancelling`).
+async def step_aside(task: asyncio.Task[Any]) -> None:
+    """Clear the cancellations of the current task that its handler has asked for or swallowed, before the task goes on
+    with the next record; whatever else is due has the loop.
+
+    One that has not come up in the handler's call comes up here: it would end the next record's call, or the task with
+    a record in hand. A TaskGroup of the next record would take one that was swallowed for its own (`Task.cancelling`).
     """
-    while task is not None and task.cancelling():
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)
+    while task.cancelling():
         task.uncancel()
 
 
@@ -497,6 +511,9 @@ class AsyncCalls(OwnLoop):
         origin: Any,
     ) -> None:
         handle, on_return = self._handle, self._on_return
+        task = asyncio.current_task()
+        assert task is not None
+        cancelling = task.cancelling
         try:
             for record, after in zip(self._form.each(messages), following, strict=True):
                 if interrupts:
@@ -504,9 +521,9 @@ class AsyncCalls(OwnLoop):
                 if (returned := await handle(record)) is not None:
                     on_return(returned, origin, after - 1, after)
                 cells[at] = after
-                if self._interruption is not None:
+                if self._interruption is not None or cancelling():
                     self._interruption = None
-                    uncancel(self._task)
+                    await step_aside(task)
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from array import array
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.handler.call import OfSome, calls_of
+from kunicorn.handler.call import OfSome, OwnLoop, calls_of
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import Handler
@@ -126,3 +127,48 @@ def test_a_handler_of_a_model_and_the_record_gets_both() -> None:
 
     assert called(handle, "record", Decoding(), b'{"id": 1, "total": 2}')[0] == 1
     assert seen == [(Order(1, 2.0), 4)]
+
+
+@pytest.mark.parametrize("mode", ["record", "batch"])
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_a_handler_that_cancels_its_own_task_and_returns_has_handled_its_records_and_fails_no_other(
+    mode: str, last: int
+) -> None:
+    async def handle(argument: Record | Batch) -> None:
+        if isinstance(argument, Record) and argument.offset != 4 + last:
+            await asyncio.sleep(0)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    assert called(handle, mode, Decoding(), b"1", b"2", b"3") == (3, None)
+
+
+def test_a_hook_that_cancels_its_own_task_and_returns_has_succeeded() -> None:
+    async def hook() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "set up"
+
+    loop = OwnLoop()
+    try:
+        assert loop.run(hook()) == "set up"
+    finally:
+        loop.close()
+
+
+def test_a_handler_that_waits_on_after_it_has_cancelled_its_own_task_has_failed() -> None:
+    async def handle(record: Record) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), "record")
+    cells = memoryview(array("q", [4]))
+    with pytest.raises(asyncio.CancelledError):
+        calls(messages(b"1"), [5], cells, 0, [])
+    calls.close()
+    assert cells[0] == 4

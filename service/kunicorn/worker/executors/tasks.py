@@ -9,12 +9,11 @@ import concurrent.futures
 import inspect
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import uvloop
 
-from kunicorn.handler.call import awaited, interrupted, uncancel
+from kunicorn.handler.call import awaited, interrupted, step_aside
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
@@ -130,7 +129,7 @@ class AsyncioExecutor:
         while flight is not None:
             served += 1
             if served % _IN_A_ROW == 0:
-                await _step_aside(task)
+                await step_aside(task)
             self._tasks[flight] = task
             error = await self._call(flight, task)
             try:
@@ -157,7 +156,7 @@ class AsyncioExecutor:
         finally:
             self._interruptions.pop(flight, None)
             if task.cancelling():
-                await _step_aside(task)
+                await step_aside(task)
         return None
 
     def _met(self, flight: InFlight, error: BaseException) -> BaseException:
@@ -172,12 +171,3 @@ class AsyncioExecutor:
             if meant is None and raised_for is not None:
                 return DrainDeadline()
         return interrupted(error, meant)
-
-
-async def _step_aside(task: asyncio.Task[None]) -> None:
-    """Let whatever else is due have the loop. A cancellation that a handler has asked for, and that has not come up in
-    its call, comes up here: it would end the task with a record in hand, or the next record's call.
-    """
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    uncancel(task)
