@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kunicorn.clients.range_reader import RangeReader
 from kunicorn.handler.call import calls_of
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip, Wait
 from kunicorn.handler.record import Batch, Record
@@ -82,6 +83,31 @@ def test_a_task_waits_as_the_handler_says_and_counts_no_try() -> None:
     assert rows == [(0, 2, 2, "done")]
     assert (waits[0], waits[2:]) == (5, [7, 9])
     assert len(waits) == 4, "one of them before the second and last try"
+
+
+def test_while_a_registry_is_away_a_task_waits_and_counts_no_try() -> None:
+    waits: list[float] = []
+    away = NotDecodableYet("later")
+    said: list[Exception | None] = [away, away, away, ValueError(), away, None, None]
+
+    def handle(record: Record) -> None:
+        if (found := said.pop(0)) is not None:
+            raise found
+
+    assert handled(handle, [messages(0, 1)], 2, waits=waits) == [(0, 2, 2, "done")]
+    assert len(waits) == 5
+
+
+class Timeless(Wait):
+    """Says no time."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_wait_that_says_no_time_is_a_failed_try() -> None:
+    rows = handled(lambda record: Timeless() if record.offset == 0 else None, [messages(0, 1)], 2)
+    assert rows == [(0, 1, 1, "dead_letter"), (1, 2, 1, "done")]
 
 
 class Fetched(list[Message]):

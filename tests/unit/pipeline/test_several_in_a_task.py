@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from kunicorn.clients.range_reader import RangeReader, Window
 from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import handler_of
 from kunicorn.handler.outcome import Halt, Skip, Wait
 from kunicorn.handler.record import Record
@@ -158,16 +159,41 @@ def test_a_record_that_waits_for_another_try_holds_up_its_lane_alone() -> None:
     assert tried.count(0) == 2
 
 
-def test_what_the_handler_has_wait_counts_no_try() -> None:
-    said = [Wait(0.001), ValueError(), Wait(0.001), None]
+def saying(*said: Exception | None) -> Callable[[Record], Any]:
+    """A handler that says one after the other."""
+    left = list(said)
 
     def handle(record: Record) -> Any:
-        found = said.pop(0)
-        if isinstance(found, ValueError):
+        found = left.pop(0)
+        if found is not None and not isinstance(found, Wait):
             raise found
         return found
 
+    return handle
+
+
+def test_what_the_handler_has_wait_counts_no_try() -> None:
+    handle = saying(Wait(0.001), ValueError(), Wait(0.001), None)
     assert Task(handle, whole()).run([record(0)]) == {0: [(0, 10, 1, "done")]}
+
+
+def test_while_a_registry_is_away_no_try_of_a_record_is_counted() -> None:
+    away = NotDecodableYet("later")
+    handle = saying(away, away, away, ValueError(), away, None)
+    assert Task(handle, whole()).run([record(0)]) == {0: [(0, 10, 1, "done")]}
+
+
+class Timeless(Wait):
+    """Says no time."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_a_wait_that_says_no_time_is_a_failed_try_that_says_so() -> None:
+    task = Task(saying(Timeless(), Timeless()), whole())
+    assert task.run([record(0)]) == {0: [(0, 1, 1, "dead_letter"), (1, 10, 0, "done")]}
+    assert task.rows[0][0]["error_message"].startswith("Timeless says no time")
 
 
 def test_a_halt_ends_its_range_before_its_record_and_no_other() -> None:

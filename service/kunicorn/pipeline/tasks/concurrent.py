@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -28,7 +27,7 @@ from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.dead_letters import Cause, died, given_up_by
 from kunicorn.handler.load import Handler, HandlerTimeout
 from kunicorn.handler.messages import Run
-from kunicorn.handler.outcome import Wait
+from kunicorn.handler.outcome import Wait, as_failure
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
@@ -36,6 +35,7 @@ from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
+from kunicorn.pipeline.tasks.tries import Failed, verdict_on
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
@@ -309,23 +309,15 @@ class ConcurrentRanges:
     def _judge(self, flight: InFlight, error: BaseException) -> None:
         error = timed_out(error) if isinstance(error, HandlerTimeout) else error
         self._overdue.discard(flight)
-        now = now_ns()
-        if isinstance(error, Wait):
-            self._wait(flight, "wait", now + round(error.seconds * NANOSECONDS))
-            return
-        flight.failures += 1
-        flight.failing_since = flight.failing_since or now
-        verdict = self._policies.verdict(error, flight.failures, now - flight.failing_since, random.random())
+        failed = Failed(as_failure(error), flight.since_ns, now_ns())
+        verdict = verdict_on(flight, failed, self._policies, f"{flight.tp}@{flight.offset}")
         if isinstance(verdict, TryAgain):
-            log.warning(
-                f"the handler failed on {flight.tp}@{flight.offset} ({verdict.counted(flight.failures)}), again in "
-                f"{verdict.wait_ns / NANOSECONDS:.3f} s: {type(error).__name__}"
-            )
-            self._wait(flight, "retry", now + verdict.wait_ns)
+            waits_for = "wait" if isinstance(failed.error, Wait) else "retry"
+            self._wait(flight, waits_for, failed.ended_ns + verdict.wait_ns)
             return
         part = self._table.parts[flight.tp]
         if verdict is not End.DONE:
-            cause = given_up_by(error, flight.failures, self._policies)
+            cause = given_up_by(failed.error, flight.failures, self._policies)
             part.failures[flight.offset] = flight.messages[0], verdict, cause
         with self._table.lock:
             if verdict is End.HALT:

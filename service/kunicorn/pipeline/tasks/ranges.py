@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import random
 import signal
 import time
 import uuid
@@ -36,12 +35,13 @@ from kunicorn.handler.call import Calls, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import Cause, died, given_up_by
 from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.messages import Run, columns
-from kunicorn.handler.outcome import Wait
+from kunicorn.handler.outcome import as_failure
 from kunicorn.handler.record import Record
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
 from kunicorn.ipc import bitmap
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.concurrent import ConcurrentRanges, Part, SeveralCalls
 from kunicorn.pipeline.tasks.executor_process import InTask, SettingsFile, named_by_place, set_up
@@ -49,6 +49,7 @@ from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
+from kunicorn.pipeline.tasks.tries import Failed, Tries, verdict_on
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kunicorn.pipeline")
 
-_NANOSECONDS = 1_000_000_000
 _LOOKS = 10
 _NO_SUSPECTS = Suspects()
 
@@ -160,9 +160,10 @@ class RangeHandler:
 
     def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
         """Call the handler with the messages, as often as the retry rules allow."""
-        done, failures, since = 0, 0, 0
-        end, ahead = len(messages), frozenset[int]()
+        done, end, ahead = 0, len(messages), frozenset[int]()
+        tries, policies = Tries(), self._rules.policies
         while True:
+            began = now_ns()
             finished, error = self._call(_part(messages, done, end), following[done:end])
             done += finished
             if error is None:
@@ -170,23 +171,14 @@ class RangeHandler:
             if isinstance(error, OfSome):
                 # Tried again alone; what is behind it comes in a batch again.
                 end, ahead, error = done + _together(messages[done:], error), ahead.union(error.ahead), error.error
-            if isinstance(error, Wait):
-                failures, since = (0, 0) if finished else (failures, since + round(error.seconds * _NANOSECONDS))
-                log.warning(f"offset {messages[done].offset()} waits for {error.seconds:.3f} s, as the handler says")
-                self._wait(error.seconds)
-                continue
-            now = time.monotonic_ns()
-            failures = 1 if finished else failures + 1
-            since = now if failures == 1 else since
-            verdict = self._rules.policies.verdict(error, failures, now - since, random.random())
+            if finished:
+                tries = Tries()
+            failed = Failed(as_failure(error), began, now_ns())
+            verdict = verdict_on(tries, failed, policies, f"offset {messages[done].offset()}")
             if not isinstance(verdict, TryAgain):
                 last = end if self._rules.batch_max_records is not None else done + 1
-                return _Taken(done, last, ahead, _Failure(verdict, given_up_by(error, failures, self._rules.policies)))
-            log.warning(
-                f"the handler failed on offset {messages[done].offset()} ({verdict.counted(failures)}), again in "
-                f"{verdict.wait_ns / _NANOSECONDS:.3f} s: {type(error).__name__}"
-            )
-            self._wait(verdict.wait_ns / _NANOSECONDS)
+                return _Taken(done, last, ahead, _Failure(verdict, given_up_by(failed.error, tries.failures, policies)))
+            self._wait(verdict.wait_ns / NANOSECONDS)
 
     def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
         """Call the handler once: the number of finished records, and the exception on the next one."""

@@ -1,0 +1,79 @@
+"""Counting the tries of a record in a task, by the rule of a worker (`kunicorn.worker.failures`)."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.outcome import Wait
+from kunicorn.handler.retry import Policies, TryAgain, Verdict
+from kunicorn.ipc.clock import NANOSECONDS
+
+log = logging.getLogger("kunicorn.pipeline")
+
+
+class Tried(Protocol):
+    """What is counted of a record, or of records that are called together; a worker's `InFlight` has it."""
+
+    failures: int
+    failing_since: int
+    """Nanoseconds of the caller's clock, when the first try failed; moved on by what counted for none."""
+    undecoded: int
+    """How often in a row it could not be decoded for now."""
+
+
+@dataclass(slots=True)
+class Tries:
+    """`Tried` of what has one call at a time."""
+
+    failures: int = 0
+    failing_since: int = 0
+    undecoded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call that failed."""
+
+    error: BaseException
+    """As `outcome.as_failure` has it."""
+    began_ns: int
+    ended_ns: int
+
+
+def verdict_on(tried: Tried, failed: Failed, policies: Policies, named: str) -> Verdict:
+    """Count the failed call and say what becomes of the record, `named` for people. Logs why it is tried again.
+
+    A `Wait` and a registry that is away are no failed tries, and their time counts for none.
+    """
+    error = failed.error
+    if isinstance(error, Wait):
+        verdict = TryAgain(round(error.seconds * NANOSECONDS), None)
+        tried.failing_since += verdict.wait_ns
+        log.warning(f"{named} waits for {error.seconds:.3f} s, as the handler says")
+        return verdict
+    if isinstance(error, NotDecodableYet):
+        tried.undecoded += 1
+        verdict, count = policies.later(tried.undecoded, random.random()), tried.undecoded
+        tried.failing_since += failed.ended_ns - failed.began_ns + verdict.wait_ns
+    else:
+        said = _verdict(tried, failed, policies)
+        if not isinstance(said, TryAgain):
+            return said
+        verdict, count = said, tried.failures
+    log.warning(
+        f"the handler failed on {named} ({verdict.counted(count)}), again in {verdict.wait_ns / NANOSECONDS:.3f} s: "
+        f"{type(error).__name__}"
+    )
+    return verdict
+
+
+def _verdict(tried: Tried, failed: Failed, policies: Policies) -> Verdict:
+    tried.undecoded = 0
+    tried.failures += 1
+    if tried.failures == 1:
+        tried.failing_since = failed.ended_ns
+    return policies.verdict(failed.error, tried.failures, failed.ended_ns - tried.failing_since, random.random())
