@@ -13,6 +13,12 @@ from tests.contract.worker.stories import read, told
 _SEED = 1
 _EACH = 250
 _EACH_LONG = 10_000
+_SEEDS_LONG = [
+    *range(100, 108),
+    *(kind + each for kind in (STORES_FROM, OWN_FROM, GATES_FROM) for each in range(100, 104)),
+]
+"""Of each kind of story."""
+_NOT_BUILT = "not built: install Rust (https://rustup.rs), `make venv`"
 
 
 @pytest.mark.timeout(600)
@@ -40,7 +46,7 @@ def test_every_story_of_letters_that_wait_and_of_handlers_that_keep_their_offset
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", first_and_more(0, 4))
 def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
-    pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    pytest.importorskip("kunicorn_columns", reason=_NOT_BUILT)
     found = told(OWN_FROM + part, range(_EACH))
     assert found is None, str(found)
 
@@ -54,8 +60,10 @@ def test_every_story_of_filters_circuit_breakers_and_rate_limits_holds(part: int
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", _SEEDS_LONG)
 def test_every_one_of_many_stories_holds(seed: int) -> None:
+    if OWN_FROM <= seed < GATES_FROM:
+        pytest.importorskip("kunicorn_columns", reason=_NOT_BUILT)
     found = told(seed, range(_EACH_LONG))
     assert found is None, str(found)
     came_through("stories after which a worker came to rest", "worker", _EACH_LONG, part=seed)
