@@ -387,12 +387,11 @@ class OwnLoop:
 
     async def _settled(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What the coroutine returns, though it has cancelled its own task: that is no failure of its records."""
-        try:
-            return await coroutine
-        finally:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                await step_aside(task)
+        returned = await coroutine
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await step_aside(task)
+        return returned
 
 
 async def step_aside(task: asyncio.Task[Any]) -> None:
