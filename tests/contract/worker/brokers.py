@@ -80,6 +80,11 @@ class Output:
         return f"output {self.number} of {offsets}"
 
 
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    # The worker has them in sets of texts, whose order is another one in each process.
+    return " ".join(sorted(f"{each.topic}-{each.partition}" for each in partitions))
+
+
 class StoryConsumer:
     """In the place of confluent-kafka's. Caller: the worker's main thread."""
 
@@ -167,12 +172,12 @@ class StoryConsumer:
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         STEPS.check()
         self._paused |= self._assigned(partitions)
-        self._teller.note(lambda: f"pauses {' '.join(str(each.partition) for each in partitions)}")
+        self._teller.note(lambda: f"pauses {_named(partitions)}")
 
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         STEPS.check()
         self._paused -= self._assigned(partitions)
-        self._teller.note(lambda: f"resumes {' '.join(str(each.partition) for each in partitions)}")
+        self._teller.note(lambda: f"resumes {_named(partitions)}")
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> set[Place]:
         places = {Place(each.topic, each.partition) for each in partitions}

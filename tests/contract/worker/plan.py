@@ -69,7 +69,7 @@ TROUBLE: Mapping[str, int] = {
 FILTERED_KEY = b"c"
 """Records with it are dropped where a way filters."""
 _FILTER = FilterRule(on="key", none_of=[FILTERED_KEY.decode()])
-_TROUBLE = "tests.contract.worker.story.Trouble"
+_TROUBLE = "tests.contract.worker.handling.Trouble"
 _BREAKER = CircuitBreaking([_TROUBLE], failure_share=0.3, window_ms=1000, min_calls=2, open_ms=50, probes=2)
 _RATES = {
     "rate": RateLimiting(20.0, 3.0, per="worker", counts="records"),

@@ -25,9 +25,11 @@ from kunicorn.ipc.messages import FetcherStart, StopFetcher
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
+from tests.contract.worker.handling import Handling
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
-from tests.contract.worker.story import Memory, Partition, Story
+from tests.contract.worker.story import Story
+from tests.contract.worker.supervised import Memory, Partition
 from tests.contract.worker.truth import NOTHING_LEFT, Call, Log, Record, Violation
 
 _FOR_EVER = 1 << 62
@@ -185,6 +187,9 @@ class Scene(Story):
         self._stop_at = self._first.log.offsets[5]
         self._singly_until, self._suspect = self._first.log.offsets[1], self._first.log.offsets[3]
 
+    def _handler(self) -> Handling:
+        return _Handling(self)
+
     # -- what happens ------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
@@ -329,7 +334,8 @@ class Scene(Story):
 
     # -- what the handler does ---------------------------------------------------------------------------------------
 
-    def _kind(self, call: Call) -> str:
+    def kind(self, call: Call) -> str:
+        """See `Handling`."""
         chosen = call.records[0].tp == self._first.log.tp and any(r.offset == self._chosen for r in call.records)
         if self._cell.ending is Ending.HALTED and chosen and not self.quiet:
             return "halt"
@@ -341,13 +347,11 @@ class Scene(Story):
             return "raise"
         return "" if self.quiet else "slow"
 
-    def _duration(self) -> int:
+    def duration(self) -> int:
+        """Likewise."""
         if self._cell.suspects or (self._cell.ending is Ending.REVOKED and self._struck):
             return _LONG
         return _SHORT if self._cell.letter is not None else self.choices.pick((_SHORT, _LONG))
-
-    def _outputs(self) -> int:
-        return 1 + self.below(2)
 
     @property
     def _chosen(self) -> int:
@@ -376,20 +380,19 @@ class Scene(Story):
             return True
         return False
 
-    def _raised(self, call: Call, error: BaseException) -> None:
+    def raised(self, call: Call, error: BaseException) -> None:
+        """Note what that has the worker do."""
         if isinstance(error, DrainDeadline):
             self._spared.update(record.offset for record in call.records)
         if isinstance(error, Halt):
             self._given_up_at = call.records[0].offset
         if isinstance(error, Halt) or (isinstance(error, DeadLetter) and self._cell.letter is Letter.NEVER):
             self._once_more.update(map(id, call.records))
-        super()._raised(call, error)
 
     # -- what is looked at -------------------------------------------------------------------------------------------
 
-    def begin(self, records: Any) -> Call:
-        """See `handlers.Told`."""
-        call = super().begin(records)
+    def begun(self, call: Call) -> None:
+        """Look at a call that begins."""
         self._moved_at = STEPS.now
         self._look_at_what_is_told(call)
         topic = call.records[0].tp.topic
@@ -400,10 +403,9 @@ class Scene(Story):
         last = call.records[-1]
         if last.tp == self._first.log.tp and last.offset >= self._stop_at and self._has_a_stop:
             STEPS.fail(Violation(f"{last.offset} is handled, which lies behind the stop {self._stop_at}"))
-        return call
 
-    def _ends(self, call: Call) -> None:
-        super()._ends(call)
+    def ended(self) -> None:
+        """Note that a call has."""
         self._moved_at = STEPS.now
 
     def _look_at_what_is_told(self, call: Call) -> None:
@@ -538,3 +540,33 @@ class Scene(Story):
         batches = self.plan.way(self._first.log.tp.topic).mode == "batch"
         if not letters or not (batches or {record.offset for record in letters} <= failed):
             raise Violation(f"{[record.offset for record in letters]} are dead letters, and {failed} failed")
+
+
+class _Handling(Handling):
+    """What the handler of a scene does; the scene looks on."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._scene = scene
+
+    def begin(self, records: Sequence[Any]) -> Call:
+        call = super().begin(records)
+        self._scene.begun(call)
+        return call
+
+    def ends(self, call: Call) -> None:
+        super().ends(call)
+        self._scene.ended()
+
+    def kind(self, call: Call) -> str:
+        return self._scene.kind(call)
+
+    def duration(self) -> int:
+        return self._scene.duration()
+
+    def outputs(self) -> int:
+        return 1 + self._choices.below(2)
+
+    def raised(self, call: Call, error: BaseException) -> None:
+        self._scene.raised(call, error)
+        super().raised(call, error)

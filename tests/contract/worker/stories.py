@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from tests.contract.stories import Stories, Tell
 from tests.contract.worker import story
 from tests.contract.worker.assembled import on_stage
+from tests.contract.worker.supervised import Memory
 
 
 @contextmanager
 def _stage() -> Iterator[Tell]:
     with on_stage():
-        memory = story.Memory()
+        memory = Memory()
 
         def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence[int] | None = None) -> None:
             story.tell(seed, number, memory, trace, noted)

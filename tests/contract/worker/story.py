@@ -7,17 +7,12 @@ record finished, or its partition halted before one that its handler gave up.
 
 from __future__ import annotations
 
-import asyncio
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from kunicorn.handler.load import DrainDeadline, HandlerTimeout
-from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Outcome, Send, Skip, Wait
+from kunicorn.handler.load import HandlerTimeout
 from kunicorn.ipc import bitmap
-from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import (
     CommitAs,
     CommitWanted,
@@ -34,7 +29,7 @@ from kunicorn.ipc.messages import (
 )
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.worker.assembly import OWN
-from tests.contract.worker.assembled import clear, live, watched
+from tests.contract.worker.assembled import clear, live
 from tests.contract.worker.brokers import (
     ACK,
     AWAY,
@@ -49,6 +44,7 @@ from tests.contract.worker.brokers import (
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
+from tests.contract.worker.handling import Handling, Trouble, keep
 from tests.contract.worker.plan import (
     FILTERED_KEY,
     GATES_FROM,
@@ -60,7 +56,8 @@ from tests.contract.worker.plan import (
     with_gates,
     with_stores,
 )
-from tests.contract.worker.stepping import NANOSECONDS, START, STEPS, Over, Strand, nanoseconds
+from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
+from tests.contract.worker.supervised import Memory, Partition, Pipe
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
 
 _FOR_EVER = 1 << 62
@@ -69,93 +66,6 @@ _REST_WITHIN = 60 * NANOSECONDS
 _MOST_TURNS = 10_000
 """Likewise, in chances to interrupt it."""
 _MOST_LIVES = 6
-_LEASE_SLACK = 2_000_000
-"""Nanoseconds: a chunk of records may be begun within them."""
-
-
-class Trouble(Exception):
-    """What handlers raise."""
-
-
-class Partition:
-    """What the supervisor knows of one."""
-
-    def __init__(self, log: Log, slot: int, position: int) -> None:
-        self.log, self.slot, self.position = log, slot, position
-        self.committed, self.committed_done = position, frozenset[int]()
-        self.stored: int | None = None
-        """By a handler that keeps its offsets."""
-        self.unsure = False
-        """Where it goes on the brokers know."""
-        self.done: frozenset[int] = frozenset()
-        self.grant = 0
-        self.order: Order
-        self.stopping = self.applied = self.lost = False
-        self.in_hand_then: Collection[int] = ()
-        """What was in hand when the worker had been told to stop."""
-        self.halted = ""
-        self.running: list[Record] = []
-        self.timed_out: set[int] = set()
-
-    @property
-    def free(self) -> bool:
-        """Nobody handles it, and somebody may."""
-        return not self.grant and not self.halted
-
-
-class Memory:
-    """The ledger of every worker in turn: mapped once."""
-
-    def __init__(self) -> None:
-        self.ledger = Ledger.create(6)
-        self.story: Story
-        self.theirs = watched(self.ledger, self._storing, self._moved, self._marked)
-
-    def _storing(self, at: int) -> None:
-        self.story.storing(at)
-
-    def _moved(self, slot: int) -> None:
-        self.story.moved(slot)
-
-    def _marked(self, at: int) -> None:
-        self.story.marked()
-
-
-class Pipe:
-    """Between the story and one worker. See `assembled.Pipe`."""
-
-    def __init__(self, story: Story) -> None:
-        self._story = story
-        self._queue: list[ToWorker] = []
-        self._taken: list[ToWorker] = []
-        self._waiting: Strand | None = None
-
-    def put(self, message: ToWorker) -> None:
-        """To the worker."""
-        self._queue.append(message)
-        if self._waiting is not None:
-            STEPS.wake(self._waiting)
-
-    def receive(self, timeout: float | None = None) -> ToWorker | None:
-        for message in self._taken:
-            self._story.applied(message)
-        self._taken.clear()
-        if not self._queue:
-            self._waiting = STEPS.current
-            try:
-                STEPS.wait(None if timeout is None else STEPS.now + nanoseconds(timeout))
-            finally:
-                self._waiting = None
-        else:
-            STEPS.tick()
-        if not self._queue:
-            return None
-        self._taken.append(self._queue.pop(0))
-        return self._taken[0]
-
-    def send(self, message: FromWorker) -> None:
-        STEPS.check()
-        self._story.heard(message)
 
 
 class Story:
@@ -180,6 +90,7 @@ class Story:
                 _drop(log)
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
         self.calls: list[Call] = []
+        self.handling = self._handler()
         self.quiet = False
         self.generation = 1
         self.lives = 0
@@ -200,7 +111,7 @@ class Story:
         self.note(lambda: f"{self.plan}")
         for log in self.logs.values():
             self.note(lambda log=log: f"{log.tp}: {log.offsets}, {log.visible} written, ends at {log.end}")  # type: ignore[misc]
-        STAGE.story = self
+        STAGE.story = self.handling
         self.memory.story = self
         while True:
             self.lives += 1
@@ -227,6 +138,9 @@ class Story:
         if self.lives >= _MOST_LIVES and not self.quiet:
             self._calm()
         return drained
+
+    def _handler(self) -> Handling:
+        return Handling(self)
 
     def _source(self) -> StoryConsumer | StoryFetcher:
         return StoryFetcher(self) if self.plan.fetcher == OWN else StoryConsumer(self)
@@ -361,7 +275,7 @@ class Story:
             return
         call.refused()
         # A batch's counts as a try of its first record: nobody knows whose output it was.
-        self._failed(call.records[:1], Trouble())
+        self.handling.failed(call.records[:1], Trouble())
 
     def _letter_refused(self, record: Record | None) -> None:
         # Of several that have failed together nobody knows whose it was, and behind a refused output all come again.
@@ -445,7 +359,7 @@ class Story:
                 each.timed_out.add(offset)
                 # It may come between two records of one go: the next one has failed then, and was not begun.
                 following = [record for record in each.log.from_offset(offset)[:1] if record not in each.running]
-                self._failed(following, HandlerTimeout())
+                self.handling.failed(following, HandlerTimeout())
                 self._pipe.put(TimedOut(each.grant, offset))
                 return
 
@@ -480,8 +394,8 @@ class Story:
     def committed(self, place: TopicPartition, offset: int, done: frozenset[int]) -> None:
         """See `brokers.Teller`."""
         each = self.partition(place)
-        self._keep(lambda: each.log.check_passed(offset, "a transaction"))
-        self._keep(lambda: each.log.check_done(done, "a transaction"))
+        keep(lambda: each.log.check_passed(offset, "a transaction"))
+        keep(lambda: each.log.check_done(done, "a transaction"))
         each.committed, each.committed_done = offset, done
 
     def twice(self, record: Record) -> None:
@@ -555,13 +469,13 @@ class Story:
         if not halted and consumed != NO_OFFSET and offset > consumed:
             STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and the ledger says {consumed}"))
         told = bitmap.read(offset, done)
-        self._keep(lambda: each.log.check_passed(offset, "a report"))
-        self._keep(lambda: each.log.check_done(told, "a report"))
+        keep(lambda: each.log.check_passed(offset, "a report"))
+        keep(lambda: each.log.check_done(told, "a report"))
         if each.lost:
-            self._keep(lambda: self._goes_on_at(each, each.committed, each.committed_done))
+            keep(lambda: self._goes_on_at(each, each.committed, each.committed_done))
             each.unsure = self.plan.in_transactions
         else:
-            self._keep(lambda: self._goes_on_at(each, offset, each.done | told))
+            keep(lambda: self._goes_on_at(each, offset, each.done | told))
             each.halted = halted
 
     def storing(self, at: int) -> None:
@@ -576,7 +490,7 @@ class Story:
         if each.grant and reading.started:
             offset = reading.consumed.offset
             self.note(lambda: f"stores {offset} of {each.log.tp}")
-            self._keep(lambda: each.log.check_passed(offset, "the ledger"))
+            keep(lambda: each.log.check_passed(offset, "the ledger"))
             self._look_at_marks(each, offset)
         self._count_stores()
 
@@ -589,7 +503,7 @@ class Story:
 
     def _look_at_marks(self, each: Partition, offset: int) -> None:
         done = self._done_ahead(each, offset)
-        self._keep(lambda: each.log.check_done(done, "the ledger"))
+        keep(lambda: each.log.check_done(done, "the ledger"))
 
     def _done_ahead(self, each: Partition, offset: int) -> frozenset[int]:
         ledger = self.memory.ledger
@@ -600,276 +514,6 @@ class Story:
             self._kill_in -= 1
             if not self._kill_in:
                 self._kill()
-
-    def _keep(self, check: Callable[[], None]) -> None:
-        try:
-            check()
-        except Violation as violation:
-            STEPS.fail(violation)
-
-    # -- the handler -------------------------------------------------------------------------------------------------
-
-    def begin(self, records: Sequence[Any]) -> Call:
-        """See `handlers.Told`."""
-        STEPS.check()
-        mine = [self._known(record) for record in records]
-        call = Call(len(self.calls), mine)
-        self.calls.append(call)
-        self.note(lambda: f"HANDLER begins {_named(mine)} (call {call.number})")
-        parts = [*self._parts(call)]
-        for each, part in parts:
-            self._look_at_beginning(each, part)
-        for each, part in parts:
-            each.running += part
-        return call
-
-    def _known(self, record: Any) -> Record:
-        return self.logs[TopicPartition(record.topic, record.partition)].known[record.offset]
-
-    def _parts(self, call: Call) -> Iterator[tuple[Partition, list[Record]]]:
-        """The records of a call by their partitions."""
-        for each in self.partitions:
-            if part := [record for record in call.records if record.tp == each.log.tp]:
-                yield each, part
-
-    def _look_at_beginning(self, each: Partition, mine: Sequence[Record]) -> None:
-        tp = each.log.tp
-        if any(record.refused_under == each.grant for record in mine):
-            STEPS.fail(Violation(f"of {tp} one is begun whose letter waits for its topic"))
-        if any(record.filtered for record in mine):
-            STEPS.fail(Violation(f"of {tp} one is begun that a filter drops"))
-        if problem := self._may_not_begin(each, mine):
-            STEPS.fail(Violation(f"{tp}@{mine[0].offset} is begun {problem}"))
-        if any(two.offset <= one.offset for one, two in pairwise(mine)):
-            STEPS.fail(Violation(f"{tp}: one call has {[record.offset for record in mine]}"))
-        self._keep(lambda: each.order.begin(mine))
-
-    def _may_not_begin(self, each: Partition, records: Sequence[Record]) -> str:
-        if not each.grant:
-            return "without a grant"
-        in_hand = all(record.offset in each.in_hand_then for record in records)
-        if each.applied and not in_hand:
-            return "after its partition was to be given up"
-        if STEPS.now > self.memory.ledger.lease_ns + _LEASE_SLACK:
-            return f"{(STEPS.now - self.memory.ledger.lease_ns) / NANOSECONDS:.3f} s past the lease"
-        way = self.plan.way(each.log.tp.topic)
-        running = [record for other in self._beside(each) for record in other.running]
-        if any(record in running for record in records):
-            return "while its handler has it"
-        if way.ordering == "partition" and each.running:
-            return f"beside {each.running[0].offset}"
-        if way.ordering == "key" and any(record.key == records[0].key for record in each.running):
-            return "beside another one of its key"
-        if len(running) >= (way.concurrency if way.mode == "record" else 1):
-            return f"beside {len(running)} others"
-        return ""
-
-    def _beside(self, partition: Partition) -> Sequence[Partition]:
-        """All whose records count among those that its handler may have in hand."""
-        ways = self.plan.ways
-        if ways[partition.log.tp.topic].concurrency == 1:
-            # The loop's own thread calls them all, one at a time.
-            return [each for each in self.partitions if ways[each.log.tp.topic].concurrency == 1]
-        return [each for each in self.partitions if each.log.tp.topic == partition.log.tp.topic]
-
-    def _ends(self, call: Call) -> None:
-        if call.running:
-            call.running = False
-            for each, part in self._parts(call):
-                each.running = [record for record in each.running if record not in part]
-
-    def work(self, call: Call) -> Any:
-        """Likewise."""
-        try:
-            kind = self._kind(call)
-            if kind == "slow":
-                STEPS.sleep(self._duration())
-            else:
-                STEPS.tick()
-            return self._do(call, kind)
-        except Over:
-            raise
-        except BaseException as error:
-            self._raised(call, error)
-            if self._is_returned(error):
-                return error
-            raise
-        finally:
-            self._ends(call)
-
-    async def work_async(self, call: Call) -> Any:
-        """Likewise."""
-        try:
-            kind = self._kind(call)
-            if kind == "slow":
-                await asyncio.sleep(self._duration() / NANOSECONDS)
-            else:
-                STEPS.tick()
-            return self._do(call, kind)
-        except (Over, GeneratorExit):
-            raise
-        except BaseException as error:
-            self._raised(call, error)
-            if self._is_returned(error):
-                return error
-            raise
-        finally:
-            self._ends(call)
-
-    def yielded(self, call: Call) -> Iterator[Any]:
-        """Likewise."""
-        try:
-            kind = self._kind(call)
-            if kind == "slow":
-                STEPS.sleep(self._duration())
-            slips = kind == "slip"
-            sends = self._do(call, "slip" if slips else kind) or []
-            yield from sends
-            if slips:
-                self._raised(call, Trouble())
-                return self._slip(call)  # type: ignore[no-any-return]
-        except (Over, GeneratorExit):
-            raise
-        except BaseException as error:
-            self._raised(call, error)
-            if self._is_returned(error):
-                return error  # type: ignore[return-value]
-            raise
-        finally:
-            self._ends(call)
-
-    def _slip(self, call: Call) -> Any:
-        """What a generator may not return that has yielded."""
-        if self.plan.returns and len(call.records) > 1:
-            return BatchError(done=len(call.records) - 1)
-        return Send(value=b"0:0")
-
-    def _is_returned(self, error: BaseException) -> bool:
-        return self.plan.returns and isinstance(error, Outcome | BatchError)
-
-    def _kind(self, call: Call) -> str:
-        plan = self.plan
-        if self.quiet or not plan.trouble or not self.choices.chance(plan.trouble_percent):
-            return ""
-        return self.choices.pick(plan.trouble)
-
-    def _duration(self) -> int:
-        return self.choices.pick((1_000_000, 20_000_000, 200_000_000, 3 * NANOSECONDS))
-
-    def _do(self, call: Call, kind: str) -> Any:
-        """What it returns; or raises."""
-        match kind:
-            case "raise":
-                raise Trouble("no")
-            case "skip":
-                raise Skip("not wanted")
-            case "letter":
-                raise DeadLetter("not understood")
-            case "halt":
-                raise Halt("a person has to look")
-            case "exit":
-                raise SystemExit(1)
-            case "wait":
-                raise Wait(self._duration() / NANOSECONDS, "not now")
-            case "part" if len(call.records) > 1:
-                self._in_part(call)
-            case "decide" if self.plan.way(call.records[0].tp.topic).mode != "record":
-                self._decide(call)
-            case "slip" if self.plan.way(call.records[0].tp.topic).entry in ("yielding", "yielding_batch"):
-                return self._sends(call, 1 + self.below(2))
-        count = self._outputs() if self.plan.delivery is not None else 0
-        sends = self._sends(call, count)
-        call.left(count)
-        self._store(call, call.records[-1].offset + 1)
-        self.note(lambda: f"handler returns with {count} outputs (call {call.number})")
-        return sends or None
-
-    def _outputs(self) -> int:
-        """How many a call leaves."""
-        return self.below(3)
-
-    def _sends(self, call: Call, count: int) -> list[Send]:
-        return [Send(value=b"%d:%d" % (call.number, number)) for number in range(count)]
-
-    def _in_part(self, call: Call) -> NoReturn:
-        done = self.below(len(call.records))
-        self._store(call, call.records[done].offset)
-        raise BatchError(done=done) from Trouble("one of them")
-
-    def _decide(self, call: Call) -> NoReturn:
-        ends = [Skip("not wanted"), DeadLetter("not understood"), Trouble("one of them")]
-        drawn = [self.below(1 + len(ends)) for _ in call.records]
-        self._store(call, call.records[-1].offset + 1)
-        raise BatchError(outcomes=[(end, [at == each for each in drawn]) for at, end in enumerate(ends)])
-
-    def _store(self, call: Call, offset: int) -> None:
-        """Have the handler store that, with what it has done."""
-        if self.plan.keeps_offsets:
-            each = self.partition(call.records[0].tp)
-            each.stored = max(offset, each.stored or 0)
-
-    def stored_offsets(self, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """See `handlers.Told`. What lies before them is done, whatever else became of it."""
-        STEPS.check()
-        found = {}
-        for each in self.partitions:
-            if each.log.tp in asked and (stored := each.stored) is not None:
-                self.note(lambda each=each: f"handler has stored {each.stored} of {each.log.tp}")  # type: ignore[misc]
-                for record in each.log.records[: bisect_left(each.log.offsets, stored)]:
-                    record.finish("stored")
-                each.order = Order(each.log, stored, each.done, "partition")
-                found[each.log.tp] = stored
-        return found
-
-    def _raised(self, call: Call, error: BaseException) -> None:
-        self.note(lambda: f"handler raises {type(error).__name__} (call {call.number})")
-        records = call.records
-        if isinstance(error, BatchError) and error.outcomes is not None:
-            self._decided(records, error.outcomes)
-        elif isinstance(error, BatchError):
-            assert isinstance(error.done, int)
-            for record in records[: error.done]:
-                record.handled = True
-                record.finish("handled")
-            self._failed(records[error.done : error.done + 1], error)
-        elif isinstance(error, DrainDeadline | Wait):
-            return
-        elif isinstance(error, asyncio.CancelledError):
-            if any(offset <= part[-1].offset for each, part in self._parts(call) for offset in each.timed_out):
-                self._failed(records, HandlerTimeout())
-        elif isinstance(error, Skip | DeadLetter):
-            self._decided(records, [(error, [True] * len(records))])
-        else:
-            self._failed(records, error)
-
-    def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
-        for at, record in enumerate(records):
-            end, mask = next(((end, mask) for end, mask in outcomes if mask[at]), (None, [False]))
-            record.alone_under = self.partition(record.tp).grant if sum(mask) == 1 else 0
-            match end:
-                case None:
-                    record.handled = True
-                    record.finish("handled")
-                case Skip():
-                    record.finish("skipped")
-                case DeadLetter():
-                    record.given_up = True
-                    record.failures += 1
-                case error:
-                    self._failed([record], error)
-
-    def _failed(self, records: Sequence[Record], error: BaseException) -> None:
-        at_once = not isinstance(error, Exception | HandlerTimeout)
-        for record in records:
-            record.failures += 1
-            if at_once or record.failures >= self.plan.attempts:
-                record.given_up = self.plan.on_failure == "dead_letter"
-                if self.plan.on_failure == "skip":
-                    record.finish("skipped")
-
-
-def _named(records: Sequence[Record]) -> str:
-    return " ".join(f"{record.tp}@{record.offset}" for record in records)
 
 
 def _drop(log: Log) -> None:

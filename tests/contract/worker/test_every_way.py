@@ -19,7 +19,7 @@ from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
 from tests.contract.worker.plan import OTHER, TOPIC, Way
 from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Moment, Refusal, play
-from tests.contract.worker.story import Memory
+from tests.contract.worker.supervised import Memory
 from tests.unit.settings.files import LEAST, problems
 
 _SEEDS = 50
