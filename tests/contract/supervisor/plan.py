@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kunicorn.kafka.versions import Api
 from tests.contract.supervisor.brokers import FAILING
@@ -27,6 +27,11 @@ ACTS: Mapping[str, int] = {
     "recreate": 1,
 }
 """What may happen, and how often beside the others."""
+PERSON_ACTS: Mapping[str, int] = {"seek": 6, "replace_code": 2, "shift": 4, "fetch_anew": 2}
+"""Likewise, in stories of seeds from `PERSONS_FROM` on."""
+PERSONS_FROM = 500
+"""Seeds from here on tell of people who put partitions elsewhere and replace code, of partitions that move between
+workers, of records that cannot be handled, and of workers with several in hand."""
 _ALWAYS = ("write", "revive", "resume", "join")
 
 
@@ -49,6 +54,9 @@ class Plan:
     slow_percent: int
     planning: float
     """Seconds that the leader takes to plan."""
+    at_once: int | None = None
+    """Records of a partition that a worker has in hand; None: one, in order."""
+    failing_records_percent: int = 0
 
 
 def drawn(choices: Choices) -> Plan:
@@ -70,4 +78,16 @@ def drawn(choices: Choices) -> Plan:
         failing_percent=choices.pick((0, 10, 30, 60)),
         slow_percent=choices.pick((0, 30, 80)),
         planning=choices.pick((0.0, 0.1, 0.8)),
+    )
+
+
+def with_persons(choices: Choices, plan: Plan) -> Plan:
+    """See `PERSONS_FROM`."""
+    mix = [act for act in PERSON_ACTS if choices.chance(50)]
+    return replace(
+        plan,
+        acts=2 * plan.acts,
+        mix=(*plan.mix, *(act for act in mix for _ in range(PERSON_ACTS[act]))),
+        at_once=None if plan.in_transactions else choices.pick((None, 2, 4)),
+        failing_records_percent=choices.pick((0, 0, 5, 20)),
     )

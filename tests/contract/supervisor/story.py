@@ -17,15 +17,19 @@ from uuid import UUID
 from kunicorn.errors import PeerError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
+from kunicorn.observe.requests import Goal
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import WorkerSettings
 from kunicorn.supervisor.actions import Actions, Life
 from kunicorn.supervisor.offsets.seek import Seeker
+from kunicorn.supervisor.partitions.balance import Move, Reason
+from kunicorn.supervisor.partitions.balancer import settled
+from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.workforce import Workforce
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
-from tests.contract.supervisor.plan import Plan, drawn
+from tests.contract.supervisor.plan import PERSONS_FROM, Plan, drawn, with_persons
 from tests.contract.supervisor.truth import Log, Violation
-from tests.contract.supervisor.workers import StoryWorker
+from tests.contract.supervisor.workers import Habits, StoryWorker
 from tests.contract.worker.choices import Choices
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
@@ -61,6 +65,20 @@ class Pool(PlayedPool):
             worker.stray()
 
 
+class _Seeker(Seeker):
+    """It says when a partition is where a person has put it."""
+
+    def __init__(self, log_of: Callable[[TopicPartition], Log | None], driver: Driver) -> None:
+        super().__init__(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
+        self._log_of = log_of
+
+    async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
+        log, position = self._log_of(partition.tp), partition.position
+        if log is not None and position is not None:
+            log.sought(position.offset)
+        return await super()._settled(partition, stays_paused=stays_paused)
+
+
 class Seat:
     """One member, its workers, and a person who looks after it."""
 
@@ -83,8 +101,9 @@ class Seat:
         )
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
-        seeker = Seeker(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
-        self.actions = Actions(driver.assignment, mock.Mock(spec=Workforce), seeker, driver.tasks, mock.Mock(spec=Life))
+        self.seeker = _Seeker(self._log, driver)
+        workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
+        self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
         self.workers: dict[int, StoryWorker] = {}
         for at in range(plan.workers):
             self._employ(at)
@@ -160,7 +179,7 @@ class Seat:
     def _employ(self, number: int) -> None:
         assignment = self.driver.assignment
         may_commit = self._may_commit if self.story.plan.in_transactions else None
-        worker = StoryWorker(number, assignment, self._log, self.certain, may_commit)
+        worker = StoryWorker(number, assignment, self._log, self.certain, may_commit, self.story.plan.at_once)
         self.story.workers.append(worker)
         self.workers[number] = self.driver.stage.pool.workers[number] = worker
 
@@ -183,9 +202,8 @@ class Seat:
 class Story:
     """Told once, by `tell`."""
 
-    def __init__(self, choices: Choices, trace: list[str] | None) -> None:
-        self.choices, self.trace = choices, trace
-        self.plan: Plan = drawn(choices)
+    def __init__(self, choices: Choices, plan: Plan, trace: list[str] | None) -> None:
+        self.choices, self.plan, self.trace = choices, plan, trace
         self.cloud = Cloud(choices, self._group(), UUID(int=1))
         self.seats: list[Seat] = []
         self.workers: list[StoryWorker] = []
@@ -193,7 +211,7 @@ class Story:
         self.quiet = False
         self._joined = count()
         self._topics = count(2)
-        self._leaving: list[asyncio.Task[None]] = []
+        self._started: list[asyncio.Task[None]] = []
 
     def _group(self) -> ClassicGroup | ConsumerGroup:
         if self.plan.protocol == "classic":
@@ -214,9 +232,9 @@ class Story:
             try:
                 await self._through(background)
             finally:
-                for task in [*background, *self._leaving]:
+                for task in [*background, *self._started]:
                     task.cancel()
-                await asyncio.gather(*background, *self._leaving, return_exceptions=True)
+                await asyncio.gather(*background, *self._started, return_exceptions=True)
                 await asyncio.gather(*(seat.driver.vanish() for seat in self.seats), return_exceptions=True)
                 for worker in self.workers:
                     worker.ledger.close()
@@ -253,17 +271,21 @@ class Story:
             self.cloud.group.tick(clock.now())
 
     async def _work(self) -> None:
+        habits = Habits(self._keeps, self._fails) if self.plan.failing_records_percent else Habits(self._keeps)
         while True:
             await asyncio.sleep(_BEAT)
             for seat in self.seats:
                 seat.look()
             for seat in self.seats:
                 for worker in list(seat.workers.values()):
-                    worker.go_on(self._keeps)
+                    worker.go_on(habits)
                     seat.driver.assignment.worker_reported(worker)
 
     def _keeps(self) -> bool:
         return not self.quiet and self.choices.chance(self.plan.slow_percent)
+
+    def _fails(self) -> bool:
+        return not self.quiet and self.choices.chance(self.plan.failing_records_percent)
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -286,7 +308,7 @@ class Story:
             seat.leaving = True
             self._note(f"{seat} is told to leave")
             seat.driver.source.leave("the story has it so")
-            self._leaving.append(asyncio.create_task(self._gone(seat)))
+            self._started.append(asyncio.create_task(self._gone(seat)))
 
     async def _gone(self, seat: Seat) -> None:
         while not seat.driver.source.over:  # noqa: ASYNC110 - the clock is turned
@@ -362,6 +384,49 @@ class Story:
         for seat in self.seats:
             seat.actions.resume([])
 
+    async def _seek(self) -> None:
+        """A person puts a partition elsewhere, of which the group has begun."""
+        seat = self.choices.pick(self.seats)
+        logs = [log for log in self.cloud.logs.values() if log.owed_from is not None and log.committed >= 0]
+        held = [log for log in logs if log.tp in seat.driver.assignment.table]
+        if held and not self.plan.in_transactions:
+            log = self.choices.pick(held)
+            goal = self.choices.pick((Goal(edge="earliest"), Goal(edge="latest"), Goal(offset=self._within(log))))
+            self._note(f"{seat} is to go on with {log.tp} at {goal}")
+            partition = seat.driver.assignment.table[log.tp]
+            self._started.append(asyncio.create_task(self._sought(seat, partition, goal)))
+
+    def _within(self, log: Log) -> int:
+        return log.begin + self.choices.below(log.end - log.begin + 1)
+
+    async def _sought(self, seat: Seat, partition: Partition, goal: Goal) -> None:
+        done = await seat.seeker.seek([partition], goal, execute=True)
+        self._note(f"{seat} says: {done.said}")
+
+    async def _replace_code(self) -> None:
+        seat = self.choices.pick(self.seats)
+        self._note(f"the code of {seat} is replaced")
+        seat.driver.assignment.code_replaced("other code")
+
+    async def _shift(self) -> None:
+        """As the balancer does."""
+        seat = self.choices.pick(self.seats)
+        table = seat.driver.assignment.table
+        running = [each for each in table.values() if each.state is PartitionState.RUNNING and not each.lost]
+        others = sorted(seat.workers)
+        if running and len(others) > 1 and settled(table.values()):
+            partition = self.choices.pick(running)
+            giver = partition.worker.number if partition.worker is not None else 0
+            receiver = next(number for number in others if number != giver)
+            self._note(f"{partition.tp} moves to worker {receiver} of {seat}")
+            move = Move(partition.tp, giver, receiver, Reason.LOAD, 1.0, 1.0, 0.0)
+            seat.driver.assignment.distribution.move(move)
+
+    async def _fetch_anew(self) -> None:
+        seat = self.choices.pick(self.seats)
+        self._note(f"{seat} fetches anew")
+        seat.driver.assignment.distribution.fetch_anew(list(seat.driver.assignment.table.values()))
+
     async def _grow(self) -> None:
         if self.plan.protocol == "classic" and len(self.cloud.logs) < 6:
             self._add_log(
@@ -415,7 +480,7 @@ class Story:
             # A drain of the last rebalances may end with its worker killed, as any other.
             seat.revive()
             seat.actions.resume([])
-        if not all(seat.rests for seat in self.seats) or any(not task.done() for task in self._leaving):
+        if not all(seat.rests for seat in self.seats) or any(not task.done() for task in self._started):
             return False
         if sorted(tp for seat in self.seats for tp in seat.driver.owned) != sorted(self.cloud.logs):
             return False
@@ -442,7 +507,10 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     """That story. What it raises has the choices made as `choices`."""
     choices = Choices(f"{seed}:{number}", noted)
 
-    story, members = Story(choices, trace), count(1)
+    plan = drawn(choices)
+    if seed >= PERSONS_FROM:
+        plan = with_persons(choices, plan)
+    story, members = Story(choices, plan, trace), count(1)
 
     async def planned(work: Callable[..., Any], *args: Any) -> Any:
         await asyncio.sleep(story.plan.planning)

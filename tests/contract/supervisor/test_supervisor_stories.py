@@ -7,10 +7,11 @@ import pytest
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
 from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
+from tests.contract.supervisor.plan import PERSONS_FROM
 from tests.contract.supervisor.stories import read, told
 
 _SEED = 1
-_PARTS, _SEEDS = 4, range(100, 120)
+_PARTS, _SEEDS = 4, [*range(100, 110), *range(PERSONS_FROM + 100, PERSONS_FROM + 110)]
 _EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
 
 
@@ -18,6 +19,13 @@ _EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
 @pytest.mark.parametrize("part", first_and_more(0, _PARTS))
 def test_every_story_holds(part: int) -> None:
     found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", first_and_more(0, _PARTS))
+def test_every_story_of_people_and_of_several_records_in_hand_holds(part: int) -> None:
+    found = told(PERSONS_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

@@ -107,8 +107,7 @@ class Seeker:
             await self._commits.wait_answered()
         if not self._waits(partition):
             return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
-        partition.begin_at(Position(move.then))
-        partition.forgive()
+        partition.put_at(move.then)
         return await self._settled(partition, stays_paused=stays_paused)
 
     async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:

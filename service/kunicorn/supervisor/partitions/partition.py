@@ -161,6 +161,16 @@ class Partition:
         """Note what the brokers have: the committed offset, and its metadata of records done beyond it."""
         self.committed, self.committed_done = offset, done
 
+    def put_at(self, offset: int) -> None:
+        """Begin at the offset that a person asks for; its record gets as many tries as a new one.
+
+        What is committed is not known until it is answered: a commit of that offset may count and its answer be lost,
+        and handling may come back to what was committed before, which would look committed.
+        """
+        self.begin_at(Position(offset))
+        self.forgive()
+        self.committed, self.committed_done = None, ""
+
     def measured(self, demand: float) -> None:
         """Note what it takes of a worker's capacity."""
         self.demand = demand

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
@@ -47,9 +48,14 @@ class Broker:
     may_commit = True
     changed = Notifier()
 
+    lost = False
+    """Answers are."""
+
     async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
         self.committed.append({tp: position.offset for tp, position in offsets.items()})
         await self.answers.wait()
+        if self.lost:
+            raise PeerError("the connection is closed")
         return CommitAnswer(dict.fromkeys(offsets, 0))
 
     def commit_refused(self, error: int) -> None:
@@ -62,7 +68,7 @@ class Broker:
 class Bench:
     """One worker with two partitions, which it has handled up to 110."""
 
-    def __init__(self, drain_timeout_ms: int = 60_000) -> None:
+    def __init__(self, drain_timeout_ms: int = 60_000, commit_timeout_ms: int = 5_000) -> None:
         self.stage, self.broker, self.log = Stage(), Broker(), Log()
         self.stage.give(0, 1)
         table = self.stage.assignment.table
@@ -70,7 +76,12 @@ class Bench:
         settings = Settings.model_validate(
             {
                 "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-                "group": {"id": "g", "topics": ["orders"], "drain_timeout_ms": drain_timeout_ms},
+                "group": {
+                    "id": "g",
+                    "topics": ["orders"],
+                    "drain_timeout_ms": drain_timeout_ms,
+                    "commit_timeout_ms": commit_timeout_ms,
+                },
                 "handler": {"entrypoint": "shop:handle"},
             }
         )
@@ -202,6 +213,21 @@ async def test_a_commit_that_is_out_meanwhile_does_not_count_for_the_new_place(b
     await old
     assert (await seeking).ok
     assert [each.get(tps(0)[0]) for each in bench.broker.committed] == [110, 100]
+
+
+async def test_a_commit_of_the_new_place_that_goes_unanswered_does_not_hide_the_next_one() -> None:
+    bench = Bench(commit_timeout_ms=1)
+    await bench.commits.commit_all(tps(0), 60)
+    assert bench.broker.committed[-1][tps(0)[0]] == 110
+    bench.broker.lost = True
+    seeking = await bench.begin(Goal(offset=109), 0)
+    bench.let_go(0, 110)
+    assert not (await seeking).ok
+    assert bench.broker.committed[-1][tps(0)[0]] == 109, "the broker has taken it, and nobody knows"
+    bench.broker.lost = False
+    bench.worker.consume(bench.worker.starts()[tps(0)[0]], 110)
+    assert await bench.commits.commit_all(tps(0), 60)
+    assert bench.broker.committed[-1][tps(0)[0]] == 110
 
 
 async def test_a_record_that_takes_longer_than_the_drain_budget_keeps_its_place() -> None:
