@@ -16,7 +16,6 @@ import inspect
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -25,6 +24,7 @@ import uvloop
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.cancellation import settled, step_aside
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.decode.forms import Form, form_of
 from kunicorn.handler.extras import install_extra
@@ -374,7 +374,7 @@ class OwnLoop:
     def _complete(self, coroutine: Coroutine[Any, Any, T]) -> T:
         loop = self._made_loop()
         self._interruption = None
-        task: asyncio.Task[T] = loop.create_task(self._settled(coroutine))
+        task: asyncio.Task[T] = loop.create_task(settled(coroutine))
         self._task = task
         try:
             return loop.run_until_complete(task)
@@ -384,27 +384,6 @@ class OwnLoop:
             raise
         finally:
             self._task = None
-
-    async def _settled(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine returns, though it has cancelled its own task: that is no failure of its records."""
-        returned = await coroutine
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            await step_aside(task)
-        return returned
-
-
-async def step_aside(task: asyncio.Task[Any]) -> None:
-    """Clear the cancellations of the current task that its handler has asked for or swallowed, before the task goes on
-    with the next record; whatever else is due has the loop.
-
-    One that has not come up in the handler's call comes up here: it would end the next record's call, or the task with
-    a record in hand. A TaskGroup of the next record would take one that was swallowed for its own (`Task.cancelling`).
-    """
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(0)
-    while task.cancelling():
-        task.uncancel()
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:

@@ -25,6 +25,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
+from kunicorn.handler.cancellation import settled
 from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.lifecycle import Worker, setup_takes_worker
 from kunicorn.handler.load import Handler, find_middleware, instance, middleware_named
@@ -201,7 +202,7 @@ class Within:
 
         async def told(argument: Any, of: Call) -> Any:
             try:
-                returned = await call(argument)
+                returned = await settled(call(argument))  # Not for a middleware that waits.
             except BaseException as error:
                 _tell(of, error)
                 raise

@@ -27,7 +27,7 @@ ACTS: Mapping[str, int] = {
     "recreate": 1,
 }
 """What may happen, and how often beside the others."""
-PERSON_ACTS: Mapping[str, int] = {"seek": 6, "replace_code": 2, "shift": 4, "fetch_anew": 2}
+PERSON_ACTS: Mapping[str, int] = {"seek": 6, "replace_code": 2, "shift": 4, "fetch_anew": 2, "recycle": 4}
 """Likewise, in stories of seeds from `PERSONS_FROM` on."""
 PERSONS_FROM = 500
 """Seeds from here on tell of people who put partitions elsewhere and replace code, of partitions that move between

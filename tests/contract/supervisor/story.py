@@ -17,6 +17,7 @@ from uuid import UUID
 from kunicorn.errors import PeerError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Drain
 from kunicorn.observe.requests import Goal
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import WorkerSettings
@@ -25,6 +26,7 @@ from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.balancer import settled
 from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.workers.process import WorkerState
 from kunicorn.supervisor.workforce import Workforce
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
 from tests.contract.supervisor.plan import PERSONS_FROM, Plan, drawn, with_persons
@@ -48,7 +50,7 @@ _REST_WITHIN = 150.0
 class Pool(PlayedPool):
     """Whoever does not let go in time is killed; one that is stuck is not dead for that, until it is free again."""
 
-    def __init__(self, kill: Callable[[int], None], *, cooperative: bool) -> None:
+    def __init__(self, kill: Callable[[StoryWorker], None], *, cooperative: bool) -> None:
         """`cooperative`: whether the next join can name as owned what a worker clings to. Else the group goes on
         without the member at that moment, and another one handles the record in hand, too."""
         super().__init__({})
@@ -56,11 +58,11 @@ class Pool(PlayedPool):
 
     async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
         assert isinstance(worker, StoryWorker)
-        if until() or self.workers.get(worker.number) is not worker:
+        if until() or worker.dead:
             return
         worker.killed = True
         if not worker.stuck:
-            self._kill(worker.number)
+            self._kill(worker)
         elif not self._cooperative:
             worker.stray()
 
@@ -105,6 +107,8 @@ class Seat:
         workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
         self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
         self.workers: dict[int, StoryWorker] = {}
+        self.retiring: list[StoryWorker] = []
+        """They hand over to a successor of theirs."""
         for at in range(plan.workers):
             self._employ(at)
         self.leaving = False
@@ -126,17 +130,40 @@ class Seat:
             self._employ(number)
             self.driver.assignment.worker_ready(self.workers[number])
 
-    def kill(self, number: int) -> None:
-        """One of its workers."""
-        worker = self.workers.pop(number)
+    @property
+    def living(self) -> list[StoryWorker]:
+        """Those that retire, too."""
+        return [*self.workers.values(), *self.retiring]
+
+    def recycle(self, number: int) -> None:
+        """A worker hands over to its successor."""
+        if any(each.number == number for each in self.retiring):
+            return
+        assignment, old = self.driver.assignment, self.workers[number]
+        self.retiring.append(old)
+        self._employ(number)
+        assignment.worker_ready(self.workers[number])
+        assignment.worker_retires(old)
+        old.send(Drain(clock.now() + DRAIN))
+
+    def kill(self, worker: StoryWorker, how: str = "SIGKILL") -> None:
+        """One of its workers ends, with all that it had in hand."""
         worker.die()
-        self.driver.stage.die(number)
+        if worker in self.retiring:
+            self.retiring.remove(worker)
+            worker.state = WorkerState.DEAD
+            self.driver.assignment.worker_died(worker, how)
+        else:
+            del self.workers[worker.number]
+            self.driver.stage.die(worker.number, how)
 
     def bury(self) -> None:
-        """Whatever was killed while it was stuck, and is free, dies."""
-        for worker in list(self.workers.values()):
+        """Whatever was killed while it was stuck, and is free, dies; so does what retires and has let go of all."""
+        for worker in self.living:
             if worker.killed and not worker.stuck:
-                self.kill(worker.number)
+                self.kill(worker)
+        for worker in [worker for worker in self.retiring if not worker.held]:
+            self.kill(worker, "exit 0")
 
     def look(self) -> None:
         """Nothing is lost that was certain."""
@@ -165,7 +192,7 @@ class Seat:
 
     def _part(self) -> None:
         """Others may handle what it had."""
-        for worker in self.workers.values():
+        for worker in self.living:
             worker.stray()
         self.story.excuse()
 
@@ -174,7 +201,7 @@ class Seat:
         """Whether nothing is under way."""
         table = self.driver.assignment.table
         running = all(each.state is PartitionState.RUNNING for each in table.values())
-        return self.driver.stable and running and table.keys() == self.driver.owned
+        return self.driver.stable and running and not self.retiring and table.keys() == self.driver.owned
 
     def _employ(self, number: int) -> None:
         assignment = self.driver.assignment
@@ -277,9 +304,11 @@ class Story:
             for seat in self.seats:
                 seat.look()
             for seat in self.seats:
-                for worker in list(seat.workers.values()):
+                for worker in seat.living:
                     worker.go_on(habits)
-                    seat.driver.assignment.worker_reported(worker)
+                    if not worker.dead:
+                        seat.driver.assignment.worker_reported(worker)
+                seat.bury()
 
     def _keeps(self) -> bool:
         return not self.quiet and self.choices.chance(self.plan.slow_percent)
@@ -325,7 +354,7 @@ class Story:
             seat = self.choices.pick(staying)
             self._note(f"{seat} crashes")
             self.seats.remove(seat)
-            for worker in seat.workers.values():
+            for worker in seat.living:
                 worker.die()
             self.excuse()
             await seat.driver.vanish()
@@ -346,7 +375,7 @@ class Story:
         if seat.workers:
             number = self.choices.pick(sorted(seat.workers))
             self._note(f"worker {number} of {seat} dies")
-            seat.kill(number)
+            seat.kill(seat.workers[number])
 
     async def _revive(self) -> None:
         for seat in self.seats:
@@ -422,6 +451,13 @@ class Story:
             move = Move(partition.tp, giver, receiver, Reason.LOAD, 1.0, 1.0, 0.0)
             seat.driver.assignment.distribution.move(move)
 
+    async def _recycle(self) -> None:
+        seat = self.choices.pick(self.seats)
+        if seat.workers:
+            number = self.choices.pick(sorted(seat.workers))
+            self._note(f"worker {number} of {seat} hands over to a successor")
+            seat.recycle(number)
+
     async def _fetch_anew(self) -> None:
         seat = self.choices.pick(self.seats)
         self._note(f"{seat} fetches anew")
@@ -469,7 +505,7 @@ class Story:
         for log in self.cloud.logs.values():
             log.denied = False
         for seat in self.seats:
-            for worker in seat.workers.values():
+            for worker in seat.living:
                 worker.stuck = False
             seat.bury()
             seat.revive()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.ledger import CONSUMED
 from kunicorn.ipc.messages import (
+    Drain,
     Failed,
     FailureKind,
     FetcherStart,
@@ -82,7 +83,7 @@ class StoryWorker(PlayedWorker):
         self._assignment, self._log_of, self.certain, self._may_commit = assignment, log_of, certain, may_commit
         self._at_once = at_once
         self.held: dict[int, Held] = {}
-        self.stuck = self.killed = False
+        self.stuck = self.killed = self.dead = False
 
     def send(self, message: ToWorker) -> None:
         if isinstance(message, StartFetcher):
@@ -90,6 +91,9 @@ class StoryWorker(PlayedWorker):
                 log = self._log_of(TopicPartition(start.topic, start.partition))
                 done = bitmap.read(start.offset, start.done)
                 self.held[start.grant] = Held(start, log, start.offset, done=set(done))
+        elif isinstance(message, Drain):
+            for held in self.held.values():
+                held.stop_asked = True
         elif isinstance(message, StopFetcher):
             for grant in message.grants:
                 if grant in self.held:
@@ -127,6 +131,7 @@ class StoryWorker(PlayedWorker):
 
     def die(self) -> None:
         """Caller: the story, before the supervisor is told."""
+        self.dead = True
         for held in self.held.values():
             if held.log is not None:
                 held.log.drop(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +55,18 @@ def replaces(call: Call) -> Iterator[None]:
 
 def forgot_to_yield(call: Call) -> None:
     NOTED.append("called")
+
+
+async def cancels_itself(record: Record) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def commits_behind(call: Call) -> AsyncIterator[None]:
+    yield
+    await asyncio.sleep(0)
+    NOTED.append(f"committed {call.offset}")
 
 
 async def waits(call: Call) -> AsyncIterator[None]:

@@ -124,6 +124,13 @@ def test_an_async_handler_may_have_both_kinds() -> None:
     assert NOTED == ["outer begins 0", "waits", "handles 0", "waited", "outer ends with Done"]
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_cancellation_that_the_handler_has_asked_for_is_none_of_a_middleware_that_waits(concurrency: int) -> None:
+    done = handled("cancels_itself", "commits_behind", concurrency=concurrency).run(record("a"), record("b"))
+    assert done.outcomes == ["done", "done"]
+    assert NOTED == ["committed 0", "committed 1"]
+
+
 def test_they_are_set_up_first_and_torn_down_last() -> None:
     test = handled("WithHooks", "Counting", options={"dsn": "x"})
     test.run(record("a"))

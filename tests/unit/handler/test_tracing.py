@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from confluent_kafka import Message
@@ -42,6 +43,9 @@ from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
 from kunicorn.handler.tracing import Pairs, SendSpans, span_in_hand, with_context
 from kunicorn.testing import HandlerTest, record
+from kunicorn.worker.produce.outbox import Entry
+from kunicorn.worker.produce.telemetry import SendTelemetry
+from kunicorn.worker.stats import Counters
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -158,6 +162,37 @@ def test_with_nobody_who_collects_nothing_is_told_of_what_is_sent(monkeypatch: p
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     monkeypatch.setattr(trace, "get_tracer", lambda *_, **__: pytest.fail("a span was begun"))
     SendSpans([("a", [])]).end({})
+
+
+class Failing(SpanProcessor):
+    """Raises where a span begins, or where it ends."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        self._fail("begins")
+
+    def on_end(self, span: Any) -> None:
+        self._fail("ends")
+
+    def _fail(self, at: str) -> None:
+        if self._at == at:
+            raise RuntimeError("the processor's own")
+
+
+@pytest.mark.parametrize("at", ["begins", "ends"])
+def test_what_a_span_processor_raises_over_outputs_that_are_sent_is_said_once_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    provider = TracerProvider()
+    provider.add_span_processor(Failing(at))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    telemetry, entry = SendTelemetry(Counters(), traced=True), mock.Mock(spec=Entry)
+    for _ in range(2):
+        telemetry.begun([(entry, Outgoing("a", b"v", None, [], -1, 0))]).ended([])
+    assert [record.message[:32] for record in caplog.records] == ["the spans of outputs that are se"]
 
 
 @pytest.mark.parametrize("value", [b"", b"\xff\xfe", b"00-zero-one-02", None])

@@ -13,7 +13,8 @@ from typing import Any
 
 import uvloop
 
-from kunicorn.handler.call import awaited, interrupted, step_aside
+from kunicorn.handler.call import awaited, interrupted
+from kunicorn.handler.cancellation import step_aside
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
@@ -35,6 +36,8 @@ class AsyncioExecutor:
         self._told: Told
         self._loop = uvloop.new_event_loop()
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
+        """Which task the handler has a record in."""
+        self._interrupting = threading.Lock()
         self._interruptions: dict[InFlight, BaseException] = {}
         self._raised_for: InFlight | None = None
         """For whose sake an interruption was raised in the loop's thread last, where it has not come out of a call."""
@@ -55,15 +58,15 @@ class AsyncioExecutor:
     def interrupt(self, flight: InFlight, error: BaseException, offset: int) -> None:
         """See `Executor`. A handler that waits is cancelled; one that computes holds up the loop, and meets the error
         where it is."""
-        task = self._tasks.get(flight)
-        if task is None:
-            return
-        self._interruptions[flight] = error
-        if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
-            self._raised_for = flight
-            raise_in(self._thread.ident, type(error))
-        else:
-            self._loop.call_soon_threadsafe(self._cancel, flight)
+        with self._interrupting:
+            if (task := self._tasks.get(flight)) is None:
+                return
+            self._interruptions[flight] = error
+            if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
+                self._raised_for = flight
+                raise_in(self._thread.ident, type(error))
+            else:
+                self._loop.call_soon_threadsafe(self._cancel, flight)
 
     def interrupt_hook(self, error: BaseException) -> None:
         if self._hook is not None:
@@ -130,10 +133,8 @@ class AsyncioExecutor:
             served += 1
             if served % _IN_A_ROW == 0:
                 await step_aside(task)
-            self._tasks[flight] = task
             error = await self._call(flight, task)
             try:
-                del self._tasks[flight]
                 if error is None:
                     flight = self._table.finish(flight)
                     self._told.finished()
@@ -146,11 +147,20 @@ class AsyncioExecutor:
                 die()
 
     async def _call(self, flight: InFlight, task: asyncio.Task[None]) -> BaseException | None:
-        """Failure of one call: the exception of the handler, or the one said in its place; None without."""
+        """Failure of one call: the exception of the handler, or the one said in its place; None without.
+
+        An interruption may hit the inner `finally`, too; that takes the lock, which whoever raises holds, so that it
+        hits nothing beyond the outer `try`: there it would end the task with the record in hand, or the worker.
+        """
         if flight.poison:
             return Poisoned()
         try:
-            self._on_return(flight, await self._handle(argument_of(self._form, flight.messages[0])))
+            try:
+                self._tasks[flight] = task
+                self._on_return(flight, await self._handle(argument_of(self._form, flight.messages[0])))
+            finally:
+                with self._interrupting:
+                    self._tasks.pop(flight, None)
         except BaseException as error:
             return self._met(flight, error)
         finally:

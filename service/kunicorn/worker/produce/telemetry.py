@@ -8,6 +8,7 @@ which links to the spans in which its records were created.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ from kunicorn.worker.stats import Counters
 if TYPE_CHECKING:
     from kunicorn.handler.tracing import SendSpans
 
+log = logging.getLogger("kunicorn.worker")
+
 Output = tuple[Entry, Outgoing]
 """One output, and whose it is."""
 _OUTPUTS, _TOPIC = attrgetter("outputs"), attrgetter("topic")
@@ -39,6 +42,7 @@ class SendTelemetry:
         """`traced`: whether [tracing] is on."""
         self.counters = counters
         self._traced = traced
+        self._said = False
 
     def count_sent(self, entries: Iterable[Entry]) -> None:
         """Count the outputs of these entries as sent."""
@@ -47,19 +51,34 @@ class SendTelemetry:
 
     def begun(self, outputs: Sequence[Output]) -> SendOperation:
         """A sending of these outputs that begins now."""
-        return SendOperation(self.counters, self._spans(outputs) if self._traced else None)
+        return SendOperation(self, self._spans(outputs) if self._traced else None)
 
-    def _spans(self, outputs: Sequence[Output]) -> SendSpans:
+    def _spans(self, outputs: Sequence[Output]) -> SendSpans | None:
         from kunicorn.handler.tracing import SendSpans
 
-        return SendSpans([(outgoing.topic, outgoing.headers or []) for _, outgoing in outputs])
+        try:
+            return SendSpans([(outgoing.topic, outgoing.headers or []) for _, outgoing in outputs])
+        except Exception:
+            self.spans_failed()
+            return None
+
+    def spans_failed(self) -> None:
+        """Say, once a worker, that spans are missing. Caller: an `except` block.
+
+        Sampler, propagator and span processors are the user's: out of the sender's thread what they raise would end the
+        worker, with outputs on their way whose records would be blamed.
+        """
+        if not self._said:
+            self._said = True
+            log.exception("the spans of outputs that are sent failed; the outputs are not concerned. Said once")
 
 
 class SendOperation:
     """One sending. Caller: its sender's thread."""
 
-    def __init__(self, counters: Counters, spans: SendSpans | None) -> None:
-        self._counters = counters
+    def __init__(self, telemetry: SendTelemetry, spans: SendSpans | None) -> None:
+        self._telemetry = telemetry
+        self._counters = telemetry.counters
         self._spans = spans
         self._began_at = time.monotonic()
         self._over = False
@@ -75,4 +94,7 @@ class SendOperation:
         first = next((error for _, error in errors), "")
         self._counters.observe(c.OPERATION_SECONDS, time.monotonic() - self._began_at, _SEND, first)
         if self._spans is not None:
-            self._spans.end(dict(errors))
+            try:
+                self._spans.end(dict(errors))
+            except Exception:
+                self._telemetry.spans_failed()

@@ -42,21 +42,22 @@ class Played:
 
 
 class Table:
-    """The table, and the loop: records to begin with, and how they ended. One is in hand at a time."""
+    """The table, and the loop: records to begin with, and how they ended."""
 
-    def __init__(self, flights: Sequence[Played]) -> None:
+    def __init__(self, flights: Sequence[Played], at_once: int = 1) -> None:
+        """`at_once`: so many are in hand."""
         self._waiting = list(flights)
-        self._busy = False
+        self._free = at_once
         self.ended = queue.Queue[tuple[Any, BaseException | None]]()
 
     def start_next(self, slots: Slots | None) -> Any:
-        if self._busy or not self._waiting:
+        if not self._free or not self._waiting:
             return None
-        self._busy = True
+        self._free -= 1
         return self._waiting.pop(0)
 
     def startable(self, slots: Slots) -> bool:
-        return bool(self._waiting) and not self._busy
+        return bool(self._waiting) and self._free > 0
 
     def finish(self, flight: Any) -> Any:
         self._end(flight, None)
@@ -66,7 +67,7 @@ class Table:
         self._end(flight, error)
 
     def _end(self, flight: Any, error: BaseException | None) -> None:
-        self._busy = False
+        self._free += 1
         self.ended.put((flight, error))
 
     def finished(self) -> None:
@@ -78,6 +79,8 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
 
     async def handle(record: Record) -> None:
         (late if record.offset == 0 else innocent).compute()
+        if record.offset == 0:
+            await asyncio.sleep(0)
 
     def raise_too_late(thread: int, kind: type[BaseException]) -> None:
         late.until.set()
@@ -86,19 +89,48 @@ def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeyp
 
     monkeypatch.setattr(tasks, "raise_in", raise_too_late)
     flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in (0, 1)]
-    table: Any = Table(flights)
+    table: Any = Table(flights, at_once=2)
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 1), table)
+    executor.begin(table, Slots("none", 2), table)
     executor.wake()
     assert late.begun.wait(10)
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)
     try:
-        assert table.ended.get(timeout=10) == (flights[0], None)
         hit, error = table.ended.get(timeout=10)
     finally:
         innocent.until.set()
     assert (hit, type(error)) == (flights[1], DrainDeadline), "a HandlerTimeout would count as its failed try"
+    assert table.ended.get(timeout=10) == (flights[0], None)
+    executor.close()
+
+
+def test_an_interruption_that_comes_behind_a_failed_call_hits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, late = threading.Event(), threading.Event()
+    met = tasks.AsyncioExecutor._met
+
+    def slowly_met(executor: tasks.AsyncioExecutor, flight: Any, error: BaseException) -> BaseException:
+        failed.set()
+        while not late.is_set():
+            pass  # Python code, which an exception that is raised in this thread hits.
+        return met(executor, flight, error)
+
+    async def handle(record: Record) -> None:
+        raise ValueError("no")
+
+    monkeypatch.setattr(tasks.AsyncioExecutor, "_met", slowly_met)
+    flights = [Played([Message(topic="t", partition=0, offset=0, value=b"v")])]
+    table: Any = Table(flights)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 1), table)
+    executor.wake()
+    assert failed.wait(10)
+    first: Any = flights[0]
+    executor.interrupt(first, HandlerTimeout(), 0)
+    late.set()
+    ended, error = table.ended.get(timeout=10)
+    assert (ended, type(error)) == (flights[0], ValueError)
+    assert executor._interruptions == {}
     executor.close()
 
 
