@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Collection, Coroutine, Sequence
-from typing import Any, assert_never
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from typing import Any, TypeVar, assert_never
 
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group import events as ev
@@ -74,6 +74,9 @@ def timings(settings: Settings) -> Timings:
 
 
 log = logs.get("kunicorn.membership")
+
+_Asked = TypeVar("_Asked")
+_Request = TypeVar("_Request", bound=ev.Request)
 
 _SESSION_EVERY = 30.0
 """Seconds until the brokers' session timeout for the group is asked for again: it may be lowered while we are in."""
@@ -159,25 +162,25 @@ class GroupDriver:
     def _carry_out(self, command: ev.Command) -> None:  # noqa: C901, PLR0912 - an arm a command
         match command:
             case ev.FindCoordinator():
-                self._report(self._requests.look_up.find(self.protocol))
+                self._report(self._requests.look_up.find, self.protocol)
             case ev.ForgetCoordinator(reason):
                 log.warning(f"the coordinator is looked up anew: {reason}")
                 self._coordinator.forget()
                 self._publish()
             case ev.SendJoin():
-                self._request(command, self._requests.classic.join(command))
+                self._request(self._requests.classic.join, command)
             case ev.MakePlan():
-                self._report(self._requests.classic.plan(command))
+                self._report(self._requests.classic.plan, command)
             case ev.SendSync():
-                self._request(command, self._requests.classic.sync(command))
+                self._request(self._requests.classic.sync, command)
             case ev.SendHeartbeat():
-                self._request(command, self._requests.classic.heartbeat(command))
+                self._request(self._requests.classic.heartbeat, command)
             case ev.SendLeave():
-                self._request(command, self._requests.classic.leave(command))
+                self._request(self._requests.classic.leave, command)
             case ev.SendConsumerHeartbeat():
-                self._request(command, self._requests.consumer.heartbeat(command))
+                self._request(self._requests.consumer.heartbeat, command)
             case ev.NameTopics():
-                self._report(self._requests.consumer.name_topics(command))
+                self._report(self._requests.consumer.name_topics, command)
             case ev.FallBack(why):
                 self._fall_back(why)
             case ev.Assign(partitions, generation):
@@ -198,19 +201,20 @@ class GroupDriver:
             case _:
                 assert_never(command)
 
-    def _request(self, request: ev.Request, asking: Awaitable[ev.Event]) -> None:
+    def _request(self, ask: Callable[[_Request], Awaitable[ev.Event]], request: _Request) -> None:
+        # Asked within the task: of a coroutine whose task is cancelled before, Python says that nobody awaited it.
         async def answered() -> None:
             try:
-                event = await asking
+                event = await ask(request)
             except PeerError as error:
                 event = ev.Unanswered(request, str(error))
             self._events.put_nowait(event)
 
         self._spawn(answered())
 
-    def _report(self, asking: Awaitable[ev.Event]) -> None:
+    def _report(self, ask: Callable[[_Asked], Awaitable[ev.Event]], about: _Asked) -> None:
         async def told() -> None:
-            self._events.put_nowait(await asking)
+            self._events.put_nowait(await ask(about))
 
         self._spawn(told())
 
