@@ -57,6 +57,8 @@ class Plan:
     at_once: int | None = None
     """Records of a partition that a worker has in hand; None: one, in order."""
     failing_records_percent: int = 0
+    static: bool = False
+    """Members have names of their own, under which they come again."""
 
 
 def drawn(choices: Choices) -> Plan:
@@ -90,4 +92,5 @@ def with_persons(choices: Choices, plan: Plan) -> Plan:
         mix=(*plan.mix, *(act for act in mix for _ in range(PERSON_ACTS[act]))),
         at_once=None if plan.in_transactions else choices.pick((None, 2, 4)),
         failing_records_percent=choices.pick((0, 0, 5, 20)),
+        static=choices.chance(30),
     )

@@ -100,6 +100,7 @@ class Seat:
             drain_timeout_ms=int(DRAIN * 1000),
             commit_timeout_ms=int(COMMIT * 1000),
             commit_interval_ms=1000,
+            group_instance_id=f"pod-{number}" if plan.static else None,
         )
         driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
         driver.assignment.table.workers_commit = plan.in_transactions
@@ -222,7 +223,7 @@ class Seat:
     def _may_commit(self) -> bool:
         member, group = self.driver.member, self.story.cloud.group
         if isinstance(group, ClassicGroup):
-            return not group.commit(member.member_id, member.generation, None, clock.now())
+            return not group.commit(member.member_id, member.generation, member.instance_id, clock.now())
         return not group.commit(member.member_id, member.generation, clock.now())
 
 
@@ -237,6 +238,7 @@ class Story:
         """All there ever were."""
         self.quiet = False
         self._joined = count()
+        self._gone_numbers: set[int] = set()
         self._topics = count(2)
         self._started: list[asyncio.Task[None]] = []
 
@@ -320,7 +322,7 @@ class Story:
 
     async def _join(self) -> None:
         if len(self.seats) < 3:
-            seat = Seat(self, next(self._joined))
+            seat = Seat(self, self._number())
             self._note(f"{seat} comes")
             self.seats.append(seat)
             while True:
@@ -329,6 +331,15 @@ class Story:
                     return
                 except PeerError:
                     await asyncio.sleep(_BEAT)
+
+    def _number(self) -> int:
+        """Of a member that comes: of one that has gone, where they have names."""
+        gone = sorted(self._gone_numbers)
+        if not self.plan.static or not gone or self.choices.chance(30):
+            return next(self._joined)
+        number = self.choices.pick(gone)
+        self._gone_numbers.remove(number)
+        return number
 
     async def _leave(self) -> None:
         staying = [seat for seat in self.seats if not seat.leaving]
@@ -347,6 +358,7 @@ class Story:
             self.seats.remove(seat)
             self._note(f"{seat} has left, {seat.driver.source.unfinished} not committed")
             await seat.driver.vanish()
+            self._gone_numbers.add(seat.number)
 
     async def _crash(self) -> None:
         staying = [seat for seat in self.seats if not seat.leaving]
@@ -358,6 +370,7 @@ class Story:
                 worker.die()
             self.excuse()
             await seat.driver.vanish()
+            self._gone_numbers.add(seat.number)
 
     async def _move(self) -> None:
         orderly = self.choices.chance(50)

@@ -25,11 +25,11 @@ turned, beside two brokers and played workers that do what chance says: requests
 them fail; the coordinator moves or dies; members come with skew, leave, crash; workers die, are stuck, outlive SIGKILL;
 topics grow or are created anew, logs are cut off, rights taken away; a person pauses and resumes. In half of them
 workers have several records of a partition in hand, some cannot be handled, a person puts partitions elsewhere and
-replaces code, and partitions move from worker to worker
-([tests/contract/supervisor](../tests/contract/supervisor/story.py)). All the while no record is handled twice without a
-cause, none by two workers, nothing is committed that is not finished, or taken back, and nobody loses a partition while
-its membership is certain; at the end each partition has one owner, and every record is handled and committed. Every run
-of the tests tells {each_run} stories of each kind, `make conformance-long` {long:,}.
+replaces code, partitions move from worker to worker, workers hand over to successors, and members come again under
+names of their own ([tests/contract/supervisor](../tests/contract/supervisor/story.py)). All the while no record is
+handled twice without a cause, none by two workers, nothing is committed that is not finished, or taken back, and nobody
+loses a partition while its membership is certain; at the end each partition has one owner, and every record is handled
+and committed. Every run of the tests tells {each_run} stories of each kind, `make conformance-long` {long:,}.
 
 Defects put back, as above, with up to {stories:,} stories a seed; measured by
 `python -m tests.contract.supervisor.defects --write`.
