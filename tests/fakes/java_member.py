@@ -22,8 +22,15 @@ from random import Random
 
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.consumer import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH, Holdings
-from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Plan
+from kunicorn.group.consumer import Holdings
+from kunicorn.group.protocol import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_KEEPING_SLOT_EPOCH,
+    NO_GENERATION,
+    JoinAnswer,
+    Plan,
+)
 from kunicorn.group.states import OVER, State
 from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition

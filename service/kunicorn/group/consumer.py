@@ -27,7 +27,14 @@ from uuid import UUID
 from kunicorn.group import events as ev
 from kunicorn.group.events import Command, Event
 from kunicorn.group.member import Cause, GroupMember, RetrySchedule, Timings
-from kunicorn.group.protocol import NO_GENERATION, ConsumerHeartbeatAnswer, TopicPartitions
+from kunicorn.group.protocol import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_KEEPING_SLOT_EPOCH,
+    NO_GENERATION,
+    ConsumerHeartbeatAnswer,
+    TopicPartitions,
+)
 from kunicorn.group.reactions import Api, Reaction, reaction, reaction_of_member
 from kunicorn.group.states import CONSUMER, OVER, State, Transition, state_after
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -92,9 +99,6 @@ class Holdings:
         owned = sorted((topic_id, tp.partition) for tp, topic_id in self._topic_ids.items())
         return tuple((topic_id, tuple(n for _, n in group)) for topic_id, group in groupby(owned, lambda each: each[0]))
 
-
-JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
-"""`ConsumerGroupHeartbeatRequest.java`."""
 
 _SLOT_PATIENCE = 1.5
 """Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""

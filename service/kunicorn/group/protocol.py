@@ -16,6 +16,9 @@ from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
 NO_GENERATION = -1
 """Not a member of any generation."""
 
+JOIN_EPOCH, LEAVE_EPOCH, LEAVE_KEEPING_SLOT_EPOCH = 0, -1, -2
+"""Of a member's first and last heartbeat with the consumer protocol (`ConsumerGroupHeartbeatRequest.java`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subscription:

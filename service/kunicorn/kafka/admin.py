@@ -93,6 +93,12 @@ class GroupAdmin:
         # Brokers of 3.9 know the API and refuse it: the protocol is switched off there.
         return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else self._settled(described)
 
+    async def can_be_converted(self) -> bool:
+        """Whether a member with the consumer protocol would convert the group, if it is a classic one: only brokers
+        that speak it do."""
+        await self._node()
+        return await self._coordinator.speaks_consumer_protocol(self._timeout)
+
     async def remove(self, member: DescribedMember, reason: str) -> int:
         """Remove a static member from the group (LeaveGroup, KIP-345); the error code.
 

@@ -21,9 +21,10 @@ from datetime import timedelta
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from kunicorn.group.protocol import (
+    LEAVE_EPOCH,
     NO_GENERATION,
     CommitAnswer,
     Committed,
@@ -36,6 +37,7 @@ from kunicorn.group.protocol import (
     SyncAnswer,
     TopicPartitions,
 )
+from kunicorn.group.reactions import COORDINATOR_MOVED
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
@@ -45,7 +47,7 @@ from kunicorn.kafka.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError
+from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
 from kunicorn.kafka.metadata import Broker
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode, describe
@@ -502,6 +504,23 @@ class Coordinator:
         fields = consumer_heartbeat(self._group_id, member_id, epoch, instance_id, wishes, owned)
         answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: fields, timeout, sent=self.join_sent)
         return consumer_heartbeat_answered(answer)
+
+    async def speaks_consumer_protocol(self, timeout: float) -> bool:
+        """Whether a ConsumerGroupHeartbeat could join. Asked by one that never joins: a member that nobody knows
+        leaves, whereby no group is made, and none converted.
+
+        Raises `CoordinatorUnavailable` where the node is no coordinator now, too.
+        """
+        nobody = consumer_heartbeat(self._group_id, str(uuid4()), LEAVE_EPOCH, None, None, None)
+        try:
+            answer = await self._ask(CONTROL, Api.CONSUMER_GROUP_HEARTBEAT, lambda _: nobody, timeout)
+        except UnsupportedByBroker:
+            return False
+        error = int(answer.error_code)
+        if error in COORDINATOR_MOVED:
+            raise CoordinatorUnavailable(error, f"group {self._group_id!r}: {describe(error)}")
+        # Brokers of 3.7 to 3.9, and those with an older group.version, know the request and refuse it.
+        return error != ErrorCode.UNSUPPORTED_VERSION
 
     async def describe(self, timeout: float) -> Any:
         """DescribeGroups: kio's message about this group as a classic one; see `kafka.admin.classic_group`."""

@@ -74,7 +74,11 @@ def _built(
 
 def _listed(path: Path, problems: list[Problem]) -> str:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return "\n".join([f"{path}: {count} in the settings", *(f"  {problem}" for problem in problems)])
+    return _lines(f"{path}: {count} in the settings", problems)
+
+
+def _lines(first: str, problems: Iterable[Problem]) -> str:
+    return "\n".join([first, *(f"  {problem}" for problem in problems)])
 
 
 def shown(settings: Settings) -> dict[str, object]:
@@ -122,21 +126,45 @@ def takes_effect(name: str) -> bool:
 
 
 def reloaded(now: Settings, file: Settings) -> Reloaded:
-    """`now` with those settings of `file` that a reload may change."""
+    """`now` with those settings of `file` that a reload may change. Raises `ConfigError` where these do not go together
+    with what stays as it is: nobody has checked that mixture, as the file is valid as a whole."""
     different = tuple(_different(now, file))
-    changed = tuple(name for name in different if takes_effect(name))
-    sections: dict[str, dict[str, Any]] = {}
+    # [handler] is the first of [[handlers]] where there are several: one does not change without the others.
+    fixed = {"handler"} if HANDLERS_TOPICS in different else frozenset()
+    changed = tuple(name for name in different if takes_effect(name) and name.partition(".")[0] not in fixed)
+    kept = tuple(name for name in different if name not in changed)
+    values: dict[str, dict[str, Any]] = {}
     for name in changed:
         section, _, setting = name.partition(".")
         if section == HANDLERS:
             continue
-        sections.setdefault(section, {})[setting] = getattr(getattr(file, section), setting)
+        values.setdefault(section, {})[setting] = getattr(getattr(file, section), setting)
     update: dict[str, Any] = {
-        section: getattr(now, section).model_copy(update=values) for section, values in sections.items()
+        section: getattr(now, section).model_copy(update=changes) for section, changes in values.items()
     }
     if HANDLERS in changed:
         update[HANDLERS] = file.handlers
-    return Reloaded(now.model_copy(update=update), changed, tuple(name for name in different if name not in changed))
+    settings = now.model_copy(update=update)
+    if kept:
+        _check_together(settings, values, kept)
+    return Reloaded(settings, changed, kept)
+
+
+def _check_together(settings: Settings, changed: Iterable[str], kept: Sequence[str]) -> None:
+    """Raise `ConfigError` where a start with these settings would be refused. `changed`: sections to look into."""
+    built: dict[str, Any] = {name: getattr(settings, name) for name in Settings.model_fields}
+    try:
+        Settings(**built | {name: _table(built[name]) for name in changed})
+    except ValidationError as error:
+        first = (
+            f"what a reload changes does not go together with what stays as it is until a restart ({', '.join(kept)}): "
+            f"restart the service"
+        )
+        raise ConfigError(_lines(first, problems_of(error, sections(), {}))) from error
+
+
+def _table(section: BaseModel) -> dict[str, Any]:
+    return {name: getattr(section, name) for name in section.model_fields_set}
 
 
 def _topics(handler: OneOfHandlers) -> tuple[object, ...]:

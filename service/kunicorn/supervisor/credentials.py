@@ -210,11 +210,13 @@ async def watch_certificate(
     """Look at the files every `interval` seconds, for ever. New ones that belong together are used. `ends_at` is told
     at every look when our own certificate ends.
     """
-    known = await asyncio.to_thread(_contents, watched)
+    known: list[bytes] | None = None
     complaint = ""
     while True:
-        now = await asyncio.to_thread(_contents, watched)
         try:
+            now = await asyncio.to_thread(_contents, watched)
+            if known is None and not complaint:
+                known = now
             if (ends := await asyncio.to_thread(watched.ends)) is not None:
                 ends_at(ends)
             if now != known and await watched.renew():
@@ -229,8 +231,18 @@ async def watch_certificate(
 
 
 def _contents(watched: WatchedCertificate) -> list[bytes]:
-    paths = watched.files()
-    return [Path(path).read_bytes() if path is not None and Path(path).is_file() else b"" for path in paths]
+    """Raises `ConfigError`. A file that is not there is as one that is empty."""
+    return [b"" if path is None else _content(Path(path)) for path in watched.files()]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        # Whoever renews it may give it to us a moment later, as root's jobs do: no reason to end.
+        raise ConfigError(f"{path} cannot be read ({tls.why(error)}): let kunicorn's user read it") from error
 
 
 class ClientCertificate:

@@ -260,12 +260,16 @@ class Topics:
         return self._planned_ground()
 
     def _planned_ground(self) -> PlanGround:
-        self._ground, self._racks = self._current(), self._planned_racks()
+        # What we joined with, not what matches by now: a topic that was created between the two would never be asked
+        # for.
+        self._ground, self._racks = self._joined_with(), self._planned_racks()
         return PlanGround(self.counts(self._planned), self._racks)
 
     def match_here(self) -> None:
-        """Match patterns here from now on, against all topics there are: the brokers do not match them."""
+        """Match patterns here from now on, against all topics there are: the brokers do not match them. The topics are
+        asked for soon, as those that only patterns name are not known yet."""
         self._brokers_match = False
+        self.doubt()
 
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
@@ -281,7 +285,7 @@ class Topics:
         """Stop watching the plan's topics, as another member leads. Caller: `GroupDriver`."""
         if self._planned:
             self._planned, self._by_rack, self._racks = frozenset(), False, {}
-            self._ground = dict.fromkeys(self._subscription, 0)
+            self._ground = self._joined_with()
 
     def doubt(self) -> None:
         """Refresh the metadata soon: an answer did not fit it."""
@@ -322,13 +326,28 @@ class Topics:
             self.recreated.set()
 
     def _current(self) -> dict[str, int]:
-        return {**dict.fromkeys(self.subscribed(), 0), **self.counts(self._planned)}
+        return self._ground_of(self.subscribed())
+
+    def _joined_with(self) -> dict[str, int]:
+        return self._ground_of(self._subscription)
+
+    def _ground_of(self, subscription: Collection[str]) -> dict[str, int]:
+        return {**dict.fromkeys(subscription, 0), **self.counts(self._planned)}
 
 
 def _difference(before: Mapping[str, int], now: Mapping[str, int]) -> str:
     changes = [
-        f"{topic}: {before.get(topic, 0)} to {now.get(topic, 0)} partitions"
+        _change(topic, before.get(topic), now.get(topic))
         for topic in sorted({*before, *now})
         if before.get(topic) != now.get(topic)
     ]
     return "topics changed: " + ", ".join(changes)[:200]
+
+
+def _change(topic: str, before: int | None, now: int | None) -> str:
+    """In words; the counts are 0 where they were not looked at."""
+    if before is None:
+        return f"{topic} is new"
+    if now is None:
+        return f"{topic} is gone"
+    return f"{topic}: {before} to {now} partitions"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -79,10 +81,18 @@ def test_brokers_without_the_protocol_get_a_classic_member(
     kafka = kafka_factory(version="3.9.1")
     kafka.create_topic(topic, PARTITIONS)
     produce(kafka.bootstrap, topic, 1_000)
-    members = members_of(kafka.bootstrap, topic, settings=CONSUMER)
+    members = members_of(kafka.bootstrap, topic, settings=TYPO)
     member = members.start()
     member.wait(lambda: handled_up_to(member) == 1_000, "everything handled", 40)
     assert member.status()["group"]["protocol"] == "classic"
     assert 'group_protocol = "classic"' in member.output()
-    assert member.stop() == 0
+    checked = [sys.executable, "-m", "kunicorn", "check", "--config", str(member.config)]
+    told = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=60, env=member.environment)
+    assert "1 now; this member would get 3 of 6 partitions" in told.stdout, told.stdout + told.stderr
+    second = members.start()
+    second.wait_running(PARTITIONS // 2, within=40)
+    assert [member.stop(), second.stop()] == [0, 0]
+    again = members.start()
+    again.wait_running(PARTITIONS)
+    assert again.stop() == 0
     assert judgement(kafka, members, topic, PARTITIONS).repeated == ()

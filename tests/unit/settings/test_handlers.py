@@ -93,3 +93,15 @@ def test_a_reload_takes_other_handlers_but_no_other_topics(tmp_path: Path) -> No
     moved = reloaded(now, loaded(tmp_path, WITHOUT + TWO.replace('"returns"', '"exchanges"')))
     assert moved.kept == ("handlers.topics", "group.topics")
     assert moved.settings.handlers == now.handlers
+
+
+@pytest.mark.parametrize("several_first", [False, True])
+def test_a_reload_takes_no_handler_from_the_other_form_as_its_topics_wait_for_a_restart(
+    tmp_path: Path, several_first: bool
+) -> None:
+    one = loaded(tmp_path, LEAST.replace("shop:handle", "shop:all"))
+    several = loaded(tmp_path, WITHOUT + TWO)
+    now, file = (several, one) if several_first else (one, several)
+    found = reloaded(now, file)
+    assert {"handlers.topics", "handler.entrypoint"} <= {*found.kept}
+    assert (found.settings.handler, found.settings.handlers) == (now.handler, now.handlers)

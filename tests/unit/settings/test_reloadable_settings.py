@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.settings.load import reloaded
 
@@ -71,3 +73,39 @@ def test_both_kinds_may_change_at_once() -> None:
 def test_an_unchanged_file_changes_nothing() -> None:
     found = reloaded(NOW, settings())
     assert (found.settings, found.changed, found.kept) == (NOW, (), ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            {"group": {"topics": ["^orders.*"]}, "handler": {"on_failure": "halt"}},
+            {"handler": {"on_failure": "dead_letter"}, "dead_letters": {"topic": "failed"}},
+            "dead_letters.topic: letters to 'orders.dead-letters' would be consumed again and again",
+        ),
+        (
+            {"handler": {"retry_topic_delays_ms": [1000]}},
+            {"handler": {"ordering": "key"}},
+            """handler.retry_topic_delays_ms = [1000]: set beside ordering = "key\"""",
+        ),
+    ],
+)
+def test_a_mixture_of_new_and_kept_settings_that_no_start_would_take_is_refused(
+    before: dict[str, Any], after: dict[str, Any], said: str
+) -> None:
+    now, file = settings(**before), settings(**after)
+    with pytest.raises(ConfigError) as refused:
+        reloaded(now, file)
+    assert "until a restart (" in str(refused.value)
+    assert said in str(refused.value)
+
+
+def test_new_settings_beside_kept_ones_are_checked_with_secrets_and_tables_in_them() -> None:
+    password = {"sasl_mechanism": "PLAIN", "sasl_username": "shop", "sasl_password": SecretStr("x")}
+    secret = {"security_protocol": "SASL_SSL", **password}
+    breaker = {"exceptions": ["builtins.ConnectionError"]}
+    now = settings(kafka=secret, handler={"circuit_breaker": breaker, "options": {"currency": "EUR"}})
+    found = reloaded(now, settings(kafka=secret | {"librdkafka": {"fetch.wait.max.ms": 100}}, http={"port": 9401}))
+    assert found.changed == ("kafka.librdkafka", "handler.circuit_breaker", "handler.options")
+    assert found.kept == ("http.port",)
+    assert found.settings.kafka.secret("sasl_password") == "x"

@@ -94,7 +94,36 @@ async def test_a_follower_leaves_more_partitions_to_its_leader_and_joins_for_oth
     brokers.now(topic("orders-eu", 3))
     assert await changed(follower) is None
     brokers.now(topic("orders-eu", 3), topic("orders-us", 2))
-    assert "orders-us" in (await changed(follower) or "")
+    assert await changed(follower) == "topics changed: orders-us is new"
+    follower.subscribe()
+    brokers.now(topic("orders-us", 2))
+    assert await changed(follower) == "topics changed: orders-eu is gone"
+
+
+async def test_a_topic_that_a_leader_meets_first_when_it_plans_is_still_to_be_joined_for() -> None:
+    brokers = Brokers(topic("orders-eu"))
+    leader = Topics(["^orders-"], brokers)
+    await leader.refresh()
+    brokers.now(topic("orders-eu"), topic("orders-us"))
+    joined = leader.subscribe()
+    await leader.plan_for(joined, by_rack=False)
+    assert joined == ("orders-eu",)
+    assert await changed(leader) == "topics changed: orders-us is new"
+    await leader.plan_for(leader.subscribe(), by_rack=False)
+    assert await changed(leader) is None
+
+
+async def test_brokers_that_match_no_patterns_are_asked_soon_for_the_topics_that_the_patterns_name() -> None:
+    brokers = Brokers(topic("orders-eu"))
+    topics = Topics(["^orders-"], brokers, brokers_match=True)
+    brokers.next = Metadata()
+    await topics.refresh()
+    brokers.now(topic("orders-eu"))
+    topics.match_here()
+    await topics.plan_for(topics.subscribe(), by_rack=False)
+    async with asyncio.timeout(60):
+        assert await topics.changes(max_age=3600) == "topics changed: orders-eu is new"
+    assert topics.subscribe() == ("orders-eu",)
 
 
 async def test_a_leader_that_leads_no_more_has_no_partitions_to_compare() -> None:

@@ -283,14 +283,22 @@ _COMING: frozenset[int] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorC
 
 
 async def _prediction(settings: Settings, cluster: Cluster, topics: Mapping[str, int]) -> Finding:
+    admin = GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     try:
-        group = await GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT).describe()
+        group = await admin.describe()
+        if group.classic and settings.group.group_protocol == "consumer" and not await admin.can_be_converted():
+            settings = _fallen_back(settings)
     except PeerError as error:
         return Finding("members", f"not known: {error}", warning=True)
     if group.error and group.error != ErrorCode.GROUP_ID_NOT_FOUND:
         text = f"not known: {describe(group.error)}; {fault(group.error).remedy(rights='DESCRIBE')}"
         return Finding("members", text, warning=True)
     return predicted(settings, group, topics)
+
+
+def _fallen_back(settings: Settings) -> Settings:
+    """What the service goes on with where brokers have no consumer protocol."""
+    return settings.model_copy(update={"group": settings.group.model_copy(update={"group_protocol": "classic"})})
 
 
 def registry_findings(settings: Settings) -> Iterator[Finding]:

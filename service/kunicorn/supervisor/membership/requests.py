@@ -258,8 +258,9 @@ class ConsumerRequests:
     async def check_conversion(self) -> None:
         """Whether joining would convert a classic group: a group once converted takes its classic members along.
 
-        Raises `ConfigError` where that was not asked for, `PeerError` where it cannot be told now. Caller: before the
-        first join; sends nothing once it was answered.
+        Raises `ConfigError` where that was not asked for, `PeerError` where it cannot be told now. Brokers without the
+        protocol convert nothing: there the member falls back, and so did those that made the group a classic one.
+        Caller: before the first join; sends nothing once it was answered.
         """
         if self._conversion_checked or self._settings.group.allow_protocol_upgrade:
             return
@@ -268,7 +269,9 @@ class ConsumerRequests:
         if found.error in COORDINATOR_MOVED:
             raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
         if not found.error:
-            raise ConfigError(conversion_refused(group_id, found))
+            if await self._coordinator.speaks_consumer_protocol(HEARTBEAT_TIMEOUT):
+                raise ConfigError(conversion_refused(group_id, found))
+            return
         self._conversion_checked = True
 
     async def session_timeout(self) -> float | None:
