@@ -212,6 +212,15 @@ class CoordinatorBroker(FakeBroker):
 
     def _describe(self, asked: Asked) -> Reply:
         row = nested(RESPONSES[asked.api, asked.version], "groups")
+        if isinstance(self.group, ClassicGroup):
+            member = nested(row, "members")
+            members = tuple(
+                blank(member, member_id=seat.member_id, member_assignment=encode_assignment(seat.assigned))
+                for seat in self.group.seats.values()
+            )
+            known = blank(row, group_id="g", group_state=self.group.state.value, protocol_type="consumer",
+                          protocol_data=self.group.assignor or "", members=members)  # fmt: skip
+            return blank_response(asked.api, asked.version, groups=(known,))
         return blank_response(
             asked.api, asked.version, groups=(blank(row, group_id="g", error_code=_NO_CLASSIC_GROUP),)
         )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -264,6 +265,14 @@ class Topics:
         # for.
         self._ground, self._racks = self._joined_with(), self._planned_racks()
         return PlanGround(self.counts(self._planned), self._racks)
+
+    def plan_stands_on(self, assigned: Collection[TopicPartition]) -> None:
+        """Note that the plan in force, which another leader has made or this one before its restart, deals out these:
+        whatever there is besides asks for another plan."""
+        dealt = Counter(tp.topic for tp in assigned)
+        known = {topic: min(count, dealt[topic]) for topic, count in self.counts(self._planned).items()}
+        self._ground = {**dict.fromkeys(self._subscription, 0), **known}
+        self.doubt()
 
     def match_here(self) -> None:
         """Match patterns here from now on, against all topics there are: the brokers do not match them. The topics are

@@ -112,7 +112,7 @@ class Seat:
         """They hand over to a successor of theirs."""
         for at in range(plan.workers):
             self._employ(at)
-        self.leaving = False
+        self.leaving = self.fenced = False
         self._lost = self._unfinished = self._lease = 0
         self._out = False
         """The coordinator had expelled it when it was last looked at."""
@@ -170,6 +170,9 @@ class Seat:
         """Nothing is lost that was certain."""
         driver = self.driver
         if driver.fatal:
+            if self.story.knows_it_by_another_id(driver.fatal[0]):
+                self.fenced = True
+                return
             raise driver.fatal[0]
         out, self._out = self._out, self._expelled
         if self._out and not out:
@@ -183,6 +186,9 @@ class Seat:
             self._part()
         if driver.source.unfinished > self._unfinished:
             self.story.excuse()
+            for worker in self.living:
+                if worker.killed:
+                    worker.stray()  # It leaves with a record in hand of one that outlives SIGKILL.
         self._unfinished = driver.source.unfinished
         self._lease = driver.leases[-1] if driver.leases else 0
 
@@ -239,6 +245,8 @@ class Story:
         self.quiet = False
         self._joined = count()
         self._gone_numbers: set[int] = set()
+        self._moved = False
+        """A coordinator has taken over from what was in the log."""
         self._topics = count(2)
         self._started: list[asyncio.Task[None]] = []
 
@@ -305,6 +313,8 @@ class Story:
             await asyncio.sleep(_BEAT)
             for seat in self.seats:
                 seat.look()
+            for seat in [seat for seat in self.seats if seat.fenced]:
+                await self._end(seat)
             for seat in self.seats:
                 for worker in seat.living:
                     worker.go_on(habits)
@@ -365,15 +375,18 @@ class Story:
         if len(staying) > 1:
             seat = self.choices.pick(staying)
             self._note(f"{seat} crashes")
-            self.seats.remove(seat)
-            for worker in seat.living:
-                worker.die()
-            self.excuse()
-            await seat.driver.vanish()
-            self._gone_numbers.add(seat.number)
+            await self._end(seat)
+
+    async def _end(self, seat: Seat) -> None:
+        self.seats.remove(seat)
+        for worker in seat.living:
+            worker.die()
+        self.excuse()
+        await seat.driver.vanish()
+        self._gone_numbers.add(seat.number)
 
     async def _move(self) -> None:
-        orderly = self.choices.chance(50)
+        orderly, self._moved = self.choices.chance(50), True
         self._note(f"the coordinator {'moves' if orderly else 'dies'}")
         self.cloud.move(orderly=orderly, loading=self.choices.pick((0.0, 0.3, 1.5)))
 
@@ -504,6 +517,12 @@ class Story:
         tp = TopicPartition(TOPIC, number)
         owed_from = 0 if after_all or self.plan.policy == "earliest" else None
         self.cloud.logs[tp] = Log(tp, 0, end, owed_from=owed_from)
+
+    def knows_it_by_another_id(self, error: Exception) -> bool:
+        """Whether a static member is refused for good though nobody has its name: a coordinator that takes over knows
+        the id under which it was in the last plan, not the one that it joined with since. It ends, and is started anew.
+        """
+        return self.plan.static and self._moved and "FENCED_INSTANCE_ID" in str(error)
 
     # -- at rest -----------------------------------------------------------------------------------------------------
 

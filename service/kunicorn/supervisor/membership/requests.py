@@ -171,13 +171,32 @@ class ClassicRequests:
             # Without a plan to make there is nothing to wait for: the topics are watched from here on.
             return ev.Planned(request, {}) if request.skip else ev.PlanFailed(request, str(error))
         if request.skip:
-            return ev.Planned(request, {})
+            return await self._without_plan(request)
         assignor = ASSIGNORS[request.assignor]
         plan = await asyncio.to_thread(assignor.plan, request.members, ground.counts, ground.racks)
         log.info(
             f"planned generation {request.generation} for {len(request.members)} members", assignor=request.assignor
         )
         return ev.Planned(request, plan)
+
+    async def _without_plan(self, request: ev.MakePlan) -> ev.Event:
+        """Of a static leader that has come back and sends no plan (KIP-814): look what the one in force deals out.
+
+        Partitions that were added before it came back would never be assigned: only a leader watches their number, and
+        this one from now on. (Java's does likewise, and misses them.)
+        """
+        try:
+            found = classic_group(await self._coordinator.describe(HEARTBEAT_TIMEOUT), self._settings.group.id)
+        except PeerError as error:
+            return ev.PlanFailed(request, f"what the members have is not told: {error}")
+        if found.error:
+            log.warning(
+                f"what the group's members have is not told ({describe(found.error)}): partitions that were added "
+                f"while their leader was away are found with the next rebalance"
+            )
+        else:
+            self._topics.plan_stands_on({tp for member in found.members for tp in member.partitions})
+        return ev.Planned(request, {})
 
     async def _ground(self, topics: Collection[str], *, by_rack: bool) -> PlanGround:
         """What a plan stands on, fresh if brokers tell it in time: one that says nothing must not cost the leader its

@@ -348,6 +348,40 @@ def test_a_returned_static_leader_plans_for_topics_that_only_others_subscribe_to
     play("classic", story)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_returned_static_leader_finds_partitions_that_were_added_while_it_was_away(told: bool) -> None:
+    async def story(stage: Stage) -> None:
+        leader = await stage.start(group_instance_id="pod-0")
+        other = await stage.start(group_instance_id="pod-1")
+        await until(lambda: leader.stable and other.stable and len(other.owned) > 0)
+        await leader.vanish()
+        stage.broker.show(topics={TOPIC: 2 * PARTITIONS})
+        if not told:
+            stage.broker.plan(Api.DESCRIBE_GROUPS, HangUp)
+        again = await stage.start(group_instance_id="pod-0")
+        await until(lambda: again.stable)
+        assert again.member.leader
+        await until(lambda: len(again.owned) + len(other.owned) == 2 * PARTITIONS, within=30)
+
+    play("classic", story)
+
+
+def test_a_returned_static_leader_that_finds_everything_dealt_out_leaves_it_so() -> None:
+    async def story(stage: Stage) -> None:
+        leader = await stage.start(group_instance_id="pod-0")
+        other = await stage.start(group_instance_id="pod-1")
+        await until(lambda: leader.stable and other.stable and len(other.owned) > 0)
+        assert isinstance(stage.broker.group, ClassicGroup)
+        before = stage.broker.group.rebalances
+        await leader.vanish()
+        again = await stage.start(group_instance_id="pod-0")
+        await until(lambda: again.stable)
+        await asyncio.sleep(30)
+        assert stage.broker.group.rebalances == before
+
+    play("classic", story)
+
+
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_partitions_that_are_added_cost_the_group_one_rebalance(assignor: str) -> None:
     async def story(stage: Stage) -> None:
