@@ -161,6 +161,22 @@ def moment(option: str, text: str, now_ms: int) -> int:
     return ms
 
 
+_SHOWN_WORDS = 5
+"""Characters of a secret's word that may be shown: Basic, or a number."""
+
+
+def without(secrets: Iterable[str], text: str) -> str:
+    """The text without these secrets and their longer words, in capitals or not: a server that quotes a login may leave
+    out its scheme.
+    """
+    whole = set(filter(None, secrets))
+    words = {word for secret in whole for word in secret.split() if len(word) > _SHOWN_WORDS}
+    if not whole:
+        return text
+    longest_first = sorted(whole | words, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), "(not shown)", text, flags=re.IGNORECASE)
+
+
 def span(option: str, text: str) -> float:
     """Seconds in "90s", "30m", "2h", "7d". Raises `ConfigError` naming the `option`."""
     found = _AGO.fullmatch(text)

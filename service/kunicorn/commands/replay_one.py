@@ -19,13 +19,15 @@ from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.errors import ConfigError
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
+from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
-from kunicorn.ipc.messages import Token
+from kunicorn.ipc.messages import Drain, Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import Settings
+from kunicorn.settings import HandlerSettings, Settings
 from kunicorn.testing.bench import Bench
 from kunicorn.testing.memory import given_of
 from kunicorn.testing.outcome import Handled, Run
@@ -52,18 +54,30 @@ class Replayed:
         """Exception that the handler raised, other than an outcome."""
         return next((each for each in self.run.errors if not isinstance(each, Said)), None)
 
+    @property
+    def waits(self) -> BaseException | None:
+        """Why the service would have the record wait, and call the handler again: no try of it has failed."""
+        return next((each for each in self.run.errors if isinstance(each, Wait | NotDecodableYet)), None)
+
+    @property
+    def outcome(self) -> str:
+        """How the record ended, by one word."""
+        return str(self.handled.outcome) if self.waits is None else _WAITS
+
     def lines(self) -> Iterator[str]:
-        record, handled, error = self.record, self.handled, self.error
+        record, error = self.record, self.error
         yield f"record    {record.topic}-{record.partition}@{record.offset}, {utc(record.timestamp, 'milliseconds')}"
         yield f"key       {shown_bytes(record.key)}"
         for name, value in record.headers:
             yield f"header    {printable(name)}: {shown_bytes(value)}"
         yield f"value     {shown_bytes(record.value)}"
-        yield f"outcome   {handled.outcome} after {self.seconds * 1000:.1f} ms"
+        yield f"outcome   {self.outcome} after {self.seconds * 1000:.1f} ms"
+        if (waits := self.waits) is not None:
+            yield f"then      the service would {printable(_again(waits))}"
         if error is not None:
             yield f"error     {type(error).__name__}: {printable(error_message(error))}"
             yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-            if self.attempts > 1:
+            if self.attempts > 1 and self.waits is None:
                 yield f"then      the service would try it {self.attempts} times before that"
         for why in self.run.halted.values():
             yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
@@ -81,7 +95,7 @@ class Replayed:
             "key": json_bytes(record.key),
             "value": json_bytes(record.value),
             "headers": [[name, json_bytes(value)] for name, value in record.headers],
-            "outcome": str(self.handled.outcome),
+            "outcome": self.outcome,
             "seconds": self.seconds,
             "error": None if error is None else f"{type(error).__name__}: {error_message(error)}",
             "traceback": "" if error is None else user_traceback(error),
@@ -93,25 +107,64 @@ class Replayed:
         }
 
 
+_WAITS = "waits"
+"""Outcome of a record that the handler would get again, as often as it says so."""
+
+
+def _again(waits: BaseException) -> str:
+    if not isinstance(waits, Wait):
+        return "try it again until what decodes (encodes) it is back"
+    why = f": {waits.reason}" if waits.reason else ""
+    return f"call the handler again after {waits.seconds:g} s{why}"
+
+
+class _Once(Bench):
+    """One worker that calls the handler once: a record that is to wait ends it, as a drain does. Its clock would be
+    turned on to the next call at once, and the next, each with its effects.
+    """
+
+    def _raised(self, error: BaseException) -> None:
+        super()._raised(error)
+        if isinstance(error, Wait | NotDecodableYet):
+            self._say(Drain(0.0))
+
+
+def handler_for(settings: Settings, topic: str) -> HandlerSettings:
+    """Handler that gets that topic's records. Raises `ConfigError` for a topic without one."""
+    try:
+        return settings.handler_of(topic)
+    except LookupError as error:
+        raise ConfigError(
+            f"{error}; of a dead letter name the place it came from, which `kunicorn dlq show` has"
+        ) from error
+
+
 def replay(settings: Settings, message: Message, *, debug: bool = False) -> Replayed:
     """Set up, handle once, tear down; with `debug` in the debugger where the handler raises, before the teardown.
 
-    Raises `HandlerLoadError`. What the handler prints goes to standard error. Blocks for as long as the handler does.
+    Raises `HandlerLoadError`, and `ConfigError` for a topic that no handler takes. What the handler prints goes to
+    standard error. Blocks for as long as the handler does.
     """
     record = Record.of(message)
-    # One try shows all there is to see; somebody who steps through the handler must not be interrupted.
-    limits: dict[str, Any] = {"max_attempts": 1, **({"handler_timeout_ms": None} if debug else {})}
-    handler = settings.handler_of(record.topic)
-    rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in handler.failures)
-    once = handler.model_copy(update={**limits, "failures": rules})
-    alone = settings.model_copy(update={"handler": once, "handlers": ()})
-    bench = Bench(alone, [given_of(record)], None, post_mortem if debug else None)
+    handler = handler_for(settings, record.topic)
+    alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
+    bench = _Once(alone, [given_of(record)], None, post_mortem if debug else None)
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()
         return Replayed(record, bench.outcome(), bench.took, handler.max_attempts)
     finally:
         bench.close()
+
+
+def _once(handler: HandlerSettings, *, timed: bool) -> HandlerSettings:
+    """The handler's settings for a single try: it shows all there is to see. Not `timed`: somebody who steps through
+    the handler must not be interrupted.
+    """
+    rules = tuple(rule.model_copy(update={"max_attempts": 1}) for rule in handler.failures)
+    # An open circuit breaker has its record wait, and probes it.
+    limits: dict[str, Any] = {"max_attempts": 1, "failures": rules, "circuit_breaker": None}
+    return handler.model_copy(update=limits if timed else {**limits, "handler_timeout_ms": None})
 
 
 def post_mortem(error: BaseException) -> None:
@@ -130,8 +183,10 @@ _PATIENCE = 15.0
 def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     """The record at that offset. Blocks for seconds.
 
-    Raises `ConfigError` where there is none: which of topic, partition and offset is wrong, and what there is.
+    Raises `ConfigError` where there is none: which of topic, partition and offset is wrong, and what there is; and for
+    a topic that no handler takes.
     """
+    handler_for(settings, tp.topic)
     with cluster_session(settings) as session:
         count = len(session.partitions([tp.topic], "the name"))
         if tp.partition >= count:

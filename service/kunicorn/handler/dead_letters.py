@@ -194,12 +194,15 @@ def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = No
     those who do not tell when it was given up. Raises `Unreadable`."""
     every = list(headers)
     ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
-    if TOPIC not in ours and (others := letter_styles.read_any(every)) is not None:
-        return _of_others(*others, every, timestamp or 0, int(ours.get(REPLAYS, "0")))
+    others = None if TOPIC in ours else letter_styles.read_any(every)
     style = ours.get(STYLE, letter_styles.OWN)
-    if missing := [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]:
+    missing = [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]
+    if missing and others is None:
         raise Unreadable(f"no header {missing[0]}")
     try:
+        replays = int(ours.get(REPLAYS, "0"))
+        if others is not None:
+            return _of_others(*others, every, timestamp or 0, replays)
         cause = Cause(
             ours[ERROR_TYPE], ours.get(ERROR_MESSAGE, ""), ours.get(ERROR_STACK, ""), int(ours.get(ATTEMPTS, "1"))
         )
@@ -210,7 +213,7 @@ def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = No
             ours.get(GROUP, ""),
             cause,
             int(ours[TIME]),
-            int(ours.get(REPLAYS, "0")),
+            replays,
             [pair for pair in every if not (pair[0].startswith(PREFIX) or letter_styles.is_of(style, pair[0]))],
         )
     except ValueError as error:

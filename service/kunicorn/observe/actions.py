@@ -33,6 +33,8 @@ _LONGEST_BODY = 64 * 1024
 _BODY_SECONDS = 10.0
 _DENIED_SECONDS = 0.5
 _MOVES_LOGGED = 20
+_OF_KAFKA = msgspec.Meta(ge=0, le=2**63 - 1)
+"""Offsets and times: 64 bits, signed."""
 _OWN_SITE = frozenset({"same-origin", "none"})
 """`Sec-Fetch-Site` of requests from our own page, and of those that a person typed (W3C Fetch Metadata)."""
 
@@ -44,8 +46,8 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """As in [assign]: orders, orders:7, orders:0-3. Empty: all there are."""
     worker: int | None = None
     to: Literal["earliest", "latest"] | None = None
-    to_offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    to_time_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    to_offset: Annotated[int, _OF_KAFKA] | None = None
+    to_time_ms: Annotated[int, _OF_KAFKA] | None = None
     """Milliseconds since 1970: the first record that is not older."""
     execute: bool = False
     """A seek without it only tells what it would do."""

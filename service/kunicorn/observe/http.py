@@ -154,7 +154,7 @@ def _asset(name: str) -> Asset:
     return Asset(body, _TYPES[name.rpartition(".")[2]], f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
 
-_NOBODYS = (".localhost", ".local", ".internal", ".svc", ".home.arpa", ".test")
+NOBODYS = (".localhost", ".local", ".internal", ".svc", ".home.arpa", ".test")
 """Ends of names that the public DNS does not have, and in which nobody registers anything. The rest of .arpa has
 owners: whoever has addresses has the names for them in .in-addr.arpa and .ip6.arpa, and may point those anywhere."""
 
@@ -169,7 +169,7 @@ def is_ours(host: str | None, allowed: Collection[str] = ()) -> bool:
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
     if "." not in name and ":" not in name:
         return name.replace("-", "").replace("_", "").isalnum() and name.isascii()
-    return _is_address(name) or name.endswith(_NOBODYS) or name == socket.gethostname().lower() or name in allowed
+    return _is_address(name) or name.endswith(NOBODYS) or name == socket.gethostname().lower() or name in allowed
 
 
 def _is_address(name: str) -> bool:

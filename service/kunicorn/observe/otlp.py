@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import unquote
 
 import requests
 from google.protobuf.message import DecodeError
@@ -56,6 +57,7 @@ from kunicorn.observe.conventions import SCHEMA, Convention, attributes_of, conv
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
 from kunicorn.settings.otlp import OtlpSettings
+from kunicorn.text import without
 
 log = logs.get("kunicorn.otlp")
 
@@ -263,13 +265,14 @@ class Endpoint:
         """One short line without a header's value: a server may send ours back, a library may quote them."""
         secrets = {*(self._headers or {}).values(), *_values_of(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""))}
         secrets |= set(_values_of(os.environ.get("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "")))
-        for secret in sorted(filter(None, secrets), key=len, reverse=True):
-            reason = reason.replace(secret, "(not shown)")
-        return _BLANKS.sub(" ", reason).strip()[:_LONGEST_REASON]
+        return _BLANKS.sub(" ", without(secrets, reason)).strip()[:_LONGEST_REASON]
 
 
-def _values_of(headers: str) -> list[str]:
-    return [pair.partition("=")[2].strip() for pair in headers.split(",")]
+def _values_of(headers: str) -> Iterator[str]:
+    """Values of OpenTelemetry's variable, as it has them and as they are sent."""
+    for pair in headers.split(","):
+        value = pair.partition("=")[2].strip()
+        yield from (value, unquote(value).strip())
 
 
 # -- the service's part ------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _LONGEST_NAME = 249
 _SHORTEST_TOKEN = 16
+_HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -78,6 +79,17 @@ def is_part_of_record(part: str) -> str:
     if part != "key" and not (kind == "header" and name):
         raise ValueError('neither the key nor a header; write "key", or "header:" and its name, such as "header:type"')
     return part
+
+
+def is_host_name(name: str) -> str:
+    """A host's name as it is compared with what browsers send: in small letters, without the dot at its end."""
+    found = name.lower().removesuffix(".")
+    if not _HOST_NAME.fullmatch(found):
+        raise ValueError(
+            "not the name of a host, and would match none; write it without scheme, port and patterns, as a browser "
+            "has it, such as orders.example.com"
+        )
+    return found
 
 
 def is_http_url(url: str) -> str:

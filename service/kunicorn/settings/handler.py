@@ -30,7 +30,7 @@ from kunicorn.settings.checks import (
 )
 from kunicorn.settings.filters import FILTER_RULES, FilterSettings
 from kunicorn.settings.limits import CircuitBreakerSettings, RateLimitSettings
-from kunicorn.settings.problems import NO_VALUE, Problem
+from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 from kunicorn.settings.rules import COLUMN_RULES, CONCURRENCY_RULES, LIMIT_RULES, RETRY_RULES, Rule, check
 
 TEMPLATE = "{group}.retry.{delay}"
@@ -47,11 +47,13 @@ def delays_ascend(delays: tuple[int, ...]) -> tuple[int, ...]:
 def is_topic_template(template: str) -> str:
     """Topic's name in which {group} and {delay} may stand."""
     try:
-        places = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        places = [place for place in string.Formatter().parse(template) if place[1] is not None]
     except ValueError as error:
         raise ValueError(f"no template ({error}); write it such as {TEMPLATE}") from None
-    if strange := sorted(places - _PLACES):
+    if strange := sorted({str(name) for _, name, _, _ in places} - _PLACES):
         raise ValueError(f"{{{strange[0]}}} stands for nothing; {{group}} and {{delay}} do, as in {TEMPLATE}")
+    if any(form or conversion for _, _, form, conversion in places):
+        raise ValueError(f"a place has a format or a conversion; write the names alone, as in {TEMPLATE}")
     return template
 
 
@@ -139,6 +141,8 @@ _RULES: Sequence[tuple[Callable[[Any, str], bool], str]] = (
      "wait; name another topic, or a pattern that leaves it out"),
     (lambda s, topic: topic in s.dead_letter_topics, "{topic!r} is the dead-letter topic, too; name another one"),
     (lambda s, topic: topic == s.producing.topic, "{topic!r} is producing.topic, too; name another one"),
+    (lambda s, topic: topic in s.producing.own_topics, "{topic!r} is among producing.topics, too, and what is sent "
+     "there would be handled; name another one"),
     (_shared, "{topic!r} would be that of several of [[handlers]], and nobody knew whose records are in it; set "
      "retry_topic for all but one of them"),
 )  # fmt: skip
@@ -555,6 +559,17 @@ def handlers_problems(settings: Any) -> list[Problem]:
         for topic in broken(settings)
     ]
     if not _only_one_form(settings):
-        text = "given beside [[handlers]]; remove one of them: [handler] is for a single one"
-        problems.append(Problem("handler", NO_VALUE, text))
+        problems.append(Problem("handler", NO_VALUE, _TWO_FORMS))
     return problems
+
+
+_TWO_FORMS = "given beside [[handlers]]; remove one of them: [handler] is for a single one"
+
+
+def refuse_settings_of_none(handler: Any) -> None:
+    """Raise `Contradictions` for settings of [handler] beside [[handlers]] that name no handler, as those of the
+    environment do: one that is missing is not what is wrong there.
+    """
+    if isinstance(handler, Mapping) and handler and "entrypoint" not in handler:
+        text = f"{_TWO_FORMS}; each of [[handlers]] has settings of its own"
+        raise Contradictions([Problem(f"handler.{name}", NO_VALUE, text) for name in handler])

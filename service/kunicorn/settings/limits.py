@@ -55,7 +55,7 @@ class RateLimitSettings(Section):
     """How many records a second may begin."""
 
     per_second: float = Field(
-        gt=0,
+        ge=0.000_001,  # One in eleven days. Of far less the wait for a token has no end that a clock could tell.
         le=1_000_000,
         description="So many a second, for all that `per` names together.",
         examples=[50],

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -103,17 +103,24 @@ def problems_of(
             continue
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, Contradictions):
-            found.extend(cause.problems)
+            found += [_with_origin(problem, origins) for problem in cause.problems]
         elif detail["type"] != "too_short" or not detail["input"]:
             # A list whose only item was refused also counts as too short; the item's own problem says enough.
             found.append(_problem(detail, sections, origins))
     return found
 
 
+def _with_origin(problem: Problem, origins: Mapping[tuple[str, str], str]) -> Problem:
+    section, _, name = problem.key.partition(".")
+    return replace(problem, origin=problem.origin or origins.get((section, name.partition(".")[0])))
+
+
 def _problem(
     detail: ErrorDetails, sections: Mapping[str, type[BaseModel]], origins: Mapping[tuple[str, str], str]
 ) -> Problem:
     where = tuple(map(str, detail["loc"]))
+    if not where:
+        return Problem("the settings", NO_VALUE, _wrong(detail))  # Of all together: no value would say more.
     if where[0] == _HANDLERS:
         return _in_handlers(where, detail)
     key, origin = ".".join(where[:2]), origins.get(where[:2])  # type: ignore[arg-type]  # a missing pair is not there

@@ -193,6 +193,11 @@ class ProducingSettings(EncodingSettings):
         return {**{each.topic: "producing.topics" for each in self.topics}, **default}
 
     @property
+    def own_topics(self) -> frozenset[str]:
+        """Topics with an encoding of their own."""
+        return frozenset(each.topic for each in self.topics)
+
+    @property
     def needs_registry(self) -> bool:
         """Whether something is written by a schema of the registry."""
         return any(_registered(each) for each in (self, *self.topics))
@@ -240,7 +245,13 @@ PRODUCING_RULES = (
     ),
     Rule(
         "producing.topics",
-        lambda s: len({each.topic for each in s.producing.topics}) == len(s.producing.topics),
+        lambda s: not any(_consumed(topic, s) for topic in s.producing.own_topics),
+        "what is sent to one of them would be consumed again, as group.topics (assign.partitions) has it, too; name "
+        "another topic, or a pattern that leaves it out",
+    ),
+    Rule(
+        "producing.topics",
+        lambda s: len(s.producing.own_topics) == len(s.producing.topics),
         "names a topic twice; say all of a topic in one table",
     ),
     Rule(

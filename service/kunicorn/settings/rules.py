@@ -49,6 +49,12 @@ GROUP_RULES = (
         "not above drain_timeout_ms = {s.drain_timeout_ms} and commit_timeout_ms = {s.commit_timeout_ms} together, "
         "so that the group would exclude us while we still drain; raise it, or lower those",
     ),
+    Rule(
+        "group_remote_assignor",
+        lambda s: s.group_remote_assignor is None or s.group_protocol == "consumer",
+        'set, but with group_protocol = "classic" no broker is asked to assign; set group_protocol = "consumer", or '
+        "remove it",
+    ),
 )
 
 SOURCE_RULES = (

@@ -22,6 +22,7 @@ from kunicorn.settings.checks import (
     assignors_differ,
     is_broker_address,
     is_group_id,
+    is_host_name,
     is_kafka_name,
     is_long_secret,
     is_topic_or_pattern,
@@ -35,6 +36,7 @@ from kunicorn.settings.handler import (
     default_topic,
     handlers_problems,
     named,
+    refuse_settings_of_none,
     retry_topic_problems,
     taken_topics,
     topics_of,
@@ -80,11 +82,12 @@ class HttpSettings(Section):
         "for a desk, that is the default.",
     )
     port: int = Field(9400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and logs it.")
-    allowed_hosts: Annotated[tuple[Annotated[str, AfterValidator(str.lower)], ...], Strict(False)] = Field(
+    allowed_hosts: Annotated[tuple[Annotated[str, AfterValidator(is_host_name)], ...], Strict(False)] = Field(
         (),
         examples=[["orders.example.com"]],
         description="Further names under which the pages are shown. Addresses, names without a dot, this machine's "
-        "name, and those that end in .svc, .local, .internal or .localhost always are. Others are refused on all but "
+        "name, and those that end in .svc, .local, .internal, .home.arpa, .localhost or .test always are. Others are "
+        "refused on all but "
         "/livez, /readyz and /metrics: whoever owns a name may point it here, and read by the browser of a visitor.",
     )
     partition_metrics_max: int = Field(
@@ -425,6 +428,8 @@ class Settings(BaseSettings):
         """
         handler, handlers, assign = (tables.get(name) for name in ("handler", "handlers", "assign"))
         group = tables.get("group", {})
+        if handlers:
+            refuse_settings_of_none(handler)
         if handlers and not handler:
             tables = {**tables, "handler": without_topics(handlers)}
         if not isinstance(group, Mapping):

@@ -12,13 +12,14 @@ import pytest
 from confluent_kafka import Message
 
 from kunicorn.commands import replay_one
-from kunicorn.errors import HandlerLoadError
+from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import as_json_text
 
 HANDLERS = """
 import json
-from kunicorn import DeadLetter
+from kunicorn import DeadLetter, NotDecodableYet, Wait
 
 SAID = []
 
@@ -47,6 +48,21 @@ def handle_mute(record):
 
 def handle_half(record):
     raise ValueError("bad name " + chr(0xd83d))
+
+def handle_busy(record):
+    SAID.append("called")
+    return Wait(30, "429 Too Many Requests")
+
+handle_busy.teardown = lambda: SAID.append("over")
+
+def handle_away(record):
+    SAID.append("called")
+    raise ConnectionError("the database is away")
+
+handle_away.teardown = lambda: SAID.append("over")
+
+def without_registry(value):
+    raise NotDecodableYet("the registry is away")
 
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
@@ -144,6 +160,48 @@ def test_the_debugger_stands_where_the_handler_raised_before_its_teardown(
     assert "[{}]" in said, "set up, and not torn down yet"
     assert replayed.error is not None
     assert sys.modules["desk_shop"].SAID == [{}, "over"]
+
+
+def test_a_handler_that_has_its_record_wait_is_called_once() -> None:
+    replayed, text = told(b"{}", entrypoint="desk_shop:handle_busy")
+    assert sys.modules["desk_shop"].SAID == ["called", "over"]
+    assert "outcome   waits after " in text
+    assert "then      the service would call the handler again after 30 s: 429 Too Many Requests" in text
+    assert replayed.error is None
+    assert replayed.as_json()["outcome"] == "waits"
+
+
+def test_a_circuit_breaker_that_the_one_failure_would_open_does_not_probe_the_handler() -> None:
+    breaker = {"exceptions": ["builtins.ConnectionError"], "min_calls": 1}
+    replayed, text = told(b"{}", entrypoint="desk_shop:handle_away", circuit_breaker=breaker)
+    assert sys.modules["desk_shop"].SAID == ["called", "over"]
+    assert isinstance(replayed.error, ConnectionError)
+    assert "its partition would halt before it: ConnectionError" in text
+
+
+def test_a_record_whose_decoder_is_away_ends_the_replay() -> None:
+    replayed = replay_one.replay(settings(value="desk_shop:without_registry"), message(b"{}"))
+    text = "\n".join(replayed.lines())
+    assert replayed.handled.attempts == 0
+    assert "outcome   waits after " in text
+    assert "then      the service would try it again until what decodes (encodes) it is back" in text
+    assert "error     NotDecodableYet: the registry is away" in text
+    assert "times before that" not in text
+
+
+def test_a_topic_that_no_handler_takes_is_refused_before_a_broker_is_asked() -> None:
+    tables = {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+        "group": {"id": "g"},
+        "handlers": [{"entrypoint": "desk_shop:handle", "topics": ["orders"]}],
+    }
+    own = Settings.model_validate(tables)
+    refused = "no handler takes topic 'g.dead-letters'.*dlq show"
+    with pytest.raises(ConfigError, match=refused):
+        replay_one.find(own, TopicPartition("g.dead-letters", 0), 12)
+    letter = Message(topic="g.dead-letters", partition=0, offset=12, value=b"{}", timestamp=(1, 1_700_000_000_000))
+    with pytest.raises(ConfigError, match=refused):
+        replay_one.replay(own, letter)
 
 
 def test_a_handler_that_cannot_be_loaded_is_told_as_the_service_would() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
@@ -51,6 +53,17 @@ def test_what_is_no_letter_of_ours_is_refused_with_what_is_missing(
 ) -> None:
     with pytest.raises(Unreadable, match=why):
         read(headers)
+
+
+def test_a_damaged_count_of_replays_makes_no_letter_of_others_either() -> None:
+    springs = [
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", struct.pack(">i", 0)),
+        ("kafka_dlt-original-offset", struct.pack(">q", 3)),
+    ]
+    assert read(springs, 1).offset == 3
+    with pytest.raises(Unreadable, match="a header that is no number"):
+        read([*springs, ("kunicorn-replays", b"abc")], 1)
 
 
 def test_an_endless_message_and_stack_are_bounded() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from kunicorn.observe.http import is_ours
+from kunicorn.observe.http import NOBODYS, is_ours
+from kunicorn.settings import HttpSettings
 from tests.unit.observe.serving import Service, ask, serving
 
 
@@ -49,6 +53,38 @@ def test_an_address_and_a_name_that_no_stranger_can_have_made_are_ours(host: str
 )
 def test_a_name_that_its_owner_may_point_here_is_not(host: str) -> None:
     assert not is_ours(host, {"orders.example.com"})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "orders.example.com:9400",
+        "https://orders.example.com",
+        "*.example.com",
+        " orders.example.com",
+        "",
+        ".",
+        "ö.example",
+    ],
+)
+def test_an_allowed_host_that_no_browser_would_name_is_refused(entry: str) -> None:
+    with pytest.raises(ValidationError, match="not the name of a host"):
+        HttpSettings(allowed_hosts=(entry,))
+
+
+def test_an_allowed_host_is_compared_as_a_browser_names_it() -> None:
+    allowed = HttpSettings(allowed_hosts=("Orders.Example.COM.", "shop_1.example.com")).allowed_hosts
+    assert allowed == ("orders.example.com", "shop_1.example.com")
+    assert is_ours("orders.example.com.:9400", allowed)
+
+
+def test_the_pages_name_all_ends_under_which_the_port_answers() -> None:
+    said = HttpSettings.model_fields["allowed_hosts"].description or ""
+    security = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    (names,) = [text for text in security.split("\n\n") if text.startswith("**Names.**")]
+    for end in NOBODYS:
+        assert re.search(rf"(?<!\w){re.escape(end)}(?!\w)", said), end
+        assert f"`{end}`" in names
 
 
 @pytest.mark.parametrize("path", ["/", "/status", "/events", "/actions/drain"])

@@ -129,6 +129,8 @@ async def test_another_sites_page_cannot_act_even_with_the_token() -> None:
         ("application/json", b"{nonsense", 400),
         ("application/json", b'{"worker": "all"}', 400),
         ("application/json", b'{"partition": ["orders"]}', 400),
+        ("application/json", b'{"partitions": ["orders"], "to_time_ms": 9223372036854775808}', 400),
+        ("application/json", b'{"partitions": ["orders"], "to_offset": 9223372036854775808}', 400),
         ("application/json", b" " * 70_000, 413),
     ],
 )

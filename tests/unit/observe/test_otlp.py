@@ -199,6 +199,31 @@ def test_a_failure_is_told_once_and_again_when_it_is_over_and_nothing_counted_is
     assert there.headers[-1]["authorization"] == SECRET
 
 
+def echoing(there: Collector, said: list[str], text: str, **changes: Any) -> str:
+    """What the log says where the collector refuses with that text."""
+    there.status, there.body = 401, text.encode()
+    asyncio.run(exporting(there, **changes).export())
+    return "".join(said)
+
+
+@pytest.mark.parametrize("quoted", ["token s3cr3t has expired", "got: bearer S3CR3T", '{"authorization": "s3cr3t"}'])
+def test_a_collector_that_quotes_a_part_of_a_login_does_not_have_it_logged(
+    there: Collector, said: list[str], quoted: str
+) -> None:
+    line = echoing(there, said, quoted, headers={"authorization": SecretStr(SECRET)})
+    assert "(not shown)" in line
+    assert "s3cr3t" not in line.lower()
+
+
+@pytest.mark.parametrize("quoted", ["you sent Bearer s3cr3t/1", "token s3cr3t/1 has expired", "Bearer%20s3cr3t%2F1"])
+def test_a_login_of_opentelemetrys_own_variable_is_not_logged_as_it_is_sent(
+    there: Collector, said: list[str], quoted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cr3t%2F1")
+    assert "s3cr3t" not in echoing(there, said, quoted)
+    assert there.headers[-1]["authorization"] == "Bearer s3cr3t/1"
+
+
 def test_nobody_listens(said: list[str]) -> None:
     asyncio.run(exporting("http://127.0.0.1:9/v1/metrics", timeout_ms=1000).export())
     (line,) = said

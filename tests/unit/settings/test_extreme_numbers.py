@@ -14,7 +14,7 @@ from kunicorn.clients.config import handler_configs
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.settings.checks import MOST_COUNT
-from tests.unit.settings.files import LEAST, loaded, problem
+from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 HUGE = 99999999999999999999
 
@@ -93,3 +93,10 @@ def test_a_start_offset_that_no_log_has_is_refused(tmp_path: Path) -> None:
     text = LEAST.replace('topics = ["orders"]\n', "") + assign
     with pytest.raises(ConfigError, match="is not an offset of orders:0; write a whole number from 0 on"):
         loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("rate", ["1e-300", "5e-324", "0"])
+def test_a_rate_of_which_no_clock_tells_the_next_record_is_refused_with_the_least(tmp_path: Path, rate: str) -> None:
+    (only,) = problems(tmp_path, LEAST + f"rate_limit = {{per_second = {rate}}}\n")
+    assert only.startswith("handler.rate_limit.per_second = ")
+    assert only.endswith("too small; the least is 1e-06")

@@ -35,12 +35,13 @@ def test_the_example_file_loads_with_everything_uncommented_that_goes_together(t
     everything = re.sub(r'^# (?=\[|"?[\w.]+"? = )', "", _without_handlers(example()), flags=re.MULTILINE)
     path = tmp_path / "config.toml"
     # One cannot log in by password and by token, have files that are not there, cut what is ordered, send outputs of
-    # several records in hand, name columns of records or schemas of bytes, nor a key's header where all have one rate:
-    # those have tests of their own.
+    # several records in hand, name columns of records or schemas of bytes, nor a key's header where all have one rate,
+    # nor an assignor of brokers that do not assign: those have tests of their own.
     apart = "|".join(
         [
             *SecuritySettings.model_fields,
             "token_file",
+            "group_remote_assignor",
             "tls_certificate_file",
             "tls_key_file",
             "password_file",

@@ -77,6 +77,11 @@ def test_what_does_not_go_together_is_told_with_its_place(tmp_path: Path, text: 
     assert sum("max_attempts" in line for line in found) <= 1, "told once"
 
 
+def test_a_variable_for_the_single_handler_beside_several_is_named(tmp_path: Path) -> None:
+    (only,) = problems(tmp_path, TWO, {"KUNICORN_HANDLER__MAX_ATTEMPTS": "5"})
+    assert only.startswith("handler.max_attempts (from KUNICORN_HANDLER__MAX_ATTEMPTS): given beside [[handlers]]")
+
+
 def test_options_of_several_handlers_are_not_shown_either(tmp_path: Path) -> None:
     view = shown(loaded(tmp_path, WITHOUT + TWO))
     assert "hunter2" not in str(view)

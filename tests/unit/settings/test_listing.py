@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 from kunicorn.settings import load
@@ -37,6 +38,16 @@ def test_no_secret_is_listed(tmp_path: Path) -> None:
     lines = "\n".join(shown(tmp_path, text, every=True))
     assert "hunter" not in lines
     assert "/crl" in lines
+
+
+def test_a_table_is_listed_as_toml_with_what_it_has(tmp_path: Path) -> None:
+    handler = """rate_limit = {per_second = 2.5}
+filters = [{on = "header:type", one_of = ["order"]}]
+"""
+    for every in (False, True):
+        found = tomllib.loads("\n".join(shown(tmp_path, LEAST + handler, every=every)))["handler"]
+        assert found["rate_limit"] == {"per_second": 2.5, "per": "service", "counts": "records"}
+        assert found["filters"] == [{"on": "header:type", "one_of": ["order"], "none_of": []}]
 
 
 def test_the_schema_knows_every_section_and_refuses_unknown_keys() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.librdkafka.properties import OWNED_PROPERTIES
 from kunicorn.settings import Settings, at_a_desk, load, shown
+from kunicorn.settings.problems import problems_of
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 
@@ -174,6 +176,25 @@ def test_settings_that_contradict_one_another_are_refused(
     line = problem(tmp_path, section, lines)
     assert line.startswith(key)
     assert words in line
+
+
+def test_an_assignor_of_the_brokers_needs_the_protocol_that_has_them(tmp_path: Path) -> None:
+    own = 'group_remote_assignor = "range"'
+    assert 'set group_protocol = "consumer", or remove it' in problem(tmp_path, "group", own)
+    text = LEAST.replace("[group]", f'[group]\ngroup_protocol = "consumer"\n{own}')
+    assert loaded(tmp_path, text).group.group_remote_assignor == "range"
+
+
+def test_an_error_of_the_settings_as_a_whole_is_told_without_a_place() -> None:
+    class Whole(BaseModel):
+        @model_validator(mode="after")
+        def _agrees(self) -> Self:
+            raise ValueError("they do not go together")
+
+    with pytest.raises(ValidationError) as refused:
+        Whole()
+    (only,) = problems_of(refused.value, {}, {})
+    assert str(only) == "the settings: they do not go together"
 
 
 def test_a_short_session_is_allowed_to_whoever_asks_for_it(tmp_path: Path) -> None:

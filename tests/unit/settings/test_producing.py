@@ -28,8 +28,10 @@ def test_what_cannot_be_is_refused_with_what_would_be_right(tmp_path: Path, sect
     ("text", "said"),
     [
         ('[producing]\ndelivery = "transactions"\nacks = "1"', 'below "all", which transactions need'),
+        ('[producing]\ndelivery = "at_least_once"\n[[producing.topics]]\ntopic = "orders"',
+         "what is sent to one of them would be consumed again"),
     ],
-)
+)  # fmt: skip
 def test_contradictions_are_told(tmp_path: Path, text: str, said: str) -> None:
     head, _, handler = text.partition("[handler]")
     settings = LEAST.replace("[handler]", f"[handler]{handler}") + head

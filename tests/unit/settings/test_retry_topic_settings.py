@@ -69,6 +69,8 @@ exceptions = ["builtins.KeyError"]
         (DELAYS + 'retry_topic = "retries"\n', "put {delay} into the name"),
         (DELAYS + 'retry_topic = "{topic}.{delay}"\n', "{topic} stands for nothing; {group} and {delay} do"),
         (DELAYS + 'retry_topic = "{delay"\n', "no template"),
+        (DELAYS + 'retry_topic = "r.{delay:d}"\n', "write the names alone, as in {group}.retry.{delay}"),
+        (DELAYS + 'retry_topic = "r.{delay!z}"\n', "write the names alone, as in {group}.retry.{delay}"),
         (DELAYS + 'retry_topic = "a/{delay}"\n', "'a/5s' is no legal name of a topic"),
         (DELAYS + 'ordering = "key"\nconcurrency = 4\n', 'set beside ordering = "key"'),
         (DELAYS + '[[handler.failures]]\nexceptions = ["builtins.OSError"]\nretry_topic_delays_ms = [1]\n',
@@ -76,6 +78,8 @@ exceptions = ["builtins.KeyError"]
         (DELAYS + '[producing]\ndelivery = "transactions"\n', "and those of aborted ones would be handled, too"),
         (DELAYS + '[dead_letters]\ntopic = "orders.retry.1m"\n', "'orders.retry.1m' is the dead-letter topic, too"),
         (DELAYS + '[producing]\ndelivery = "at_least_once"\ntopic = "orders.retry.1m"\n', "is producing.topic, too"),
+        (DELAYS + '[producing]\ndelivery = "at_least_once"\n[[producing.topics]]\ntopic = "orders.retry.1m"\n',
+         "'orders.retry.1m' is among producing.topics, too"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused_with_what_would_be_right(tmp_path: Path, text: str, said: str) -> None:

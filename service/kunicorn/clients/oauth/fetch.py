@@ -21,6 +21,7 @@ from typing import Any
 
 from kunicorn.clients.http import elsewhere, opener
 from kunicorn.ipc.messages import FetchToken, Token
+from kunicorn.text import without
 
 
 class TokenError(Exception):
@@ -54,7 +55,7 @@ def _post(url: str, request: FetchToken) -> dict[str, Any]:
         with opener().open(post, timeout=request.timeout) as response:
             answer = json.loads(response.read(_MOST_BYTES))
     except urllib.error.HTTPError as error:
-        said = error.read(_SHOWN).decode(errors="replace")
+        said = without([request.client_secret or "", login], error.read(_MOST_BYTES).decode(errors="replace"))[:_SHOWN]
         if moved := elsewhere(error):
             raise TokenError(
                 f"{url} answered {error.code} {error.reason}: {moved}; name the endpoint itself in "

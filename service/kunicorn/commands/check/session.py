@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from kunicorn import allocator
 from kunicorn.backoff import Backoff, Retries
-from kunicorn.clients.config import consumer_properties, decoding_of
+from kunicorn.clients.config import consumer_properties, dead_letter_target, handler_configs, producing_target
+from kunicorn.columns.decoding import compiled
 from kunicorn.commands.check import cluster
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.outputs import output_findings
@@ -132,17 +134,9 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
         yield _otlp()
     if not IS_LINUX:
         yield Finding("platform", "the service needs Linux: what is checked here is true of this machine", warning=True)
-    for handler in settings.every_handler:
-        decoding = decoding_of(settings, handler)
+    for handler, config in zip(settings.every_handler, handler_configs(settings), strict=True):
         yield importable(
-            handler.entrypoint,
-            handler.exception_names,
-            import_timeout,
-            handler.mode,
-            decoding,
-            delivery=settings.producing.delivery,
-            middlewares=handler.middlewares,
-            filters=[each.function for each in handler.filters if each.function is not None],
+            config, import_timeout, delivery=settings.producing.delivery, exceptions=handler.exception_names
         )
     yield _client(settings)
     yield _allocator(settings)
@@ -172,19 +166,57 @@ def _allocator(settings: Settings) -> Finding:
 
 
 def _client(settings: Settings) -> Finding:
-    """Whether librdkafka takes the properties; makes a consumer, which connects to nobody."""
-    from confluent_kafka import Consumer, KafkaException
-
+    """Whether librdkafka takes the properties of each client that a worker makes, and whether the own fetcher, if it is
+    to be used, has its decoder. None of the clients is used.
+    """
     kafka = settings.kafka
     try:
-        properties = consumer_properties(settings, kafka.client_id)
-        Consumer({**properties, "log_level": 0}).close()
+        for make, properties, sections in _clients(settings):
+            _make(make, properties, settings, sections)
+        if kafka.fetcher == "own":
+            _find_decoder()
     except ConfigError as error:
         return Finding("client", str(error), ExitCode.CONFIGURATION)
-    except KafkaException as error:
-        why = error.args[0].str()
-        own = next((name for name in kafka.librdkafka if name in why), None)
-        remedy = f"correct {own!r} in [kafka.librdkafka]" if own is not None else "correct that setting in [kafka]"
-        return Finding("client", f"{why}; {remedy}", ExitCode.CONFIGURATION)
     own = f", {len(kafka.librdkafka)} of them from [kafka.librdkafka]" if kafka.librdkafka else ""
     return Finding("client", f"librdkafka accepts the properties{own}")
+
+
+def _find_decoder() -> None:
+    try:
+        compiled()
+    except ConfigError as error:
+        raise ConfigError(f'kafka.fetcher = "own": {error}') from error
+
+
+def _clients(settings: Settings) -> Iterator[tuple[Callable[..., object], Mapping[str, Any], Sequence[str]]]:
+    """What makes each client, its properties, and the sections that these come from. Raises `ConfigError`."""
+    from confluent_kafka import Consumer, Producer
+
+    name, letters_to = settings.kafka.client_id, settings.dead_letter_topic
+    yield (lambda properties: Consumer(properties).close()), consumer_properties(settings, name), ["kafka"]
+    if (outputs := producing_target(settings, name, name)) is not None:
+        yield Producer, outputs.client, ["producing", "kafka"]
+    if (letters := dead_letter_target(settings, name, letters_to)) is not None:
+        yield Producer, letters.client, ["kafka", "dead_letters"]
+
+
+def _make(
+    make: Callable[..., object], properties: Mapping[str, Any], settings: Settings, sections: Sequence[str]
+) -> None:
+    """Make the client. Raises `ConfigError` for a property that librdkafka refuses."""
+    from confluent_kafka import KafkaException
+
+    try:
+        make({**properties, "log_level": 0})
+    except KafkaException as error:
+        why = error.args[0].str()
+        raise ConfigError(f"{why}; {_remedy(settings, sections, why)}") from error
+
+
+def _remedy(settings: Settings, sections: Sequence[str], why: str) -> str:
+    """What to do about librdkafka's refusal: it names the property."""
+    for section in sections:
+        extra: Mapping[str, Any] = getattr(getattr(settings, section), "librdkafka", {})
+        if own := next((name for name in extra if name in why), None):
+            return f"correct {own!r} in [{section}.librdkafka]"
+    return f"correct that setting in {' or '.join(f'[{section}]' for section in sections)}"

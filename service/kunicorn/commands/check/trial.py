@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 import msgspec
@@ -23,8 +23,7 @@ from kunicorn.clients.config import consumer_properties, encoding_of, handler_co
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
-from kunicorn.handler.call import AS_BYTES
-from kunicorn.handler.config import Decoding, Encoding, HandlerConfig
+from kunicorn.handler.config import Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.linux import memory_file
@@ -135,19 +134,21 @@ from kunicorn.handler.retry import find
 from kunicorn.handler.filter import find_filter
 from kunicorn.handler.load import find as find_handler, find_middleware, handler_of
 from kunicorn.handler.outputs import refuse_two_committers
-from kunicorn.handler.config import Decoding
+from kunicorn.handler.registry import concurrency_of
+from kunicorn.handler.config import HandlerConfig
 try:
-    order = tuple[str, Decoding, list[str], list[str]]
-    mode, decoding, middlewares, filters = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
-    delivery = sys.argv[4] or None
-    handler = handler_of(sys.argv[3], find_handler(sys.argv[3], yields=delivery is not None))
-    arguments_of(handler, mode, decoding)
-    for each in middlewares:
+    order = tuple[HandlerConfig, str | None, list[str]]
+    config, delivery, exceptions = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
+    handler = handler_of(config.entrypoint, find_handler(config.entrypoint, yields=delivery is not None))
+    arguments_of(handler, config.mode, config.decoding, config.tracing)
+    for each in config.middlewares:
         find_middleware(each)
-    for each in filters:
-        find_filter(each)
+    for each in config.filters:
+        if each.function is not None:
+            find_filter(each.function)
     refuse_two_committers(handler, delivery)
-    for name in sys.argv[5:]:
+    concurrency_of(handler.is_async, config.mode, config.ordering, config.concurrency)
+    for name in exceptions:
         find(name)
 except ServiceError as error:
     os.write(int(sys.argv[2]), str(error).encode(errors="backslashreplace"))
@@ -158,32 +159,30 @@ os._exit(0)
 
 
 def importable(
-    entrypoint: str,
-    exceptions: Collection[str],
-    timeout: float,
-    mode: str = "record",
-    decoding: Decoding = AS_BYTES,
-    *,
-    delivery: str | None = None,
-    middlewares: Collection[str] = (),
-    filters: Collection[str] = (),
+    config: HandlerConfig, timeout: float, *, delivery: str | None = None, exceptions: Collection[str] = ()
 ) -> Finding:
-    """Finding about the import of the handler, of its middlewares, filters and decoders, and of the exceptions that
-    rules name, in a child. Blocks.
+    """Finding about the import of the handler, of its middlewares, filters and decoders, and of the `exceptions` that
+    its rules name, and about the settings that hang on what it is, in a child. Blocks.
 
     `delivery`: how what it returns is sent; None: not at all.
     """
-    order = msgspec.json.encode((mode, decoding, list(middlewares), list(filters)))
-    ended = run(["-c", _IMPORT], [entrypoint, delivery or "", *exceptions], order, timeout)
+    ended = run(["-c", _IMPORT], [], msgspec.json.encode((config, delivery, list(exceptions))), timeout)
     if ended.code is None:
         return no_handler(
-            f"importing {entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
+            f"importing {config.entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
         )
     if ended.code == 0:
-        return Finding("handler", f"{entrypoint} can be imported and called")
+        return Finding("handler", f"{config.entrypoint} can be imported and called")
+    return _refused(ended, f"importing {config.entrypoint!r} ended the process: {ended.how}")
+
+
+def _refused(ended: Ended, silent: str) -> Finding:
+    """Finding about a child that has refused the handler, or the settings, as a worker would, and with its exit code.
+    `silent`: the text where it says nothing.
+    """
     if ended.code == ExitCode.CONFIGURATION and ended.said:
         return Finding("handler", ended.said, ExitCode.CONFIGURATION)
-    return no_handler(ended.said or f"importing {entrypoint!r} ended the process: {ended.how}")
+    return no_handler(ended.said or silent)
 
 
 def no_handler(text: str) -> Finding:
@@ -248,8 +247,8 @@ def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> F
     try:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
-        why = ended.said or ended.how
-        return no_handler(f"trying the handler on {records} records ended early: {why}")
+        early = f"trying the handler on {records} records ended early: "
+        return _refused(replace(ended, said=early + ended.said if ended.said else ""), early + ended.how)
     return _finding(result)
 
 
@@ -271,7 +270,7 @@ def set_up(settings: Settings, timeout: float) -> Finding:
         return no_handler(f"setup took more than {timeout:g} s; workers that take longer to start are ended")
     if ended.code == ExitCode.CLEAN:
         return Finding("setup", "setup and teardown return")
-    return no_handler(ended.said or f"setup ended the process: {ended.how}")
+    return _refused(ended, f"setup ended the process: {ended.how}")
 
 
 def _show(line: str) -> None:

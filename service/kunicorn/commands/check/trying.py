@@ -79,7 +79,7 @@ def _try(order: Order, use: Callable[[HandlerRegistry[Calls], Order], Result]) -
         for handling in handlings.every:
             handling.tear_down()
     except (HandlerLoadError, ConfigError) as error:
-        return ExitCode.HANDLER, str(error).encode(errors="backslashreplace")
+        return error.exit_code, str(error).encode(errors="backslashreplace")
     except BaseException as error:
         said = f"{type(error).__name__}: {error_message(error)}\n{user_traceback(error)}"
         return ExitCode.HANDLER, said.encode(errors="backslashreplace")

@@ -264,7 +264,9 @@ def _listed_handlers(section: str, tables: list[Any], path: str) -> Iterator[str
 
 def _listing_toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(name)} = {_listing_toml(item)}" for name, item in value.items()) + "}"
+        # Where a setting is left out, its default counts; a comment would end the table.
+        given = {name: item for name, item in value.items() if item is not None}
+        return "{" + ", ".join(f"{json.dumps(name)} = {_listing_toml(item)}" for name, item in given.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_listing_toml, value)) + "]"
     return '"" # not set' if value is None else json.dumps(value, ensure_ascii=False)

@@ -69,6 +69,16 @@ def test_what_is_no_token_is_told_with_the_setting(status: int, body: bytes, com
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("padding", [0, 195])
+def test_an_endpoint_that_quotes_the_clients_secret_does_not_have_it_told(padding: int) -> None:
+    login = base64.b64encode(b"orders:hunter2").decode()
+    body = b"x" * padding + f"hunter2 is not it, Basic {login}".encode()
+    with endpoint(401, body) as url, pytest.raises(TokenError, match="answered 401") as refused:
+        ask_endpoint(request(url))
+    assert "hunt" not in str(refused.value)
+    assert login not in str(refused.value)
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_the_clients_secret_goes_to_no_address_that_an_endpoint_sends_us_to(status: int) -> None:
     asked: list[str] = []

@@ -1,0 +1,103 @@
+"""What ends a worker's start is found by `kunicorn check`, with the exit code that `kunicorn run` has then."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn.clients.config import handler_configs
+from kunicorn.commands.check import trial
+from kunicorn.commands.check.cluster import Finding
+from kunicorn.commands.check.session import check
+from kunicorn.errors import ExitCode
+from kunicorn.ipc.ledger import Ledger
+from kunicorn.settings import Settings
+from kunicorn.supervisor.workers.config import configure
+from kunicorn.worker.assembly import CannotServe, assemble
+
+HANDLERS = """
+def handle(record):
+    pass
+
+class Kept:
+    def load_offsets(self, partitions):
+        return {}
+
+    def store_offsets(self, offsets):
+        pass
+
+    async def handle(self, record):
+        pass
+"""
+TIMEOUT = 120.0
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checked_shop.py").write_text(HANDLERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "checked_shop", raising=False)
+
+
+def settings(entrypoint: str, handler: dict[str, Any], **tables: Any) -> Settings:
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"], **tables.pop("kafka", {})},
+            "group": {"id": "g", "topics": ["orders"]},
+            "handler": {"entrypoint": f"checked_shop:{entrypoint}", **handler},
+            **tables,
+        }
+    )
+
+
+def end_of_a_worker(own: Settings) -> ExitCode:
+    ledger = Ledger.create(2)
+    try:
+        with pytest.raises(CannotServe) as refused:
+            assemble(configure(own, 0, [], None, 1), ledger, lambda message: None)
+        return refused.value.status
+    finally:
+        ledger.close()
+
+
+REFUSED = {
+    "a plain function by key": ("handle", {"ordering": "key"}, {}, "handler.ordering = 'key'"),
+    "a plain function in no order": ("handle", {"ordering": "none"}, {}, "handler.ordering = 'none'"),
+    "a producer's property that there is not": (
+        "handle",
+        {},
+        {"producing": {"delivery": "at_least_once", "librdkafka": {"batch.sizes": 5}}},
+        "correct 'batch.sizes' in [producing.librdkafka]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_worker_refuses_is_found_before_the_cluster_is_asked(name: str) -> None:
+    entrypoint, handler, tables, said = REFUSED[name]
+    own, found = settings(entrypoint, handler, **tables), list[Finding]()
+    assert check(own, found.append, TIMEOUT, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
+    assert any(said in each.text for each in found if each.failure is not None)
+
+
+def test_the_own_fetcher_without_its_decoder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, found = settings("handle", {}, kafka={"fetcher": "own"}), list[Finding]()
+    monkeypatch.setitem(sys.modules, "kunicorn_columns", None)
+    assert check(own, found.append, TIMEOUT, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
+    assert any('kafka.fetcher = "own": kunicorn_columns is not installed' in each.text for each in found)
+
+
+def test_a_setting_that_setup_refuses_has_the_exit_code_of_settings() -> None:
+    own = settings("Kept", {"ordering": "key"})
+    finding = trial.set_up(own, TIMEOUT)
+    assert finding.failure == ExitCode.CONFIGURATION == end_of_a_worker(own)
+    assert "keeps its offsets itself" in finding.text
+
+
+def test_a_handler_that_a_worker_takes_is_importable() -> None:
+    (config,) = handler_configs(settings("handle", {"ordering": "key", "concurrency": 2}))
+    assert trial.importable(config, TIMEOUT) == Finding("handler", "checked_shop:handle can be imported and called")
