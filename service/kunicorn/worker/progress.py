@@ -79,8 +79,6 @@ class Grant:
     """While delayed: what `/status` calls it."""
     why: str = ""
     """While delayed, in words."""
-    resume_at: Position | None = None
-    """From where it is fetched, if not from behind what has arrived: what was let go of comes again."""
     failure: GrantFailure | None = None
     """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
@@ -420,6 +418,7 @@ class OffsetTracker:
     beyond: list[tuple[int, int, Lane]] = field(default_factory=list)
     """Heap of lanes whose next record lies beyond the window, each by that record's offset and number."""
     dropped: deque[InFlight] = field(default_factory=deque)
+    """To be fetched again, in offset order; where a call gets a run, `following` is set back instead."""
     bytes: int = 0
     """Of what is queued."""
     parked_bytes: int = 0
