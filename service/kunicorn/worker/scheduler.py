@@ -485,6 +485,8 @@ class Scheduler:
         # Behind a single one may lie offsets that are done already, whose records it has not.
         if len(flight.messages) > 1 and refused_to > flight.offset + 1:
             tracker.singly_until = max(tracker.singly_until, refused_to)
+            # With the tries of all of them it would stay whole, and be refused for ever. Each one has tries of its own.
+            flight.failures = 0
             return None
         if len(flight.messages) > 1:
             self.split(flight, 1)

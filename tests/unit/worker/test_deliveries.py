@@ -91,9 +91,15 @@ def test_a_refused_record_of_a_run_fails_and_only_what_was_behind_it_is_handled_
     assert (table.consumed(), table.ledger.read(1, 1).handled) == (5, 5)
 
 
-def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly() -> None:
+@pytest.mark.parametrize("failed", [False, True], ids=["at its first try", "at a later one"])
+def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly(failed: bool) -> None:
     table = in_runs(Bounds(3, None, 0, 1 << 20))
     flight = table.take()
+    if failed:
+        flight.failures = 1
+        table.table.park(Attempt(flight), "retry", "why")
+        table.table.try_again(flight)
+        flight = table.take()
     flight.leave(0, 3, [OUTPUT])
     table.handle(flight)
     refuse(table, 0)
