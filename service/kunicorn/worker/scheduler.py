@@ -477,6 +477,12 @@ class Scheduler:
             refused.lane.queue.popleft()
         self._queue_first(refused)
 
+    def fail_whole(self, flight: InFlight, now: int) -> InFlight:
+        """Take these queued records, whose letters are refused: the handler is not asked about any of them again."""
+        flight.lane.refused_at = NO_OFFSET
+        self.claim(flight, now)
+        return flight
+
     def fail_first(self, flight: InFlight, now: int) -> InFlight | None:
         """Take the first of these queued records, whose output is refused: it has failed by that. None: nobody knows
         which of several it was, and they are handled singly."""
