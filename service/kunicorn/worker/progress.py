@@ -355,7 +355,8 @@ class Lane:
     overtaken: InFlight | None = None
     """In hand when a refused record was put before it: nothing of the lane is started before it is back."""
     refused_at: int = NO_OFFSET
-    """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered."""
+    """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered. Nothing
+    of the lane is started until that is dealt with: it would be handled in vain, and kept in memory uncounted."""
     refused_to: int = NO_OFFSET
     """Up to there nobody knows whose output it was."""
     refusals: int = 0

@@ -286,7 +286,7 @@ class Scheduler:
     def _first(self, lane: Lane) -> InFlight | None:
         """The lane's next record, if it may start."""
         tracker = lane.tracker
-        if tracker.closed or lane.overtaken is not None:
+        if tracker.closed or lane.overtaken is not None or lane.refused_at != NO_OFFSET:
             return None
         if not lane.queue:
             self._remove(lane)
@@ -493,6 +493,8 @@ class Scheduler:
             tracker.singly_until = max(tracker.singly_until, refused_to)
             # With the tries of all of them it would stay whole, and be refused for ever. Each one has tries of its own.
             flight.failures = 0
+            if not tracker.closed:
+                lane.make_ready(first=True)
             return None
         if len(flight.messages) > 1:
             self.split(flight, 1)
