@@ -270,9 +270,11 @@ class Partitions:
 
     def balance(self, now: int) -> None:
         """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
-        which nothing is left before their error; start batches that have waited long enough."""
+        which nothing is left before their error; start batches that have waited long enough. Let no handler wait for a
+        suspect of one whose gate is shut."""
         with self._lock:
             self._grants.end_due()
+            self._scheduler.put_off_suspects(now)
             for slots in self._batching:
                 self._scheduler.ripen(slots, now)
             for grant in self._backpressure.set_aside(self._open.values()):

@@ -218,6 +218,10 @@ class Slots:
     def __post_init__(self) -> None:
         self.lane_key = LANE_KEYS[self.ordering]
 
+    def is_shut(self, now: int) -> bool:
+        """Whether nothing of the handler may start now, whatever else may."""
+        return self.gate is not None and not self.gate.room(now)
+
     def taken_at_once(self, flight: InFlight) -> int:
         """Number of that run's records for the next call."""
         tracker = flight.tracker

@@ -283,6 +283,15 @@ class Scheduler:
         mine = bool(suspected) and suspected[0].tracker.slots is slots
         return mine and not self.in_flight and not self.on_their_way
 
+    def put_off_suspects(self, now: int) -> None:
+        """Have suspects whose handler's gate is shut wait among what is ready there, first of all: every other handler
+        would wait with them until it opens."""
+        shut = [lane for lane in self._suspected if lane.tracker.slots.is_shut(now)]
+        for lane in reversed(shut):
+            self._suspected.remove(lane)
+            lane.ready = False
+            lane.make_ready(first=True)
+
     def _first(self, lane: Lane) -> InFlight | None:
         """The lane's next record, if it may start."""
         tracker = lane.tracker
