@@ -34,7 +34,7 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.rows import ends
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
-from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.text import utc
 from kunicorn.worker.progress import Bounds, Grant, GrantState
 from kunicorn.worker.scheduler import Scheduler
@@ -296,20 +296,20 @@ class Backpressure:
         if self._scheduler.parked_bytes >= self._most_bytes // 2:
             found = [each for each in grants if self._waits_with_more_than(share // 2, each)]
             for each in found:
-                self._put_aside(each, self._shed(each, share // 2))
+                self._shed(each, share // 2)
+                self._put_aside(each)
         largest = self._largest(grants) if self.full else None
-        if largest is not None and (first := self._shed(largest, share)) is not None:
-            self._put_aside(largest, first)
+        if largest is not None and self._shed(largest, share):
+            self._put_aside(largest)
             found.append(largest)
         return found
 
-    def _shed(self, grant: Grant, keep_bytes: int) -> Position | None:
-        """Drop what is queued beyond so many bytes, less those that wait; from where it is to be fetched again."""
-        first = self._scheduler.shed(grant.tracker, max(0, keep_bytes - grant.tracker.parked_bytes))
-        return None if first is None else Position(*first)
+    def _shed(self, grant: Grant, keep_bytes: int) -> bool:
+        """Drop what is queued beyond so many bytes, less those that wait; whether something is to be fetched again."""
+        return self._scheduler.shed(grant.tracker, max(0, keep_bytes - grant.tracker.parked_bytes))
 
-    def _put_aside(self, grant: Grant, resume_at: Position | None) -> None:
-        grant.resume_at, grant.state = resume_at, GrantState.ASIDE
+    def _put_aside(self, grant: Grant) -> None:
+        grant.state = GrantState.ASIDE
         self._aside.append(grant)
 
     def _waits_with_more_than(self, nbytes: int, grant: Grant) -> bool:

@@ -270,9 +270,11 @@ class Partitions:
 
     def balance(self, now: int) -> None:
         """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
-        which nothing is left before their error; start batches that have waited long enough."""
+        which nothing is left before their error; start batches that have waited long enough. Let no handler wait for a
+        suspect of one whose gate is shut."""
         with self._lock:
             self._grants.end_due()
+            self._scheduler.put_off_suspects(now)
             for slots in self._batching:
                 self._scheduler.ripen(slots, now)
             for grant in self._backpressure.set_aside(self._open.values()):
@@ -586,16 +588,18 @@ class Partitions:
 
     def _refused(self, flight: InFlight) -> InFlight | None:
         """The first record whose output is refused, of those on their way, in hand; what comes before it is delivered.
-        None: nobody knows which it was, and all are handled again."""
+        Records whose letters are refused are in hand together. None: nobody knows which record it was, and all are
+        handled again."""
         delivered = len(before(flight.messages, flight.lane.refused_at))
         refusal, rest = flight.refusal, flight
+        fail = self._scheduler.fail_first if flight.given_up is None else self._scheduler.fail_whole
         grant = self._open[flight.tracker.grant]
         if delivered:
             rest = self._scheduler.split(flight, delivered)
         else:
             self._scheduler.take_back(flight)
             flight.withdraw()
-        failed = self._scheduler.fail_first(rest, now_ns())
+        failed = fail(rest, now_ns())
         rest.refusal = None if failed is None else refusal
         # Only now: a grant that is to end does so with the last of its records.
         if delivered:

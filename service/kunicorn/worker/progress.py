@@ -79,8 +79,6 @@ class Grant:
     """While delayed: what `/status` calls it."""
     why: str = ""
     """While delayed, in words."""
-    resume_at: Position | None = None
-    """From where it is fetched, if not from behind what has arrived: what was let go of comes again."""
     failure: GrantFailure | None = None
     """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
@@ -220,6 +218,10 @@ class Slots:
     def __post_init__(self) -> None:
         self.lane_key = LANE_KEYS[self.ordering]
 
+    def is_shut(self, now: int) -> bool:
+        """Whether nothing of the handler may start now, whatever else may."""
+        return self.gate is not None and not self.gate.room(now)
+
     def taken_at_once(self, flight: InFlight) -> int:
         """Number of that run's records for the next call."""
         tracker = flight.tracker
@@ -357,7 +359,8 @@ class Lane:
     overtaken: InFlight | None = None
     """In hand when a refused record was put before it: nothing of the lane is started before it is back."""
     refused_at: int = NO_OFFSET
-    """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered."""
+    """The lowest record whose outputs the brokers refuse; of it and those behind it nothing is to be delivered. Nothing
+    of the lane is started until that is dealt with: it would be handled in vain, and kept in memory uncounted."""
     refused_to: int = NO_OFFSET
     """Up to there nobody knows whose output it was."""
     refusals: int = 0
@@ -420,6 +423,7 @@ class OffsetTracker:
     beyond: list[tuple[int, int, Lane]] = field(default_factory=list)
     """Heap of lanes whose next record lies beyond the window, each by that record's offset and number."""
     dropped: deque[InFlight] = field(default_factory=deque)
+    """To be fetched again, in offset order; where a call gets a run, `following` is set back instead."""
     bytes: int = 0
     """Of what is queued."""
     parked_bytes: int = 0

@@ -283,10 +283,19 @@ class Scheduler:
         mine = bool(suspected) and suspected[0].tracker.slots is slots
         return mine and not self.in_flight and not self.on_their_way
 
+    def put_off_suspects(self, now: int) -> None:
+        """Have suspects whose handler's gate is shut wait among what is ready there, first of all: every other handler
+        would wait with them until it opens."""
+        shut = [lane for lane in self._suspected if lane.tracker.slots.is_shut(now)]
+        for lane in reversed(shut):
+            self._suspected.remove(lane)
+            lane.ready = False
+            lane.make_ready(first=True)
+
     def _first(self, lane: Lane) -> InFlight | None:
         """The lane's next record, if it may start."""
         tracker = lane.tracker
-        if tracker.closed or lane.overtaken is not None:
+        if tracker.closed or lane.overtaken is not None or lane.refused_at != NO_OFFSET:
             return None
         if not lane.queue:
             self._remove(lane)
@@ -477,6 +486,12 @@ class Scheduler:
             refused.lane.queue.popleft()
         self._queue_first(refused)
 
+    def fail_whole(self, flight: InFlight, now: int) -> InFlight:
+        """Take these queued records, whose letters are refused: the handler is not asked about any of them again."""
+        flight.lane.refused_at = NO_OFFSET
+        self.claim(flight, now)
+        return flight
+
     def fail_first(self, flight: InFlight, now: int) -> InFlight | None:
         """Take the first of these queued records, whose output is refused: it has failed by that. None: nobody knows
         which of several it was, and they are handled singly."""
@@ -485,6 +500,10 @@ class Scheduler:
         # Behind a single one may lie offsets that are done already, whose records it has not.
         if len(flight.messages) > 1 and refused_to > flight.offset + 1:
             tracker.singly_until = max(tracker.singly_until, refused_to)
+            # With the tries of all of them it would stay whole, and be refused for ever. Each one has tries of its own.
+            flight.failures = 0
+            if not tracker.closed:
+                lane.make_ready(first=True)
             return None
         if len(flight.messages) > 1:
             self.split(flight, 1)
@@ -562,9 +581,8 @@ class Scheduler:
 
     # -- making room -------------------------------------------------------------------------------------------------
 
-    def shed(self, tracker: OffsetTracker, keep_bytes: int) -> tuple[int, int] | None:
-        """Drop what is queued beyond so many bytes, from its end; offset and epoch of the first that is to be fetched
-        again, if any."""
+    def shed(self, tracker: OffsetTracker, keep_bytes: int) -> bool:
+        """Drop what is queued beyond so many bytes, from its end; whether something is to be fetched again."""
         if tracker.slots.runs:
             return self._shed_runs(tracker, keep_bytes)
         dropped: deque[InFlight] = deque()
@@ -579,39 +597,37 @@ class Scheduler:
                 dropped.appendleft(flight)
         # What was dropped before, and is not back yet, lies beyond what is queued now.
         tracker.dropped = deque(sorted((*dropped, *tracker.dropped), key=lambda flight: flight.offset))
-        return (tracker.dropped[0].offset, tracker.dropped[0].epoch) if tracker.dropped else None
+        return bool(tracker.dropped)
 
-    def _shed_runs(self, tracker: OffsetTracker, keep_bytes: int) -> tuple[int, int] | None:
-        first = None
+    def _shed_runs(self, tracker: OffsetTracker, keep_bytes: int) -> bool:
+        following = tracker.following
         queue = tracker.lanes[None].queue if tracker.lanes else deque[InFlight]()
         lowest = _lowest_queued(queue)
         while lowest is not None and queue[-1] is not lowest and tracker.bytes > keep_bytes:
             if queue[-1].stays_as_it_is:
                 break
-            flight = queue.pop()
-            first = self._drop(flight)
+            self._drop(queue.pop())
         if lowest is not None and queue[-1] is lowest and tracker.bytes > keep_bytes:
-            first = self._shorten(lowest, keep_bytes) or first
-        return first
+            self._shorten(lowest, keep_bytes)
+        return tracker.following < following
 
-    def _shorten(self, flight: InFlight, keep_bytes: int) -> tuple[int, int] | None:
+    def _shorten(self, flight: InFlight, keep_bytes: int) -> None:
         """Drop the end of the queued run, the last one of its lane, as far as it is too large."""
         records = len(flight.messages)
         kept = max(1, records * keep_bytes // flight.size)
         if flight.stays_as_it_is or kept >= records:
-            return None
+            return
         rest = self.split(flight, kept)
         # Else it would keep in memory what came with it.
         flight.messages = apart(flight.messages)
         flight.lane.queue.pop()
-        return self._drop(rest)
+        self._drop(rest)
 
-    def _drop(self, flight: InFlight) -> tuple[int, int]:
-        """Have the queued run, which has left its lane, fetched again; its offset and epoch."""
+    def _drop(self, flight: InFlight) -> None:
+        """Have the queued run, which has left its lane, fetched again."""
         self._unqueue(flight)
         tracker = flight.tracker
         tracker.following, tracker.following_epoch = flight.offset, flight.epoch
-        return flight.offset, flight.epoch
 
     def close(self, tracker: OffsetTracker, *, keeps_records: bool = False) -> None:
         """Start nothing more of the partition. Unless it `keeps_records`, none stays in memory but those that run, or

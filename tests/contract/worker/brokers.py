@@ -4,7 +4,7 @@ when the story says so."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
@@ -12,6 +12,9 @@ from kunicorn.ipc import bitmap
 from kunicorn.positions import TopicPartition as Place
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Record, Violation
+
+if TYPE_CHECKING:
+    from tests.contract.worker.supervised import Partition
 
 ACK = None
 HOPELESS = (KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -47,6 +50,9 @@ class Teller(Protocol):
 
     def never_fits(self, output: Output) -> bool:
         """Whether the client's own queue has no room for it, however empty it is."""
+
+    def partition(self, tp: Place) -> Partition:
+        """What the supervisor knows of it."""
 
     def letter_arrived(self, record: Record) -> None:
         """What stands for the record is in its topic."""
@@ -279,7 +285,9 @@ class StoryProducer:
         origin = dict(headers or ())
         if (offset := origin.get("kunicorn-offset")) is not None:
             place = Place((origin["kunicorn-topic"] or b"").decode(), int(origin["kunicorn-partition"] or b""))
-            return Output(topic, None, 0, self._teller.logs[place].known[int(offset)], told)
+            record = self._teller.logs[place].known[int(offset)]
+            record.letter_under = self._teller.partition(place).grant
+            return Output(topic, None, 0, record, told)
         call, number = (value or b"").split(b":")
         return Output(topic, self._teller.calls[int(call)], int(number), None, told)
 

@@ -293,9 +293,7 @@ class Handling:
 
     def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
         for at, record in enumerate(records):
-            end, mask = next(((end, mask) for end, mask in outcomes if mask[at]), (None, [False]))
-            record.alone_under = self._story.partition(record.tp).grant if sum(mask) == 1 else 0
-            match end:
+            match next((end for end, mask in outcomes if mask[at]), None):
                 case None:
                     record.handled = True
                     record.finish("handled")

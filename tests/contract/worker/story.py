@@ -278,12 +278,12 @@ class Story:
         self.handling.failed(call.records[:1], Trouble())
 
     def _letter_refused(self, record: Record | None) -> None:
-        # Of several that have failed together nobody knows whose it was, and behind a refused output all come again.
-        if record is not None and self.plan.delivery is None and record.alone_under == self.partition(record.tp).grant:
-            record.refused_under = record.alone_under
+        # Behind a refused output all come again, also those that were given up.
+        if record is not None and self.plan.delivery is None and record.letter_under == self.partition(record.tp).grant:
+            record.refused_under = record.letter_under
 
     def partition(self, tp: TopicPartition) -> Partition:
-        """What the supervisor knows of it."""
+        """See `brokers.Teller`."""
         return next(each for each in self.partitions if each.log.tp == tp)
 
     def never_fits(self, output: Output) -> bool:

@@ -39,9 +39,8 @@ class Record:
     failures: int = 0
     filtered: bool = False
     """It is not for its handler: done without it, and no letter either."""
-    alone_under: int = 0
-    """Grant under which it was the only one of its call to end as it did: if it gets a letter, no other one goes with
-    it. 0: it was not."""
+    letter_under: int = 0
+    """Grant under which a dead letter of it was produced last; 0: under none."""
     refused_under: int = 0
     """Grant under which its dead letter was refused last; 0: under none."""
     committed_outputs: int = 0

@@ -38,6 +38,12 @@ def slipping(record: Record) -> Generator[Send, None, Send | None]:
     return Send(value=b"") if record.offset in hopeless else None
 
 
+def refusing(records: Batch) -> None:
+    """A batch that is not handled while a hopeless record is among its own."""
+    if any(_hopeless_in(records)):
+        raise ValueError("one of them cannot be handled")
+
+
 def giving_up(records: Batch) -> BatchError | None:
     """A batch whose hopeless records are for the dead-letter topic, and all others done."""
     bad = _hopeless_in(records)

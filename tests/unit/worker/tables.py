@@ -50,7 +50,7 @@ class PlayedClient:
 
 
 class Table:
-    """One handler's partitions, what they reported, and whose outputs were refused."""
+    """One handler's partitions (or several handlers'), what they reported, and whose outputs were refused."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class Table:
         ahead_bytes: int = 1_000_000,
         delays: Mapping[str, int] | None = None,
         outbox_records: int = 1000,
+        others: Mapping[str, Slots] | None = None,
     ) -> None:
-        """`slots`: of runs, one call at a time, unless said otherwise."""
+        """`slots`: of runs, one call at a time, unless said otherwise. `others`: of other handlers, by topic."""
         self.now = 0.0
         self.client: Any = PlayedClient()
         self.ledger = Ledger.create(64)
@@ -72,7 +73,7 @@ class Table:
         made = parts(self.client, self.ledger, self.reports.append, ahead_bytes, delays)
         self.counters = made.counters
         deliveries = Deliveries(completion, None if completion is ON_RETURN else self.outbox)
-        self.table = Partitions(made, lambda topic: self.slots, deliveries, self)
+        self.table = Partitions(made, lambda topic: (others or {}).get(topic, self.slots), deliveries, self)
 
     def wake(self) -> None:
         """The test starts what may start."""

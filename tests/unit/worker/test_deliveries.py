@@ -8,9 +8,10 @@ from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.messages import Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
 from kunicorn.worker.failures import Failures, LetterBox, Observer
+from kunicorn.worker.produce.sender import reached
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
-from tests.unit.worker.tables import LATER, OUTPUT, P0, Table, messages, offsets_of
+from tests.unit.worker.tables import LATER, OUTPUT, P0, P1, Table, messages, offsets_of
 
 REFUSED = ValueError("too large")
 
@@ -91,9 +92,15 @@ def test_a_refused_record_of_a_run_fails_and_only_what_was_behind_it_is_handled_
     assert (table.consumed(), table.ledger.read(1, 1).handled) == (5, 5)
 
 
-def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly() -> None:
+@pytest.mark.parametrize("failed", [False, True], ids=["at its first try", "at a later one"])
+def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly(failed: bool) -> None:
     table = in_runs(Bounds(3, None, 0, 1 << 20))
     flight = table.take()
+    if failed:
+        flight.failures = 1
+        table.table.park(Attempt(flight), "retry", "why")
+        table.table.try_again(flight)
+        flight = table.take()
     flight.leave(0, 3, [OUTPUT])
     table.handle(flight)
     refuse(table, 0)
@@ -103,6 +110,35 @@ def test_of_a_refused_batch_nobody_knows_the_record_so_all_are_handled_singly() 
         calls.append(offsets_of(following))
         table.handle(following)
     assert calls == [[0], [1], [2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("slots", "completion"), [("runs", ON_ACKNOWLEDGEMENT), ("runs", ON_COMMIT), ("records", ON_COMMIT)]
+)
+def test_behind_a_refused_record_nothing_of_its_lane_is_started_while_its_batch_is_under_way(
+    slots: str, completion: Completion
+) -> None:
+    """Another partition's broker is away, and the batch has an output for it, too."""
+    table = Table(Slots("partition", 1, runs=slots == "runs"), completion)
+    table.begin(P0, 0, 1)
+    table.begin(P1, 0)
+    flight = table.take()
+    table.handle(flight, sends=True)
+    table.handle_all(sends=True)
+    batch = taken(table.outbox)
+    entry = batch.entries[0]
+    assert (flight.tp, flight.offset, entry.origin) == (P0, 0, flight)
+    number = table.outbox.refuse(entry, REFUSED)
+    table.fetch(P0, 2, 3)
+    table.fetch(P1, 1)
+    assert table.handle_all(sends=True) == [1], "the other partition goes on"
+    assert not table.table.startable(table.slots), "nobody asks again and again"
+    table.table.delivered(reached(table.outbox.live(batch)))
+    table.table.rewind({entry.origin.number: number})
+    table.outbox.done(batch)
+    (failed,) = table.refused
+    table.table.put_back(failed)
+    assert table.handle_all(sends=True) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("slots", ["runs", "records"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kunicorn.handler.rows import fitting
 from kunicorn.ipc.messages import FailureKind, FetcherStopped, Stopped
+from kunicorn.worker.fetching.assignment import from_where
 from kunicorn.worker.progress import Attempt, Bounds, Slots
 from tests.unit.worker.tables import LATER, P0, P1, Table, offsets_of
 
@@ -177,8 +178,7 @@ def test_the_first_that_is_queued_behind_a_batch_in_hand_is_not_dropped_to_make_
     table.table.balance(0)
     in_hand = table.take()
     assert offsets_of(in_hand) == [0, 1, 2]
-    again = table.table._scheduler.shed(in_hand.tracker, in_hand.size)
-    assert again is not None
-    assert again[0] == 6, "3 would be fetched and dropped until 0 is done"
+    assert table.table._scheduler.shed(in_hand.tracker, in_hand.size)
+    assert from_where(in_hand.tracker).offset == 6, "3 would be fetched and dropped until 0 is done"
     table.handle(in_hand)
     assert due(table) == [[3, 4, 5]]

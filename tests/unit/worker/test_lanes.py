@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kunicorn.ipc.bitmap import WINDOW, written
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.worker.fetching.assignment import from_where
 from kunicorn.worker.progress import InFlight, OffsetTracker, Slots, Stage
 from kunicorn.worker.scheduler import Scheduler
 
@@ -152,9 +153,8 @@ def test_dropped_records_are_unfinished_until_they_are_fetched_again_or_gone() -
     scheduler, one = Scheduler(), tracker(Slots("partition", 10))
     arrive(scheduler, one, *"abcdef")
     (first,) = started(scheduler, one)
-    again = scheduler.shed(one, 2)
-    assert again is not None
-    assert again == (3, 0)
+    assert scheduler.shed(one, 2)
+    assert from_where(one) == Position(3, 0)
     scheduler.finish(first)
     for _ in range(2):
         (flight,) = started(scheduler, one)
@@ -263,9 +263,12 @@ class Played:
 
     def shed(self, index: int) -> None:
         """And fetch again from there on."""
-        first = self.scheduler.shed(self.tracker, index % 5)
-        if first is not None:
-            self.next, _ = first
+        if self.scheduler.shed(self.tracker, index % 5):
+            self.next = from_where(self.tracker).offset
+
+    def put_off(self, index: int) -> None:
+        """Its next record is to wait: it is not fetched meanwhile, and then anew."""
+        self.next = from_where(self.tracker).offset
 
     def crash(self, index: int) -> None:
         """SIGKILL, or a hand-over: the successor knows what is done."""
@@ -299,7 +302,9 @@ class Played:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "start", "finish", "fail", "again", "shed", "crash", "send", "deliver", "refuse"]),
+        st.sampled_from(
+            ["arrive", "start", "finish", "fail", "again", "shed", "put_off", "crash", "send", "deliver", "refuse"]
+        ),
         st.integers(0, 50),
     ),
     max_size=120,

@@ -125,6 +125,50 @@ def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_
         assert worker.brokers.values(LETTERS) == [b"3"]
 
 
+TOGETHER = pytest.mark.parametrize(
+    ("handler", "tries"), [("refusing", 2), ("giving_up", 1)], ids=["a failed batch", "neighbouring rows"]
+)
+
+
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+@TOGETHER
+def test_records_that_were_given_up_together_wait_for_the_topic_of_their_letters_and_the_handler_is_not_asked_again(
+    handler: str, tries: int, delivery: str | None
+) -> None:
+    batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
+    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
+        worker.brokers.letters_refused = NO_SUCH_TOPIC
+        sending_handlers.hopeless |= {3, 4, 5}
+        worker.hand_out()
+        patiently(lambda: worker.brokers.refusals >= 30, "the letters to be refused again and again")
+        patiently(
+            lambda: any("create it" in each.why for each in worker.made.table.parked()[0]),
+            "the partition to wait for the topic, and not to send at once",
+        )
+        given_up = range(10) if handler == "refusing" else range(3, 6)
+        assert worker.consumed == given_up[0]
+        worker.brokers.letters_refused = None
+        worker.until_consumed(10)
+        assert sending_handlers.handled().count(3) == tries, "its tries, and no more"
+        assert worker.brokers.values(LETTERS) == [b"%d" % offset for offset in given_up]
+        (counted,) = counts_of(*worker.made.counters.take())
+        assert sum(counted.dead_letters.values()) == len(given_up)
+
+
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+@TOGETHER
+def test_letters_of_several_records_that_are_too_large_halt_their_partition(
+    handler: str, tries: int, delivery: str | None
+) -> None:
+    batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
+    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
+        worker.brokers.letters_refused = TOO_LARGE
+        sending_handlers.hopeless |= {3, 4, 5}
+        worker.hand_out()
+        assert worker.halted().offset == (0 if handler == "refusing" else 3)
+        assert sending_handlers.handled().count(3) == tries
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_record_that_killed_workers_waits_for_the_topic_of_its_letter_and_never_comes_to_the_handler(
     delivery: str,

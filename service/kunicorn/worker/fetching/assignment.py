@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.fetching.client import Client
-from kunicorn.worker.progress import Grant, GrantState
+from kunicorn.worker.progress import Grant, GrantState, OffsetTracker
 
 _LEARN_SECONDS = 0.5
 """How long the loop may wait for a new topic's metadata, once for each topic."""
@@ -56,14 +56,14 @@ class ClientAssignment:
         if not (taken := [grant for grant in grants if grant not in known]):
             return known, None
         try:
-            self._client.assign({grant.tp: from_where(grant) for grant in taken})
+            self._client.assign({grant.tp: from_where(grant.tracker) for grant in taken})
         except KafkaException as error:
             return known, error
         if any(not grant.was_assigned or grant.waits_for == "delay" for grant in taken):
             self.came_at = now
         for grant in taken:
             grant.assigned = grant.was_assigned = True
-            grant.state, grant.resume_at = GrantState.FETCHING, None
+            grant.state = GrantState.FETCHING
         return known, None
 
     def positions(self, grants: Sequence[Grant]) -> Iterator[tuple[Grant, Position]]:
@@ -92,13 +92,14 @@ class ClientAssignment:
             self.paused -= partitions
 
 
-def from_where(grant: Grant) -> Position:
-    """Where the partition is to be fetched from: behind what has arrived. What is handled and not delivered yet would
-    be sent twice if it were fetched again.
+def from_where(tracker: OffsetTracker) -> Position:
+    """Where the partition is to be fetched from: the first record that was dropped to make room, or else behind what
+    has arrived. What is handled and not delivered yet would be sent twice if it were fetched again.
     """
-    if grant.resume_at is not None:
-        return grant.resume_at
-    tracker = grant.tracker
+    if tracker.dropped:
+        # Behind them they would be taken for compacted ones, and passed: also where the partition has left again
+        # before they came, to wait for its delay.
+        return Position(tracker.dropped[0].offset, tracker.dropped[0].epoch)
     if tracker.following > tracker.consumed:
         return Position(tracker.following, tracker.following_epoch)
     return Position(tracker.consumed, tracker.epoch)

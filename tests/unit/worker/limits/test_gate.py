@@ -7,8 +7,9 @@ import pytest
 from kunicorn.handler.call import OfSome
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
 from kunicorn.ipc.clock import now_ns
+from kunicorn.positions import TopicPartition
 from kunicorn.worker.limits.gate import Gate, gate_of
-from kunicorn.worker.progress import Bounds, Slots
+from kunicorn.worker.progress import Attempt, Bounds, Slots
 from kunicorn.worker.stats import Counters
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
 from tests.unit.worker import sending_handlers
@@ -51,6 +52,33 @@ def test_of_several_calls_at_a_time_one_probes() -> None:
     table.handle(probe)
     assert not breaking.broken
     assert len(table.started()) == 3, "all but the slot that the first still has"
+
+
+def test_no_handler_waits_for_a_suspect_of_one_whose_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [now_ns()]
+    monkeypatch.setattr("kunicorn.worker.partitions.now_ns", lambda: clock[0])
+    breaking, others = gate(OPENS_AT_ONCE), Slots("none", 4)
+    table = Table(Slots("none", 4, gate=breaking), others={"other": others})
+    table.begin(P0, 0, 1, 2, suspects=[1, 2])
+    table.begin(TopicPartition("other", 1), 0, 1, 2)
+    first, other = table.take(), table.table.start_next(others)
+    assert other is not None
+    assert table.started() == [], "a suspect is next, and those two are in hand"
+    assert table.table.start_next(others) is None, "nothing is to be beside it"
+    assert breaking.failed(first, OSError("away"), clock[0]) is not None
+    table.table.park(Attempt(first), "circuit_breaker", "why")
+    table.table.balance(clock[0])
+    assert table.table.startable(others), "the suspect cannot start before the gate opens"
+    beside = table.table.start_next(others)
+    assert beside is not None
+    clock[0] += 2_000_000
+    assert table.started() == [], "the gate is open, and the suspect waits for what is in hand"
+    table.table.balance(clock[0])
+    assert not table.table.startable(others)
+    for flight in (other, beside):
+        table.handle(flight)
+    assert table.take().offset == 1
+    assert table.table.start_next(others) is None
 
 
 def test_a_probe_that_is_put_back_leaves_its_place_to_another_one() -> None:
