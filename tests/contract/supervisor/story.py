@@ -186,9 +186,10 @@ class Seat:
             self._part()
         if driver.source.unfinished > self._unfinished:
             self.story.excuse()
+        if self.leaving and driver.member.member_id not in self.story.cloud.group.members:
             for worker in self.living:
                 if worker.killed:
-                    worker.stray()  # It leaves with a record in hand of one that outlives SIGKILL.
+                    worker.stray()  # The group goes on without whoever outlives SIGKILL.
         self._unfinished = driver.source.unfinished
         self._lease = driver.leases[-1] if driver.leases else 0
 

@@ -188,7 +188,8 @@ def test_invariant_8_a_record_that_was_not_handled_to_its_end_is_none_that_was_l
                 world.consume(0, 110)
                 world.stage.stopped(start, 110)
 
-        world.stage.pool.escalate = escalate
+        pool: Any = world.stage.pool
+        pool.escalate = escalate
         world.consume(0, 110, in_hand=1)
         world.revocation.begin_leaving()
         await world.revocation.revoke(tuple(tps(0)), lambda: False)
@@ -207,7 +208,8 @@ def test_invariant_8_what_is_handled_and_not_delivered_when_its_worker_is_killed
         async def escalate(*_: Any) -> None:
             world.stage.die()
 
-        world.stage.pool.escalate = escalate
+        pool: Any = world.stage.pool
+        pool.escalate = escalate
         world.stage.assignment.table.workers_commit = transactions
         ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
         if ordering == "key":
