@@ -186,12 +186,16 @@ class Seat:
             self._part()
         if driver.source.unfinished > self._unfinished:
             self.story.excuse()
-        if self.leaving and driver.member.member_id not in self.story.cloud.group.members:
-            for worker in self.living:
-                if worker.killed:
-                    worker.stray()  # The group goes on without whoever outlives SIGKILL.
+        self._let_cling()
         self._unfinished = driver.source.unfinished
         self._lease = driver.leases[-1] if driver.leases else 0
+
+    def _let_cling(self) -> None:
+        """Once it has left, the group goes on without whoever outlives SIGKILL."""
+        if self.leaving and self.driver.member.member_id not in self.story.cloud.group.members:
+            for worker in self.living:
+                if worker.killed:
+                    worker.stray()
 
     @property
     def _expelled(self) -> bool:
