@@ -83,8 +83,7 @@ def set_up(
     """
     check_options(config)
     loaded = load(config.entrypoint, yields=yields)
-    if loaded.keeps_offsets:
-        _check_offsets_say_all(config)
+    check_offsets(loaded, config)
     handler = middleware.loaded(made(loaded), config.middlewares)
     handler = replace(handler, filters=filters_of(config, on_filtered(config)))
     calls = form(handler, config)
@@ -114,10 +113,12 @@ def check_options(config: HandlerConfig) -> None:
         )
 
 
-def _check_offsets_say_all(config: HandlerConfig) -> None:
+def check_offsets(handler: Handler, config: HandlerConfig) -> None:
     """Raise `ConfigError` for settings that need more than one offset a partition, with a handler that stores its own
     offsets.
     """
+    if not handler.keeps_offsets:
+        return
     if config.ordering != "partition":
         raise ConfigError(
             f"handler.ordering = {config.ordering!r}, but {config.entrypoint} keeps its offsets itself (load_offsets): "

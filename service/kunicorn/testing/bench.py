@@ -25,9 +25,11 @@ from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.encode.readers import OutputReaders
-from kunicorn.handler.load import Handler
+from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outcome import Wait
+from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.registry import check_offsets
 from kunicorn.handler.retry import End
 from kunicorn.handler.rows import Rows
 from kunicorn.ipc import clock
@@ -51,7 +53,7 @@ from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
 from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
 from kunicorn.testing.registry import with_registry
-from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble
+from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble, concurrency
 from kunicorn.worker.control import Said, apply
 from kunicorn.worker.failures import Observer
 from kunicorn.worker.produce.outbox import Outbox
@@ -405,7 +407,9 @@ class Bench:
                     handling.calls.close()
 
     def _assembled(self) -> Assembled:
-        told = _one_by_one(configure(self._settings, 0, [], None, 1))
+        told = configure(self._settings, 0, [], None, 1)
+        _refuse_as_a_worker_would(told)
+        told = _one_by_one(told)
         if self._schemas is not None:
             told = with_registry(told, self._schemas)
         readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
@@ -504,6 +508,18 @@ class Bench:
         self._stop_watch()
         if self._on_error is not None:
             self._on_error(error)
+
+
+def _refuse_as_a_worker_would(told: Configure) -> None:
+    """Raise `ConfigError` for settings that do not go with their handler: those of a test are changed before a worker
+    sees them. Raises `HandlerLoadError` as the import does.
+    """
+    delivery = told.producing.delivery if told.producing is not None else None
+    for config in told.handlers:
+        handler = handler_of(config.entrypoint, find(config.entrypoint, yields=delivery is not None))
+        concurrency(handler, config)
+        check_offsets(handler, config)
+        refuse_two_committers(handler, delivery)
 
 
 def _one_by_one(told: Configure) -> Configure:

@@ -31,6 +31,7 @@ from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.record import OFFSET, RETRY_TOPIC, Record
 from kunicorn.positions import TopicPartition
+from kunicorn.settings.checks import is_kafka_name
 
 Text = str | bytes | None
 Headers = Mapping[str, Text] | Sequence[tuple[str, Text]]
@@ -72,6 +73,11 @@ class GivenRecord:
         return self.offset
 
 
+_LAST_PARTITION = 2**31 - 1
+_LAST_OFFSET = 2**63 - 2
+"""Behind it there must be an offset to go on from."""
+
+
 def given_of(record: Record) -> GivenRecord:
     """A record that was fetched, to be handled where it was."""
     return GivenRecord(
@@ -107,9 +113,22 @@ def record(
         value = orjson.dumps(json)
     if partition < 0 or (offset is not None and offset < 0):
         raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
+    if partition > _LAST_PARTITION or (offset is not None and offset > _LAST_OFFSET):
+        raise ValueError(f"partition {partition}, offset {offset}: {_LAST_PARTITION} and {_LAST_OFFSET} are the last")
+    if timestamp is not None and not -(2**63) <= timestamp < 2**63:
+        raise ValueError(f"timestamp {timestamp}: milliseconds since 1970, in 64 bits")
+    if topic is not None:
+        _refuse_illegal(topic)
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     encoded = tuple((name, _bytes(each)) for name, each in pairs)
     return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
+
+
+def _refuse_illegal(topic: str) -> None:
+    try:
+        is_kafka_name(topic)
+    except ValueError as error:
+        raise ValueError(f"topic {topic!r}: {error}") from None
 
 
 def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecord]:

@@ -46,9 +46,8 @@ def test_each_output_is_sent_once_and_in_order_through_retries_and_dead_letters(
     fates: list[str], delivery: str
 ) -> None:
     handler = Moody()
-    test = HandlerTest(
-        handler, max_attempts=2, on_failure="dead_letter", settings={"producing": {"delivery": delivery}}
-    )
+    settings = {"producing": {"delivery": delivery}, "dead_letters": {"topic": "dead-letters"}}
+    test = HandlerTest(handler, max_attempts=2, on_failure="dead_letter", settings=settings)
     run = test.run(*[record(fate) for fate in fates])
     told = [(each.topic, (each.value or b"").decode()) for each in run.sent]
     kept = [fate for fate in fates if fate != "skip"]
