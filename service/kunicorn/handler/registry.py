@@ -76,7 +76,7 @@ def set_up(
     on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,
 ) -> Handling[C]:
     """Load the handler, its filters and its middlewares, and call their `setup`. `form` makes its `Calls`; `made` may
-    wrap it. `yields`: a generator is allowed, since what it yields is sent.
+    wrap the handler and its middlewares. `yields`: a generator is allowed, since what it yields is sent.
 
     Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the thread that is to call the
     handler later. Runs the user's code.
@@ -84,7 +84,7 @@ def set_up(
     check_options(config)
     loaded = load(config.entrypoint, yields=yields)
     check_offsets(loaded, config)
-    handler = middleware.loaded(made(loaded), config.middlewares)
+    handler = made(middleware.loaded(loaded, config.middlewares))
     handler = replace(handler, filters=filters_of(config, on_filtered(config)))
     calls = form(handler, config)
     try:

@@ -12,11 +12,12 @@ from kunicorn.handler.config import takes
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 from kunicorn.settings.sources import read_file
-from kunicorn.testing.bench import Bench, Kill, stage_of
+from kunicorn.testing.bench import Bench
 from kunicorn.testing.given import entrypoint_of
 from kunicorn.testing.memory import GivenRecord, placed
 from kunicorn.testing.outcome import Run, until_killed
 from kunicorn.testing.registry import URL
+from kunicorn.testing.stage import Kill, stage_of
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -115,8 +116,8 @@ class HandlerTest:
         after `drain_timeout_ms`), or the member loses its session, or its worker is killed.
 
         Raises `ConfigError` and `HandlerLoadError` as the service would end, `ValueError` for records that no log
-        holds, and for those of topics that the settings do not consume. What the handler raises is in the answer.
-        Caller: a plain function in the main thread.
+        holds, and for those of topics that the settings do not consume, `RuntimeError` where the record of `…_at` never
+        came to the handler. What the handler raises is in the answer. Caller: a plain function in the main thread.
         """
         stage = stage_of(len(records), revoke_at, drain_timeout_ms, lose_session_at, kill_at)
         if self._handler is None:
@@ -145,6 +146,7 @@ class HandlerTest:
                 until_killed(bench.work)
             else:
                 bench.work()
+                bench.refuse_unplayed()
             return bench.outcome()
         finally:
             bench.close()

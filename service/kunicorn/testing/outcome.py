@@ -4,17 +4,15 @@ runs in a child process.
 
 from __future__ import annotations
 
-import inspect
 import mmap
 import os
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
 
 from kunicorn.handler.outcome import Wait
 from kunicorn.positions import TopicPartition
@@ -186,28 +184,6 @@ def outcome_of(
         for index, each in enumerate(records)
     ]
     return Run(handled, committed, sent, halted)
-
-
-def then_killed(returned: Any) -> Any:
-    """Send SIGKILL to this process once the handler is through: at once, or when its generator or coroutine has ended.
-
-    As the kernel's out-of-memory killer does: nothing more of this process runs.
-    """
-    if inspect.isawaitable(returned):
-        return _awaited(returned)
-    if inspect.isgenerator(returned):
-        return _exhausted(returned)
-    os.kill(os.getpid(), signal.SIGKILL)
-    return returned
-
-
-async def _awaited(returned: Awaitable[Any]) -> Any:
-    return then_killed(await returned)
-
-
-def _exhausted(returned: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    yield from returned
-    then_killed(None)
 
 
 def until_killed(work: Callable[[], None]) -> None:
