@@ -29,7 +29,7 @@ from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.record import Batch
 from kunicorn.handler.registry import check_offsets
 from kunicorn.handler.retry import End
-from kunicorn.ipc import clock
+from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.messages import (
     CommitAs,
     CommitWanted,
@@ -41,14 +41,15 @@ from kunicorn.ipc.messages import (
     FromWorker,
     StartFetcher,
     StopFetcher,
+    Stopped,
 )
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
-from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of
+from kunicorn.testing.outcome import Fate, Notes, Progress, Run, outcome_of
 from kunicorn.testing.registry import with_registry
-from kunicorn.testing.stage import HandedOut, Stage, Staging, TimeOuts
+from kunicorn.testing.stage import HandedOut, Kill, Stage, Staging, TimeOuts
 from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble, concurrency
 from kunicorn.worker.control import Said, apply
 from kunicorn.worker.failures import Observer
@@ -196,6 +197,9 @@ class Bench:
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
         self._halted: dict[TopicPartition, str] = {}
+        self._ahead: dict[TopicPartition, frozenset[int]] = {}
+        """Offsets done beyond the one that was reported last."""
+        self._killed = isinstance(stage, Kill)
         self._lost = False
         self._heard = 0.0
         self._handling = False
@@ -212,9 +216,16 @@ class Bench:
 
     def outcome(self) -> Run:
         """Result of the run. Caller: the test's process, after `work`."""
-        consumed = {tp: self._consumed(tp) for tp in self._starts}
-        committed = dict(self._starts) if self._lost else consumed
-        return outcome_of(self._records, self._notes, consumed, committed, self._sent, self._halted)
+        progress = {tp: Progress(self._consumed(tp), self._ahead.get(tp, frozenset())) for tp in self._starts}
+        lost = {tp: Progress(at) for tp, at in self._starts.items()}
+        return outcome_of(
+            self._records,
+            self._notes,
+            progress,
+            lost if self._lost else progress,
+            self._sent,
+            None if self._killed else self._halted,
+        )
 
     def refuse_unplayed(self) -> None:
         """Raise `RuntimeError` where the handler never got the record of the stage. Caller: as of `outcome`, where the
@@ -258,9 +269,10 @@ class Bench:
         if self._schemas is not None:
             told = with_registry(told, self._schemas)
         readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
+        letters = self._settings.dead_letter_topics
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: MemoryProducer(self._sent, readers),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: MemoryProducer(self._sent, readers, letters),  # type: ignore[arg-type, return-value]
             senders=self._senders,
             handler=self._watched,
             observer=Noting(self._notes, self._handed_out, self._raised, self._endless),
@@ -329,12 +341,19 @@ class Bench:
 
     def _reported(self, message: FromWorker) -> None:
         if isinstance(message, FetcherStopped):
-            self._over |= {stopped.grant: stopped.offset for stopped in message.partitions}
+            for stopped in message.partitions:
+                self._ended(stopped)
         elif isinstance(message, Failed):
-            self._over[message.grant] = message.offset
-            self._halted[next(tp for tp, number in self._grants.items() if number == message.grant)] = message.error
+            self._halted[self._ended(message)] = message.error
         elif isinstance(message, CommitWanted):
             self._say(CommitAs(message.number, 1, "member", None))
+
+    def _ended(self, report: Stopped | Failed) -> TopicPartition:
+        """Note how far a grant was at its end; its partition."""
+        tp = next(tp for tp, number in self._grants.items() if number == report.grant)
+        self._over[report.grant] = report.offset
+        self._ahead[tp] = bitmap.read(report.offset, report.done)
+        return tp
 
     def _senders(self, outbox: Outbox, senders: Sequence[Sender]) -> Carried:
         self._carried = Carried(outbox, senders)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -287,6 +287,8 @@ class SentRecord:
     """Milliseconds since 1970; None: that of its sending."""
     partition: int | None
     """None: by its key."""
+    to_letters: bool = field(default=True, repr=False, compare=False)
+    """Whether its topic is one of dead letters."""
     readers: OutputReaders = field(default_factory=lambda: OutputReaders(None), repr=False, compare=False)
     """Decoders of what `[producing]` has encoded."""
 
@@ -308,8 +310,8 @@ class SentRecord:
 
     @property
     def is_letter(self) -> bool:
-        """Whether it is a dead letter, sent by a worker."""
-        return ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
+        """Whether it is a dead letter, sent by a worker. One that a handler passes on has its headers, too."""
+        return self.to_letters and ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
 
     @property
     def is_retry(self) -> bool:
@@ -337,8 +339,15 @@ class SentRecord:
 class MemoryProducer:
     """Producer that keeps what it is given; of a transaction, what was committed counts."""
 
-    def __init__(self, sent: list[SentRecord], readers: OutputReaders | None = None) -> None:
+    def __init__(
+        self,
+        sent: list[SentRecord],
+        readers: OutputReaders | None = None,
+        letter_topics: Collection[str] | None = None,
+    ) -> None:
+        """`letter_topics`: topics of dead letters; None: any may be."""
         self._sent = sent
+        self._letter_topics = letter_topics
         self._readers = readers or OutputReaders(None)
         self._reports: deque[tuple[Delivered, Message]] = deque()
         self._open: list[SentRecord] | None = None
@@ -357,7 +366,8 @@ class MemoryProducer:
         """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
-        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, self._readers)
+        to_letters = self._letter_topics is None or topic in self._letter_topics
+        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, to_letters, self._readers)
         (self._sent if self._open is None else self._open).append(record)
         if (told := callback or on_delivery) is not None:
             self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))

@@ -69,3 +69,19 @@ def test_a_run_that_sends_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     HandlerTest(Moody(), settings={"producing": {"delivery": "transactions"}}).run(record("a"))
     assert threading.active_count() == before
+
+
+def test_a_letter_that_a_handler_passes_on_is_no_dead_letter_of_its_run() -> None:
+    (letter,) = (
+        HandlerTest(lambda given: DeadLetter("no"), settings={"dead_letters": {"topic": "bad"}})
+        .run(record("a"))
+        .dead_letters
+    )
+
+    def archive(given: Record) -> Send:
+        return Send("archive", {"was": given.topic}, headers=given.headers)
+
+    settings = {"producing": {"delivery": "at_least_once", "value": "json"}}
+    passed = HandlerTest(archive, settings=settings).run(letter.given)
+    assert (passed.outcomes, passed.dead_letters) == (["done"], [])
+    assert passed.sent[0].data == {"was": "bad"}

@@ -115,6 +115,15 @@ def test_a_kill_comes_when_a_try_has_failed(payments: Callable[[], list[bytes]])
     assert payments() == [b"a"]
 
 
+def test_a_killed_workers_halts_are_halts() -> None:
+    def handle(given: Record) -> Any:
+        return Halt("ask somebody") if given.value == b"halt" else None
+
+    run = HandlerTest(handle).run(record("halt"), record("a"), record("b", partition=1), kill_at=2)
+    assert run.outcomes == ["halted", "unhandled", "unhandled"]
+    assert run.left == [each.record for each in run.records]
+
+
 @pytest.mark.parametrize("stage", ["revoke_at", "lose_session_at", "kill_at"])
 @pytest.mark.parametrize(
     ("second", "settings", "why"),
