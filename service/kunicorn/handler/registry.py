@@ -76,16 +76,15 @@ def set_up(
     on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,
 ) -> Handling[C]:
     """Load the handler, its filters and its middlewares, and call their `setup`. `form` makes its `Calls`; `made` may
-    wrap it. `yields`: a generator is allowed, since what it yields is sent.
+    wrap the handler and its middlewares. `yields`: a generator is allowed, since what it yields is sent.
 
     Raises `HandlerLoadError`, and `ConfigError` for rules that cannot hold. Caller: the thread that is to call the
     handler later. Runs the user's code.
     """
     check_options(config)
     loaded = load(config.entrypoint, yields=yields)
-    if loaded.keeps_offsets:
-        _check_offsets_say_all(config)
-    handler = middleware.loaded(made(loaded), config.middlewares)
+    check_offsets(loaded, config)
+    handler = made(middleware.loaded(loaded, config.middlewares))
     handler = replace(handler, filters=filters_of(config, on_filtered(config)))
     calls = form(handler, config)
     try:
@@ -114,10 +113,12 @@ def check_options(config: HandlerConfig) -> None:
         )
 
 
-def _check_offsets_say_all(config: HandlerConfig) -> None:
+def check_offsets(handler: Handler, config: HandlerConfig) -> None:
     """Raise `ConfigError` for settings that need more than one offset a partition, with a handler that stores its own
     offsets.
     """
+    if not handler.keeps_offsets:
+        return
     if config.ordering != "partition":
         raise ConfigError(
             f"handler.ordering = {config.ordering!r}, but {config.entrypoint} keeps its offsets itself (load_offsets): "

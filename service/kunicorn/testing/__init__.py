@@ -3,7 +3,8 @@
     from kunicorn.testing import HandlerTest, record
 
     def test_a_negative_total_is_a_dead_letter():
-        run = HandlerTest("shop.handlers:handle_order").run(record(json={"total": -1}), record(json={"total": 3}))
+        test = HandlerTest("shop.handlers:handle_order", settings={"dead_letters": {"topic": "shop.dead-letters"}})
+        run = test.run(record(json={"total": -1}), record(json={"total": 3}))
         assert run.outcomes == ["dead_letter", "done"]
 
 docs/testing.md has the rest. pytest is imported by `kunicorn.testing.plugin` alone.

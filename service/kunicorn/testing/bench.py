@@ -9,14 +9,12 @@ waits. Outputs are delivered by the runner's thread, at moments that are the sam
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
 from itertools import cycle
 from typing import Any
 
@@ -25,13 +23,13 @@ from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.encode.readers import OutputReaders
-from kunicorn.handler.load import Handler
+from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outcome import Wait
-from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.outputs import refuse_two_committers
+from kunicorn.handler.record import Batch
+from kunicorn.handler.registry import check_offsets
 from kunicorn.handler.retry import End
-from kunicorn.handler.rows import Rows
-from kunicorn.ipc import clock
-from kunicorn.ipc.ledger import Ledger
+from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.messages import (
     CommitAs,
     CommitWanted,
@@ -43,183 +41,22 @@ from kunicorn.ipc.messages import (
     FromWorker,
     StartFetcher,
     StopFetcher,
-    TimedOut,
+    Stopped,
 )
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing.memory import GivenRecord, MemoryConsumer, MemoryLog, MemoryProducer, SentRecord, message_of
-from kunicorn.testing.outcome import Fate, Notes, Run, outcome_of, then_killed
+from kunicorn.testing.outcome import Fate, Notes, Progress, Run, outcome_of
 from kunicorn.testing.registry import with_registry
-from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble
+from kunicorn.testing.stage import HandedOut, Kill, Stage, Staging, TimeOuts
+from kunicorn.worker.assembly import Assembled, CannotServe, Makers, assemble, concurrency
 from kunicorn.worker.control import Said, apply
 from kunicorn.worker.failures import Observer
 from kunicorn.worker.produce.outbox import Outbox
 from kunicorn.worker.produce.sender import Sender
 
-
-@dataclass(frozen=True, slots=True)
-class Revoke:
-    """The record's partition is taken away, in order: drained, committed, given to another member."""
-
-    at: int
-    """Index of the record among those given."""
-    drain_timeout_ms: int | None = None
-    """After so long (real time) the handler is interrupted by `DrainDeadline`; None: it may take its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoseSession:
-    """The member was fenced: its lease is over, other members have its partitions, nothing is committed."""
-
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """SIGKILL to the worker when its handler is through with the record, and its offset does not count yet."""
-
-    at: int
-
-
-Stage = Revoke | LoseSession | Kill
-
-
-def stage_of(
-    count: int, revoke_at: int | None, drain_timeout_ms: int | None, lose_session_at: int | None, kill_at: int | None
-) -> Stage | None:
-    """Stage that the arguments of `HandlerTest.run` ask for; None without any. Raises `ValueError`."""
-    found: list[Stage] = []
-    if revoke_at is not None:
-        found.append(Revoke(revoke_at, drain_timeout_ms))
-    elif drain_timeout_ms is not None:
-        raise ValueError("drain_timeout_ms belongs to revoke_at: say at which record the partition is taken away")
-    if lose_session_at is not None:
-        found.append(LoseSession(lose_session_at))
-    if kill_at is not None:
-        found.append(Kill(kill_at))
-    if len(found) > 1:
-        raise ValueError("a run has one of revoke_at, lose_session_at and kill_at: what comes after one is another run")
-    if found and not 0 <= found[0].at < count:
-        raise ValueError(f"there is no record {found[0].at}: {count} are given, counted from 0")
-    return found[0] if found else None
-
-
-class HandedOut:
-    """The partitions of the records that are given, each handed out to the worker under a grant, and its ledger."""
-
-    def __init__(self, records: Sequence[GivenRecord]) -> None:
-        self.starts = {each.tp: each.at for each in reversed(records)}
-        self.grants = {tp: number for number, tp in enumerate(self.starts, 1)}
-        """By partition: number of its grant, which is that of its slot, too."""
-        self.ledger = Ledger.create(len(self.starts) + 1)
-        self.ledger.lease_ns = _FOR_EVER
-        self._records = records
-        self._places = {(each.tp, each.at): index for index, each in enumerate(records)}
-
-    def indices(self, argument: Any) -> list[int]:
-        """Indices of the records that the handler gets; where it gets models, of those that the ledger has in hand."""
-        if hasattr(argument, "to_pylist"):  # A RecordBatch, without loading Arrow for all others.
-            argument = list(map(Record.of, Rows(argument)))
-        if isinstance(argument, Record):
-            argument = [argument]
-        if isinstance(argument, Batch) or (isinstance(argument, list) and isinstance(argument[0], Record)):
-            return [self._places[TopicPartition(each.topic, each.partition), each.offset] for each in argument]
-        count = len(argument) if isinstance(argument, list) else 1
-        for tp, number in self.grants.items():
-            if (reading := self.ledger.read(number, number)).hand_count:
-                return self._following(tp, reading.in_hand, count)
-        return []
-
-    def in_hand(self, index: int) -> tuple[int, int]:
-        """Grant and offset that the ledger has in hand, in the partition of the record with that index."""
-        number = self.grants[self._records[index].tp]
-        return number, self.ledger.read(number, number).in_hand
-
-    def _following(self, tp: TopicPartition, offset: int, count: int) -> list[int]:
-        """Indices of `count` records from this offset on, whatever the gaps between them."""
-        found: list[int] = []
-        while len(found) < count:
-            with contextlib.suppress(KeyError):
-                found.append(self._places[tp, offset])
-            offset += 1
-        return found
-
-
-class Staging:
-    """Plays the stage when the handler has its record. Caller: the runner's thread, which is the test's."""
-
-    def __init__(
-        self,
-        stage: Stage | None,
-        handed_out: HandedOut,
-        called: Callable[[Sequence[int]], None],
-        say: Callable[[Said], None],
-        handler_timeout_ms: int | None,
-    ) -> None:
-        """`called` is told of every call; `say` says to the worker what a supervisor would."""
-        self.needs_signals = handler_timeout_ms is not None or isinstance(stage, Revoke)
-        self._stage = stage
-        self._handed_out = handed_out
-        self._called = called
-        self._say = say
-        self._handler_timeout_ms = handler_timeout_ms
-        self._timer: threading.Timer | None = None
-
-    def around(self, handler: Handler) -> Handler:
-        """The handler, with the stage around its calls."""
-        call = handler.call
-
-        @wraps(call)  # Its annotations say what it is to be called with.
-        def staged(*arguments: Any) -> Any:
-            if not self._before(self._handed_out.indices(arguments[-1])):
-                return call(*arguments)
-            # The worst of moments: the record's effects are there, and its offset does not count yet.
-            return then_killed(call(*arguments))
-
-        return replace(handler, call=staged)
-
-    def quiet(self) -> None:
-        """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer.join()
-            self._timer = None
-
-    def _before(self, indices: Sequence[int]) -> bool:
-        """Whether the worker is to be killed when this call returns."""
-        self.quiet()
-        self._called(indices)
-        if not indices:
-            return False
-        grant, offset = self._handed_out.in_hand(indices[0])
-        if self._handler_timeout_ms is not None:
-            self._later(self._handler_timeout_ms, lambda: self._say(TimedOut(grant, offset)))
-        stage = self._stage
-        if stage is None or stage.at not in indices:
-            return False
-        self._stage = None
-        match stage:
-            case Kill():
-                return True
-            case LoseSession():
-                self._say(StopFetcher(list(self._handed_out.grants.values()), None, lost=True))
-                self._say(Drain(0.0))
-            case Revoke(drain_timeout_ms=limit):
-                self._say(StopFetcher([grant], None))
-                if limit is not None:
-                    thread = threading.get_ident()
-                    self._later(limit, lambda: signal.pthread_kill(thread, signal.SIGUSR1))
-        return False
-
-    def _later(self, milliseconds: int, act: Callable[[], None]) -> None:
-        self.quiet()
-        self._timer = threading.Timer(milliseconds / 1000, act)
-        self._timer.daemon = True
-        self._timer.start()
-
-
-_FOR_EVER = _EVERYTHING = 2**63 - 1
+_EVERYTHING = 2**63 - 1
 _START = 1_000_000 * clock.NANOSECONDS
 _OVERSHOOT = 0.01
 
@@ -360,13 +197,17 @@ class Bench:
         self._over: dict[int, int] = {}
         """By grant: the offset that was reported last."""
         self._halted: dict[TopicPartition, str] = {}
+        self._ahead: dict[TopicPartition, frozenset[int]] = {}
+        """Offsets done beyond the one that was reported last."""
+        self._killed = isinstance(stage, Kill)
         self._lost = False
         self._heard = 0.0
         self._handling = False
         self._carried: Carried | None = None
         """Where outputs go; None: nothing is sent."""
         self._endless = any(each.circuit_breaker is not None for each in settings.every_handler)
-        self._staging = Staging(stage, self._handed_out, self._called, self._say, settings.handler.handler_timeout_ms)
+        self._staging = Staging(stage, self._handed_out, self._called, self._say)
+        self._time_outs = TimeOuts(self._handed_out, self._handler_timeout_ms, self._say)
 
     def close(self) -> None:
         """Free what is shared with a killed worker."""
@@ -375,9 +216,25 @@ class Bench:
 
     def outcome(self) -> Run:
         """Result of the run. Caller: the test's process, after `work`."""
-        consumed = {tp: self._consumed(tp) for tp in self._starts}
-        committed = dict(self._starts) if self._lost else consumed
-        return outcome_of(self._records, self._notes, consumed, committed, self._sent, self._halted)
+        progress = {tp: Progress(self._consumed(tp), self._ahead.get(tp, frozenset())) for tp in self._starts}
+        lost = {tp: Progress(at) for tp, at in self._starts.items()}
+        return outcome_of(
+            self._records,
+            self._notes,
+            progress,
+            lost if self._lost else progress,
+            self._sent,
+            None if self._killed else self._halted,
+        )
+
+    def refuse_unplayed(self) -> None:
+        """Raise `RuntimeError` where the handler never got the record of the stage. Caller: as of `outcome`, where the
+        worker was not to be killed.
+        """
+        if (stage := self._staging.unplayed) is None:
+            return
+        ended = self.outcome().outcomes[stage.at]
+        raise RuntimeError(f"record {stage.at} never came to the handler ({ended}): {stage.named} did not take place")
 
     # -- the worker's life ---------------------------------------------------------------------------------------
 
@@ -396,7 +253,8 @@ class Bench:
                         )
                     )
                     self._heard = time.monotonic()
-                    made.runner.run()
+                    with self._time_outs.watching(lambda: made.runner.progress):
+                        made.runner.run()
                 made.hooks.finish()
                 for handling in made.handlings.every:
                     handling.tear_down()
@@ -405,13 +263,16 @@ class Bench:
                     handling.calls.close()
 
     def _assembled(self) -> Assembled:
-        told = _one_by_one(configure(self._settings, 0, [], None, 1))
+        told = configure(self._settings, 0, [], None, 1)
+        _refuse_as_a_worker_would(told)
+        told = _one_by_one(told)
         if self._schemas is not None:
             told = with_registry(told, self._schemas)
         readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
+        letters = self._settings.dead_letter_topics
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: MemoryProducer(self._sent, readers),  # type: ignore[arg-type, return-value]
+            producer=lambda properties, logger: MemoryProducer(self._sent, readers, letters),  # type: ignore[arg-type, return-value]
             senders=self._senders,
             handler=self._watched,
             observer=Noting(self._notes, self._handed_out, self._raised, self._endless),
@@ -423,6 +284,9 @@ class Bench:
             kind = HandlerLoadError if failure.status is ExitCode.HANDLER else ConfigError
             raise kind(str(failure)) from failure.__cause__
 
+    def _handler_timeout_ms(self, topic: str) -> int | None:
+        return self._settings.handler_of(topic).handler_timeout_ms
+
     def _watched(self, handler: Handler) -> Handler:
         if handler.is_async:
             _refuse_inside_a_loop()
@@ -433,7 +297,7 @@ class Bench:
     def _interruptible(self, made: Assembled) -> Iterator[None]:
         """Have the runner's signal do here what it does in a worker, and restore it."""
         if threading.current_thread() is not threading.main_thread():
-            if self._staging.needs_signals:
+            if self._staging.needs_signals or self._time_outs.needs_signals:
                 raise RuntimeError("a handler is interrupted by a signal: run this test in the main thread")
             yield
             return
@@ -441,7 +305,6 @@ class Bench:
         try:
             yield
         finally:
-            self._staging.quiet()
             signal.signal(signal.SIGUSR1, before)
 
     # -- in the supervisor's place ---------------------------------------------------------------------------------
@@ -478,12 +341,19 @@ class Bench:
 
     def _reported(self, message: FromWorker) -> None:
         if isinstance(message, FetcherStopped):
-            self._over |= {stopped.grant: stopped.offset for stopped in message.partitions}
+            for stopped in message.partitions:
+                self._ended(stopped)
         elif isinstance(message, Failed):
-            self._over[message.grant] = message.offset
-            self._halted[next(tp for tp, number in self._grants.items() if number == message.grant)] = message.error
+            self._halted[self._ended(message)] = message.error
         elif isinstance(message, CommitWanted):
             self._say(CommitAs(message.number, 1, "member", None))
+
+    def _ended(self, report: Stopped | Failed) -> TopicPartition:
+        """Note how far a grant was at its end; its partition."""
+        tp = next(tp for tp, number in self._grants.items() if number == report.grant)
+        self._over[report.grant] = report.offset
+        self._ahead[tp] = bitmap.read(report.offset, report.done)
+        return tp
 
     def _senders(self, outbox: Outbox, senders: Sequence[Sender]) -> Carried:
         self._carried = Carried(outbox, senders)
@@ -498,12 +368,25 @@ class Bench:
 
     def _stop_watch(self) -> None:
         if self._handling:
-            self._handling, self.took = False, time.monotonic() - self._heard
+            now = time.monotonic()
+            self._handling, self.took, self._heard = False, now - self._heard, now
 
     def _raised(self, error: BaseException) -> None:
         self._stop_watch()
         if self._on_error is not None:
             self._on_error(error)
+
+
+def _refuse_as_a_worker_would(told: Configure) -> None:
+    """Raise `ConfigError` for settings that do not go with their handler: those of a test are changed before a worker
+    sees them. Raises `HandlerLoadError` as the import does.
+    """
+    delivery = told.producing.delivery if told.producing is not None else None
+    for config in told.handlers:
+        handler = handler_of(config.entrypoint, find(config.entrypoint, yields=delivery is not None))
+        concurrency(handler, config)
+        check_offsets(handler, config)
+        refuse_two_committers(handler, delivery)
 
 
 def _one_by_one(told: Configure) -> Configure:

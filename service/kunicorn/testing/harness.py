@@ -4,27 +4,36 @@ settings but for the brokers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kunicorn.handler.config import takes
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 from kunicorn.settings.sources import read_file
-from kunicorn.testing.bench import Bench, Kill, stage_of
+from kunicorn.testing.bench import Bench
 from kunicorn.testing.given import entrypoint_of
 from kunicorn.testing.memory import GivenRecord, placed
 from kunicorn.testing.outcome import Run, until_killed
 from kunicorn.testing.registry import URL
+from kunicorn.testing.stage import Kill, stage_of
 
 Tables = Mapping[str, Mapping[str, Any]]
 
-_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}, "dead_letters": {"topic": "dead-letters"}}
+_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}}
 """Without a file."""
 _MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"], "isolation_level": "read_committed"}}
 """Nothing is aborted there that would not be read."""
-_NOT_OURS = frozenset({"kafka", "http", "log"})
+_NOT_OURS = frozenset({"kafka", "http", "log", "otlp"})
 """Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
+_NOT_OURS_IN: Mapping[str, frozenset[str]] = {
+    "schema_registry": frozenset(
+        {"username", "password", "password_file", "ssl_ca_location", "ssl_certificate_location", "ssl_key_location"}
+    ),
+    "workers": frozenset({"allocator"}),
+}
+"""Likewise settings of the file's other sections: secrets, and files of the machine that the service runs on."""
 
 
 def settings_for(entrypoint: str | None, config: Path | None, handler: Mapping[str, Any], sections: Tables) -> Settings:
@@ -33,15 +42,36 @@ def settings_for(entrypoint: str | None, config: Path | None, handler: Mapping[s
 
     Raises `ConfigError`. Blocks on the disk.
     """
-    file = {name: table for name, table in read_file(config).items() if name not in _NOT_OURS} if config else _LEAST
+    file = _ours(read_file(config)) if config else _LEAST
     own = {"handler": {**handler, **({"entrypoint": entrypoint} if entrypoint is not None else {})}}
     return load_tables(config or Path("the test"), sections, own, _MEMORY, file)
 
 
+def _ours(file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a test has of the service's file. What is no table is left for the settings to refuse."""
+    kept = {name: table for name, table in file.items() if name not in _NOT_OURS}
+    for name, left_out in _NOT_OURS_IN.items():
+        if isinstance(table := kept.get(name), Mapping):
+            kept[name] = {setting: value for setting, value in table.items() if setting not in left_out}
+    return kept
+
+
 def first_topic(settings: Settings) -> str | None:
     """First topic that the settings name; None where all are patterns."""
-    topics = settings.assign.wanted.topics or settings.group.topics
-    return next((topic for topic in topics if not topic.startswith("^")), None)
+    return next((topic for topic in _consumed(settings) if not topic.startswith("^")), None)
+
+
+def refuse_other_topics(settings: Settings, records: Sequence[GivenRecord]) -> None:
+    """Raise `ValueError` for a record of a topic that the service would never consume."""
+    consumed = (*_consumed(settings), *settings.retry_topics)
+    for each in records:
+        if not takes(consumed, each.tp.topic):
+            raise ValueError(f"{each} would never come: the settings consume {', '.join(consumed)}")
+
+
+def _consumed(settings: Settings) -> Sequence[str]:
+    """Names and patterns."""
+    return settings.assign.wanted.topics or settings.group.topics
 
 
 class HandlerTest:
@@ -59,8 +89,9 @@ class HandlerTest:
     ) -> None:
         """`handler`: an entry point, or the function itself; None: the entry point that `config` names.
 
-        `config`: the service's TOML file; [kafka], [http] and [log] are not read. `handler_settings` are settings of
-        [handler] (`mode="batch"`, `max_attempts=1`), `settings` those of any section; both go before the file.
+        `config`: the service's TOML file; [kafka], [http], [log] and [otlp] are not read, nor what [schema_registry]
+        logs in with. `handler_settings` are settings of [handler] (`mode="batch"`, `max_attempts=1`), `settings` those
+        of any section; both go before the file.
         `schemas`: a schema registry in memory, which has these by subject, in the place of [schema_registry].
         """
         if handler is None and config is None:
@@ -85,7 +116,8 @@ class HandlerTest:
         after `drain_timeout_ms`), or the member loses its session, or its worker is killed.
 
         Raises `ConfigError` and `HandlerLoadError` as the service would end, `ValueError` for records that no log
-        holds. What the handler raises is in the answer. Caller: a plain function in the main thread.
+        holds, and for those of topics that the settings do not consume, `RuntimeError` where the record of `…_at` never
+        came to the handler. What the handler raises is in the answer. Caller: a plain function in the main thread.
         """
         stage = stage_of(len(records), revoke_at, drain_timeout_ms, lose_session_at, kill_at)
         if self._handler is None:
@@ -93,15 +125,28 @@ class HandlerTest:
         with entrypoint_of(self._handler) as entrypoint:
             return self._run(entrypoint, records, stage)
 
+    @property
+    def _names_topics(self) -> bool:
+        """Whether anybody has said which topics are consumed: without, records may be of any."""
+        return (
+            self._config is not None
+            or bool(self._sections.keys() & {"assign", "handlers"})
+            or ("topics" in self._sections.get("group", {}))
+        )
+
     def _run(self, entrypoint: str | None, records: tuple[GivenRecord, ...], stage: Any) -> Run:
         sections = self._sections if self._schemas is None else {**self._sections, "schema_registry": {"url": URL}}
         settings = settings_for(entrypoint, self._config, self._handler_settings, sections)
-        bench = Bench(settings, placed(records, first_topic(settings)), stage, schemas=self._schemas)
+        given = placed(records, first_topic(settings))
+        if self._names_topics:
+            refuse_other_topics(settings, given)
+        bench = Bench(settings, given, stage, schemas=self._schemas)
         try:
             if isinstance(stage, Kill):
                 until_killed(bench.work)
             else:
                 bench.work()
+                bench.refuse_unplayed()
             return bench.outcome()
         finally:
             bench.close()

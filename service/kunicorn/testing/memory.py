@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.record import OFFSET, RETRY_TOPIC, Record
 from kunicorn.positions import TopicPartition
+from kunicorn.settings.checks import is_kafka_name
 
 Text = str | bytes | None
 Headers = Mapping[str, Text] | Sequence[tuple[str, Text]]
@@ -72,6 +73,11 @@ class GivenRecord:
         return self.offset
 
 
+_LAST_PARTITION = 2**31 - 1
+_LAST_OFFSET = 2**63 - 2
+"""Behind it there must be an offset to go on from."""
+
+
 def given_of(record: Record) -> GivenRecord:
     """A record that was fetched, to be handled where it was."""
     return GivenRecord(
@@ -107,9 +113,22 @@ def record(
         value = orjson.dumps(json)
     if partition < 0 or (offset is not None and offset < 0):
         raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
+    if partition > _LAST_PARTITION or (offset is not None and offset > _LAST_OFFSET):
+        raise ValueError(f"partition {partition}, offset {offset}: {_LAST_PARTITION} and {_LAST_OFFSET} are the last")
+    if timestamp is not None and not -(2**63) <= timestamp < 2**63:
+        raise ValueError(f"timestamp {timestamp}: milliseconds since 1970, in 64 bits")
+    if topic is not None:
+        _refuse_illegal(topic)
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     encoded = tuple((name, _bytes(each)) for name, each in pairs)
     return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
+
+
+def _refuse_illegal(topic: str) -> None:
+    try:
+        is_kafka_name(topic)
+    except ValueError as error:
+        raise ValueError(f"topic {topic!r}: {error}") from None
 
 
 def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecord]:
@@ -268,6 +287,8 @@ class SentRecord:
     """Milliseconds since 1970; None: that of its sending."""
     partition: int | None
     """None: by its key."""
+    to_letters: bool = field(default=True, repr=False, compare=False)
+    """Whether its topic is one of dead letters."""
     readers: OutputReaders = field(default_factory=lambda: OutputReaders(None), repr=False, compare=False)
     """Decoders of what `[producing]` has encoded."""
 
@@ -289,8 +310,8 @@ class SentRecord:
 
     @property
     def is_letter(self) -> bool:
-        """Whether it is a dead letter, sent by a worker."""
-        return ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
+        """Whether it is a dead letter, sent by a worker. One that a handler passes on has its headers, too."""
+        return self.to_letters and ERROR_TYPE in self.headers and OFFSET in self.headers and not self.is_retry
 
     @property
     def is_retry(self) -> bool:
@@ -318,8 +339,15 @@ class SentRecord:
 class MemoryProducer:
     """Producer that keeps what it is given; of a transaction, what was committed counts."""
 
-    def __init__(self, sent: list[SentRecord], readers: OutputReaders | None = None) -> None:
+    def __init__(
+        self,
+        sent: list[SentRecord],
+        readers: OutputReaders | None = None,
+        letter_topics: Collection[str] | None = None,
+    ) -> None:
+        """`letter_topics`: topics of dead letters; None: any may be."""
         self._sent = sent
+        self._letter_topics = letter_topics
         self._readers = readers or OutputReaders(None)
         self._reports: deque[tuple[Delivered, Message]] = deque()
         self._open: list[SentRecord] | None = None
@@ -338,7 +366,8 @@ class MemoryProducer:
         """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
-        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, self._readers)
+        to_letters = self._letter_topics is None or topic in self._letter_topics
+        record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, to_letters, self._readers)
         (self._sent if self._open is None else self._open).append(record)
         if (told := callback or on_delivery) is not None:
             self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))

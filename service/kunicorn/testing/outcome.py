@@ -4,17 +4,16 @@ runs in a child process.
 
 from __future__ import annotations
 
-import inspect
 import mmap
 import os
 import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import NamedTuple
 
 from kunicorn.handler.outcome import Wait
 from kunicorn.positions import TopicPartition
@@ -121,6 +120,9 @@ class Run:
     """Everything that the worker has produced, in order, dead letters included; of transactions what was committed."""
     halted: Mapping[TopicPartition, str]
     """Why, for partitions that are."""
+    ahead: Mapping[TopicPartition, Collection[int]] = field(default_factory=dict)
+    """Offsets beyond the committed one that are done: the commit names them, and the partition's next owner does not
+    handle them again."""
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -145,7 +147,10 @@ class Run:
     @property
     def left(self) -> list[GivenRecord]:
         """Records that the partition's next owner gets: `test.run(*run.left)`."""
-        return [each.record for each in self.records if each.record.at >= self.committed[each.record.tp]]
+        return [each.record for each in self.records if not self._is_done(each.record)]
+
+    def _is_done(self, record: GivenRecord) -> bool:
+        return record.at < self.committed[record.tp] or record.at in self.ahead.get(record.tp, ())
 
     @property
     def handled_again(self) -> list[GivenRecord]:
@@ -161,53 +166,44 @@ _OUTCOMES = {
 }
 
 
+class Progress(NamedTuple):
+    """How far one partition is."""
+
+    offset: int
+    """The next one to handle."""
+    ahead: frozenset[int] = frozenset()
+    """Offsets beyond it that are done."""
+
+    def has(self, offset: int) -> bool:
+        """Whether the record there is done, one way or another."""
+        return offset < self.offset or offset in self.ahead
+
+
 def outcome_of(
     records: Sequence[GivenRecord],
     notes: Notes,
-    consumed: Mapping[TopicPartition, int],
-    committed: Mapping[TopicPartition, int],
+    handled: Mapping[TopicPartition, Progress],
+    committed: Mapping[TopicPartition, Progress],
     sent: Sequence[SentRecord],
-    halted: Mapping[TopicPartition, str],
+    halted: Mapping[TopicPartition, str] | None,
 ) -> Run:
-    """Result of a run. `consumed`: offsets in the ledger; a record before its partition's is done, one way or
-    another.
-    """
+    """Result of a run. `halted`: None where the worker was killed, and has told nobody why."""
 
     def ended(index: int, each: GivenRecord) -> Outcome:
         fate = notes.fate(index)
-        if fate is Fate.GIVEN_UP and each.tp in halted:
+        if fate is Fate.GIVEN_UP and (halted is None or each.tp in halted):
             return Outcome.HALTED
-        if each.at >= consumed[each.tp]:
+        if not handled[each.tp].has(each.at):
             return Outcome.UNHANDLED
         return _OUTCOMES.get(fate, Outcome.DONE)
 
-    handled = [
+    every = [
         Handled(each, ended(index, each), notes.attempts(index), tuple(notes.errors.get(index, ())))
         for index, each in enumerate(records)
     ]
-    return Run(handled, committed, sent, halted)
-
-
-def then_killed(returned: Any) -> Any:
-    """Send SIGKILL to this process once the handler is through: at once, or when its generator or coroutine has ended.
-
-    As the kernel's out-of-memory killer does: nothing more of this process runs.
-    """
-    if inspect.isawaitable(returned):
-        return _awaited(returned)
-    if inspect.isgenerator(returned):
-        return _exhausted(returned)
-    os.kill(os.getpid(), signal.SIGKILL)
-    return returned
-
-
-async def _awaited(returned: Awaitable[Any]) -> Any:
-    return then_killed(await returned)
-
-
-def _exhausted(returned: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    yield from returned
-    then_killed(None)
+    offsets = {tp: progress.offset for tp, progress in committed.items()}
+    ahead = {tp: progress.ahead for tp, progress in committed.items() if progress.ahead}
+    return Run(every, offsets, sent, halted or {}, ahead)
 
 
 def until_killed(work: Callable[[], None]) -> None:

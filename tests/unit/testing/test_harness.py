@@ -56,7 +56,8 @@ def handler(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def test_each_record_has_an_outcome_and_its_partition_an_offset(handler: Callable[..., Any]) -> None:
-    run = HandlerTest(handler).run(*map(record, ["a", "skip", "letter", "b", "halt", "c"]))
+    test = HandlerTest(handler, settings={"dead_letters": {"topic": "dead-letters"}})
+    run = test.run(*map(record, ["a", "skip", "letter", "b", "halt", "c"]))
     assert run.outcomes == ["done", "skipped", "dead_letter", "done", "halted", "unhandled"]
     assert run.committed == {P0: 4}
     assert "ask somebody" in run.halted[P0]

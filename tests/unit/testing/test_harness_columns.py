@@ -154,7 +154,8 @@ def test_a_mask_with_nulls_fails_the_batch_with_the_remedy() -> None:
 
 def test_a_row_becomes_a_letter_with_key_value_and_headers() -> None:
     calls = Calls(because(BatchError(done=1), DeadLetter("broken")))
-    result = run(calls, [record(b"a"), record(b"b", key=b"k", headers={"h": b"1"})])
+    dead = {"dead_letters": {"topic": "dead"}}
+    result = run(calls, [record(b"a"), record(b"b", key=b"k", headers={"h": b"1"})], dead)
     (letter,) = [sent for sent in result.sent if sent.is_letter]
     assert (letter.value, letter.key, letter.headers["h"]) == (b"b", b"k", b"1")
 

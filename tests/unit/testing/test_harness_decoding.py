@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kunicorn import Batch, BatchError, Record
+from kunicorn import Batch, BatchError, DeadLetter, Halt, Record
 from kunicorn.testing import HandlerTest, record
 
 
@@ -53,3 +53,39 @@ def test_only_the_record_of_a_batch_that_failed_is_tried_again() -> None:
     run = HandlerTest(handle, mode="batch", batch_max_ms=1000).run(*(record(str(number)) for number in range(5)))
     assert run.outcomes == ["done"] * 5
     assert calls == [[0, 1, 2, 3, 4], [1], [2, 4]]
+
+
+def test_what_is_done_behind_a_halt_is_done_and_not_left() -> None:
+    calls: list[list[int]] = []
+
+    def handle(batch: Batch) -> None:
+        calls.append(batch.offsets())
+        if 1 in batch.offsets():
+            raise BatchError(done=[0, 2]) from ValueError("no")
+
+    test = HandlerTest(handle, mode="batch", batch_max_records=3, max_attempts=1)
+    run = test.run(*map(record, "abcd"))
+    assert run.outcomes == ["done", "halted", "done", "unhandled"]
+    assert run.committed == {("test", 0): 1}
+    assert [each.offset for each in run.left] == [1, 3]
+    assert [each.offset for each in run.handled_again] == [1]
+    test.run(*run.left[1:])
+    assert calls == [[0, 1, 2], [3]]
+
+
+def test_rows_behind_a_halt_that_no_mask_has_are_done() -> None:
+    def handle(batch: Batch) -> BatchError:
+        halt, letter = (Halt("look"), [False, True, False, False]), (DeadLetter("bad"), [False, False, True, False])
+        return BatchError(outcomes=[halt, letter])
+
+    run = HandlerTest(handle, mode="batch", settings={"dead_letters": {"topic": "bad"}}).run(*map(record, "abcd"))
+    assert run.outcomes == ["done", "halted", "unhandled", "done"]
+    assert [each.offset for each in run.left] == [1, 2]
+
+
+def test_what_was_done_behind_a_failed_record_when_the_session_is_lost_is_left() -> None:
+    def handle(batch: Batch) -> None:
+        raise BatchError(done=[0, 2]) from ValueError("no")
+
+    run = HandlerTest(handle, mode="batch").run(*map(record, "abc"), lose_session_at=0)
+    assert [each.offset for each in run.left] == [0, 1, 2]

@@ -46,9 +46,8 @@ def test_each_output_is_sent_once_and_in_order_through_retries_and_dead_letters(
     fates: list[str], delivery: str
 ) -> None:
     handler = Moody()
-    test = HandlerTest(
-        handler, max_attempts=2, on_failure="dead_letter", settings={"producing": {"delivery": delivery}}
-    )
+    settings = {"producing": {"delivery": delivery}, "dead_letters": {"topic": "dead-letters"}}
+    test = HandlerTest(handler, max_attempts=2, on_failure="dead_letter", settings=settings)
     run = test.run(*[record(fate) for fate in fates])
     told = [(each.topic, (each.value or b"").decode()) for each in run.sent]
     kept = [fate for fate in fates if fate != "skip"]
@@ -70,3 +69,19 @@ def test_a_run_that_sends_leaves_no_thread_behind() -> None:
     before = threading.active_count()
     HandlerTest(Moody(), settings={"producing": {"delivery": "transactions"}}).run(record("a"))
     assert threading.active_count() == before
+
+
+def test_a_letter_that_a_handler_passes_on_is_no_dead_letter_of_its_run() -> None:
+    (letter,) = (
+        HandlerTest(lambda given: DeadLetter("no"), settings={"dead_letters": {"topic": "bad"}})
+        .run(record("a"))
+        .dead_letters
+    )
+
+    def archive(given: Record) -> Send:
+        return Send("archive", {"was": given.topic}, headers=given.headers)
+
+    settings = {"producing": {"delivery": "at_least_once", "value": "json"}}
+    passed = HandlerTest(archive, settings=settings).run(letter.given)
+    assert (passed.outcomes, passed.dead_letters) == (["done"], [])
+    assert passed.sent[0].data == {"was": "bad"}

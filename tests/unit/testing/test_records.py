@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kunicorn import Record
-from kunicorn.testing import record
+from kunicorn.testing import HandlerTest, record
 from kunicorn.testing.memory import message_of, placed
 
 
@@ -33,12 +33,21 @@ def test_offsets_follow_one_another_in_each_partition_with_gaps_where_they_are_g
     [
         ({"value": "a", "json": 1}, "not both"),
         ({"partition": -1}, "counted from 0"),
+        ({"partition": 2**31}, "are the last"),
+        ({"offset": 2**63 - 1}, "are the last"),
+        ({"timestamp": 2**63}, "in 64 bits"),
+        ({"topic": "all orders"}, "topic .all orders.: not a legal name"),
         ({"value": {"a": 1}}, "say json="),
     ],
 )
 def test_what_is_no_record_is_refused(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises((ValueError, TypeError), match=error):
         record(**arguments)
+
+
+def test_the_last_record_that_a_log_can_hold_is_taken() -> None:
+    run = HandlerTest(lambda record: None).run(record("a", partition=2**31 - 1, offset=2**63 - 2))
+    assert run.committed == {("test", 2**31 - 1): 2**63 - 1}
 
 
 def test_records_that_no_log_holds_are_refused() -> None:

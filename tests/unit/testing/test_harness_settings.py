@@ -1,0 +1,146 @@
+"""Settings under the testing kit: what a service would be refused is refused, and what a test cannot have is not asked
+for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kunicorn import DeadLetter, Record, TopicPartition
+from kunicorn.errors import ConfigError
+from kunicorn.testing import HandlerTest, record
+
+P0 = TopicPartition("test", 0)
+CONFIG = """
+[kafka]
+bootstrap_servers = ["nowhere:9092"]
+
+[group]
+id = "shop"
+topics = {topics}
+
+[handler]
+entrypoint = "{module}:handle"
+{handler}
+{more}
+"""
+
+
+def handle(given: Record) -> None: ...
+
+
+class KeepsOffsets:
+    """A handler with offsets of its own."""
+
+    def load_offsets(self, partitions: Sequence[Any]) -> dict[Any, int]:
+        return {}
+
+    def store_offsets(self, offsets: Any) -> None: ...
+
+    def handle(self, given: Record) -> None: ...
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Path]:
+    def write(more: str = "", handler: str = "", topics: str = '["orders"]') -> Path:
+        path = tmp_path / "config.toml"
+        path.write_text(CONFIG.format(module=__name__, more=more, handler=handler, topics=topics))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[otlp]\nenabled = true\nheaders_file = "/run/secrets/none"',
+        '[workers]\nallocator = "/usr/lib/none.so"',
+        '[schema_registry]\nurl = "https://registry.example:8081"\nusername = "u"\npassword_file = "/run/secrets/none"',
+    ],
+    ids=["otlp", "allocator", "schema registry"],
+)
+def test_a_test_needs_none_of_the_services_secrets_and_files(section: str, written: Callable[..., Path]) -> None:
+    assert HandlerTest(config=written(section)).run(record("a")).outcomes == ["done"]
+
+
+def test_a_registry_in_memory_needs_nothing_of_the_services_own(written: Callable[..., Path]) -> None:
+    pytest.importorskip("fastavro")
+    section = (
+        '[schema_registry]\nurl = "https://registry.example:8081"\nusername = "u"\npassword_file = "/run/secrets/none"'
+    )
+    config = written(section, handler='value = "avro"')
+    run = HandlerTest(config=config, schemas={"orders-value": '"int"'}).run(record(b"\0\0\0\0\1\6"))
+    assert run.outcomes == ["done"]
+
+
+def test_what_a_test_says_itself_of_a_section_counts(written: Callable[..., Path]) -> None:
+    own = {"schema_registry": {"url": "https://registry.example:8081", "username": "u", "password_file": "/none"}}
+    with pytest.raises(ConfigError, match="password_file"):
+        HandlerTest(config=written(), settings=own).run(record("a"))
+
+
+@pytest.mark.parametrize(
+    ("handler", "settings", "refusal"),
+    [
+        (handle, {"ordering": "key"}, "one call runs at a time"),
+        (handle, {"ordering": "none"}, "one call runs at a time"),
+        (KeepsOffsets, {"ordering": "key", "concurrency": 4}, "keeps its offsets itself"),
+        (KeepsOffsets, {"settings": {"producing": {"delivery": "transactions"}}}, "committed in two places"),
+    ],
+)
+def test_settings_that_do_not_go_with_the_handler_are_refused(
+    handler: Any, settings: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        HandlerTest(handler, **settings).run(record("a"))
+
+
+def test_settings_that_go_with_the_handler_are_taken_though_records_come_one_by_one() -> None:
+    for settings in ({"ordering": "key", "concurrency": 4}, {"concurrency": 4}):
+        assert HandlerTest(handle, **settings).run(record("a", key="k")).outcomes == ["done"]
+
+
+def test_without_a_dead_letter_topic_a_dead_letter_halts_its_partition() -> None:
+    def give_up(given: Record) -> None:
+        raise DeadLetter("a negative total")
+
+    run = HandlerTest(give_up).run(record("a"))
+    assert (run.outcomes, run.committed) == (["halted"], {P0: 0})
+    assert "no dead-letter topic is set" in run.halted[P0]
+    run = HandlerTest(give_up, settings={"dead_letters": {"topic": "bad"}}).run(record("a"))
+    assert (run.outcomes, run.dead_letters[0].topic) == (["dead_letter"], "bad")
+
+
+def test_a_record_of_a_topic_that_the_service_does_not_consume_is_refused(written: Callable[..., Path]) -> None:
+    test = HandlerTest(config=written(topics='["orders", "^refunds-.*"]'))
+    assert test.run(record("a"), record("b", topic="refunds-eu")).outcomes == ["done", "done"]
+    with pytest.raises(ValueError, match=r"ordres-0@0 would never come: the settings consume orders, \^refunds"):
+        test.run(record("a", topic="ordres"))
+
+
+def test_a_record_of_a_topic_that_the_test_itself_does_not_name_is_refused() -> None:
+    test = HandlerTest(handle, settings={"group": {"id": "shop", "topics": ["orders"]}})
+    with pytest.raises(ValueError, match="the settings consume orders"):
+        test.run(record("a", topic="ordres"))
+
+
+def test_a_record_of_a_topic_without_a_handler_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[kafka]\nbootstrap_servers = ["nowhere:9092"]\n[group]\nid = "shop"\n'
+        f'[[handlers]]\ntopics = ["orders"]\nentrypoint = "{__name__}:handle"\n'
+        f'[[handlers]]\ntopics = ["refunds"]\nentrypoint = "{__name__}:handle"\n'
+    )
+    test = HandlerTest(config=config)
+    assert test.run(record("a", topic="refunds")).outcomes == ["done"]
+    with pytest.raises(ValueError, match="the settings consume orders, refunds"):
+        test.run(record("a", topic="ordres"))
+
+
+def test_records_of_retry_topics_and_where_nobody_names_topics_of_any_are_taken(written: Callable[..., Path]) -> None:
+    config = written(handler="retry_topic_delays_ms = [5000]")
+    assert HandlerTest(config=config).run(record("a", topic="shop.retry.5s")).outcomes == ["done"]
+    assert HandlerTest(handle).run(record("a", topic="whatever")).outcomes == ["done"]
