@@ -12,9 +12,10 @@ import asyncio
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -22,6 +23,7 @@ import msgspec
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outcome import Wait
@@ -101,7 +103,8 @@ class HandlerClock:
 
 
 _MOST_WAITS = 1000
-"""So often a record may wait before a test ends: nothing else would end one whose handler always says `Wait`."""
+"""So often a record may wait before a test ends: nothing else would end one whose handler always says `Wait`, or whose
+schema registry is away."""
 
 _FATES = {
     End.SKIP: Fate.SKIPPED,
@@ -120,15 +123,18 @@ class Noting(Observer):
     on_error: Callable[[BaseException], None]
     endless: bool
     """There is a circuit breaker: a handler that fails is probed for ever."""
+    waited: Counter[int] = field(default_factory=Counter)
+    """How often, by the record's index. Of one that cannot be decoded no call is counted."""
 
     def raised(self, records: Sequence[Message], error: BaseException) -> None:
         indices = self.handed_out.indices(Batch(records))
         self.notes.raised(indices, error)
-        if (self.endless or isinstance(error, Wait)) and self.notes.attempts(indices[0]) >= _MOST_WAITS:
-            raise TimeoutError(
-                f"offset {records[0].offset()} waits for ever: the handler was called with it {_MOST_WAITS} times, "
-                f"and said {error!r} last"
-            )
+        if self.endless or isinstance(error, Wait | NotDecodableYet):
+            self.waited[indices[0]] += 1
+            if self.waited[indices[0]] >= _MOST_WAITS:
+                raise TimeoutError(
+                    f"offset {records[0].offset()} waits for ever: {_MOST_WAITS} times in all, for {error!r} last"
+                )
         self.on_error(error)
 
     def ended(self, records: Sequence[Message], end: End) -> None:

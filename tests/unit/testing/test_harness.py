@@ -16,7 +16,19 @@ from typing import Any
 
 import pytest
 
-from kunicorn import Batch, BatchError, DeadLetter, DrainDeadline, Halt, Record, Retry, Skip, TopicPartition, Wait
+from kunicorn import (
+    Batch,
+    BatchError,
+    DeadLetter,
+    DrainDeadline,
+    Halt,
+    NotDecodableYet,
+    Record,
+    Retry,
+    Skip,
+    TopicPartition,
+    Wait,
+)
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.ipc import clock
 from kunicorn.testing import HandlerTest, record
@@ -121,8 +133,19 @@ def test_a_wait_that_is_no_time_fails_its_record_and_says_what_is(after: Any, re
 
 
 def test_a_handler_that_has_its_record_wait_for_ever_ends_the_test_and_not_the_developer() -> None:
-    with pytest.raises(TimeoutError, match="offset 0 waits for ever: the handler was called with it 1000 times"):
+    with pytest.raises(TimeoutError, match="offset 0 waits for ever: 1000 times in all"):
         HandlerTest(lambda record: Wait(1)).run(record("a"))
+
+
+def test_a_decoder_whose_service_is_away_for_ever_ends_the_test_likewise() -> None:
+    test = HandlerTest(lambda record: None, value=f"{__name__}:away")
+    with pytest.raises(TimeoutError, match="offset 0 waits for ever: 1000 times in all, for NotDecodableYet"):
+        test.run(record("a"))
+
+
+def away(value: bytes) -> Any:
+    """A decoder."""
+    raise NotDecodableYet("no registry")
 
 
 def test_one_record_of_a_batch_waits_and_the_others_come_again_in_a_batch() -> None:
