@@ -98,8 +98,8 @@ def progress_of(error: BatchError, following: Sequence[int]) -> BatchProgress:
     return BatchProgress(first, error.done.difference(offsets[:first]))
 
 
-def _decided(outcomes: Sequence[tuple[Exception, Sequence[bool]]], following: Sequence[int]) -> BatchProgress:
-    ends: list[Exception | None] = [None] * len(following)
+def _decided(outcomes: Sequence[tuple[BaseException, Sequence[bool]]], following: Sequence[int]) -> BatchProgress:
+    ends: list[BaseException | None] = [None] * len(following)
     for outcome, mask in outcomes:
         _check_length(mask, following, "a mask of BatchError(outcomes=...)")
         for at, applies in enumerate(mask):
@@ -150,8 +150,11 @@ def store_done(
         (first, count), *behind = progress.decided
         raise OfSome(first, progress.ahead, count, behind)
     met = raised_from(error)
-    if isinstance(met, DrainDeadline | HandlerTimeout):
-        raise met  # Not one record's failure: the call was ended from outside.
+    if isinstance(met, DrainDeadline):
+        raise met  # No record's failure: what is not done is handed back.
+    if isinstance(met, HandlerTimeout):
+        # Not one record's failure: the call was ended from outside.
+        raise OfSome(met, progress.ahead, len(messages) - progress.done - len(progress.ahead))
     raise OfSome(met or error, progress.ahead)
 
 
@@ -170,16 +173,30 @@ class Interruption(NamedTuple):
     """Offset that the call had stored in the ledger's cell."""
 
 
-def met(error: BaseException, interruption: Interruption | None, progress: int) -> BaseException:
+def met(
+    error: BaseException, interruption: Interruption | None, progress: int, following: Sequence[int]
+) -> BaseException:
     """The failure to judge a record by, after a call that raised `error` at `progress`; a time-out becomes a
     `TimeoutError`.
 
     An interruption counts only for the record that it was raised in: if the call has gone on since, a later record's
-    failure is its own. In a batch `progress` has moved by the records that are done, so `OfSome` is let through.
+    failure is its own. In a batch `progress` has moved by the records that are done; all others have failed by it.
     """
-    if interruption is not None and (isinstance(error, OfSome) or interruption.progress == progress):
+    if isinstance(error, OfSome):
+        return _met_in_batch(error, interruption, progress, following)
+    if interruption is not None and interruption.progress == progress:
         error = interrupted(error, interruption.error)
     return timed_out(error) if isinstance(error, HandlerTimeout) else error
+
+
+def _met_in_batch(
+    some: OfSome, interruption: Interruption | None, progress: int, following: Sequence[int]
+) -> BaseException:
+    error = interrupted(some.error, interruption.error if interruption is not None else None)
+    if isinstance(error, HandlerTimeout):
+        undone = len(following) - bisect_right(following, progress) - len(some.ahead)
+        return OfSome(timed_out(error), some.ahead, undone)
+    return error if isinstance(error, DrainDeadline) else some
 
 
 def interrupted(error: BaseException, interruption: BaseException | None) -> BaseException:

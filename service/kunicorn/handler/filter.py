@@ -26,7 +26,7 @@ from kunicorn.handler.call import progress_of, raised_from
 from kunicorn.handler.config import FilterRule, HandlerConfig
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.forms import Form, Gathered
-from kunicorn.handler.load import located
+from kunicorn.handler.load import DrainDeadline, located
 from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import BatchError, Done
 from kunicorn.handler.record import Record, milliseconds_of, offset_of
@@ -190,7 +190,7 @@ class Selection(NamedTuple):
     """By index among the leading records that the call is about."""
     records: int
 
-    def widened(self, error: Exception) -> Exception:
+    def widened(self, error: BaseException) -> BaseException:
         """The error as one that speaks of all records that the call is about: the dropped ones are done. A copy, as a
         handler may return the same one for each batch. Raises `ValueError` where it names records that are not in the
         batch."""
@@ -198,7 +198,9 @@ class Selection(NamedTuple):
             return error
         if not isinstance(error, BatchError):
             # Else the dropped ones would become dead letters with those that have failed.
-            return BatchError(outcomes=[(error, self._all([True] * len(self.kept), of_dropped=False))])
+            whole = BatchError(outcomes=())
+            whole.outcomes = [(error, self._all([True] * len(self.kept), of_dropped=False))]
+            return whole
         following = following_offsets(self.kept)
         progress = progress_of(error, following)
         wide = copy(error).with_traceback(error.__traceback__)
@@ -276,11 +278,13 @@ class Filtered:
                 return call(argument)
             try:
                 returned = call(argument.argument) if argument.argument is not None else None
-            except Exception as error:
-                if (told := self._told(argument, error)) is error:
+            except DrainDeadline:
+                raise  # Nothing of it is done.
+            except BaseException as error:
+                if (told := self._failed(argument, error)) is error:
                     raise
                 raise told  # noqa: B904
-            return self._told(argument, returned)
+            return self._returned(argument, returned)
 
         return filtered
 
@@ -293,22 +297,31 @@ class Filtered:
                 return await call(argument)
             try:
                 returned = await call(argument.argument) if argument.argument is not None else None
-            except Exception as error:
-                if (told := self._told(argument, error)) is error:
+            except (DrainDeadline, GeneratorExit):
+                raise  # Nothing of it is done, or the loop is closed and nobody asks any more.
+            except BaseException as error:
+                if (told := self._failed(argument, error)) is error:
                     raise
                 raise told  # noqa: B904
-            return self._told(argument, returned)
+            return self._returned(argument, returned)
 
         return filtered
 
-    def _told(self, of: Selection, returned: Any) -> Any:
-        """What the call has returned, or the exception that it has raised: both mean the same."""
-        said = returned
-        if isinstance(returned, Exception) and not isinstance(returned, Done):
+    def _returned(self, of: Selection, returned: Any) -> Any:
+        """What the call has returned. An exception means the same as one that is raised."""
+        if isinstance(returned, Exception):
+            return self._failed(of, returned)
+        self._tell(of)
+        return returned
+
+    def _failed(self, of: Selection, error: BaseException) -> BaseException:
+        """What the call has raised, as it is told of all records."""
+        said = error
+        if not isinstance(error, Done):
             try:
-                said = of.widened(returned)
-            except ValueError as error:
                 said = of.widened(error)
+            except ValueError as strange:
+                said = of.widened(strange)
         self._tell(of)
         return said
 

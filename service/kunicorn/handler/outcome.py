@@ -292,7 +292,9 @@ class BatchError(Exception):
             )
         self.failed = None if failed is None else _offset(failed)
         self.mask = None if mask is None else _booleans(mask, "BatchError(mask=...)", "it is done")
-        self.outcomes = None if outcomes is None else [_for_rows(*pair) for pair in outcomes]
+        self.outcomes: list[tuple[BaseException, list[bool]]] | None = None
+        if outcomes is not None:
+            self.outcomes = [_for_rows(*pair) for pair in outcomes]
         self.done = done if isinstance(done, int) else frozenset(map(_offset, done or ()))
 
     @property

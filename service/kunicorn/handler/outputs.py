@@ -6,7 +6,7 @@ sent. Caller: the thread that calls the handler.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -215,17 +215,7 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
     if isinstance(returned, list | tuple):
         return [_item(item, default_topic, "returned") for item in returned], None
     if isinstance(returned, Iterator):
-        sends: list[Outgoing] = []
-        try:
-            while True:
-                sends.append(_item(next(returned), default_topic, "yielded"))
-        except StopIteration as end:
-            if isinstance(end.value, BatchError):
-                _refuse_partial(end.value, sends)
-            return sends, end.value
-        except BatchError as error:
-            _refuse_partial(error, sends)
-            raise
+        return _outputs_yielded(returned, default_topic)
     if are_outputs(returned):
         raise NotToBeSent(
             f"the handler returned records to send as {type(returned).__name__}: return a list of them, yield them, or "
@@ -234,12 +224,38 @@ def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoi
     return [], returned
 
 
-async def outputs_of_async(yielding: AsyncIterator[Any], default_topic: str | None) -> list[Outgoing]:
+def _outputs_yielded(yielding: Iterator[object], default_topic: str | None) -> tuple[list[Outgoing], object]:
+    sends: list[Outgoing] = []
+    try:
+        while True:
+            item = next(yielding)
+            try:
+                sends.append(_item(item, default_topic, "yielded"))
+            except BaseException:
+                # Left at an item that cannot be sent, what its `with` holds open would wait for the garbage collector.
+                if isinstance(yielding, Generator):
+                    yielding.close()
+                raise
+    except StopIteration as end:
+        if isinstance(end.value, BatchError):
+            _refuse_partial(end.value, sends)
+        return sends, end.value
+    except BatchError as error:
+        _refuse_partial(error, sends)
+        raise
+
+
+async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | None) -> list[Outgoing]:
     """Outputs of an `async def` handler that yields."""
     sends: list[Outgoing] = []
     try:
         async for item in yielding:
-            sends.append(_item(item, default_topic, "yielded"))
+            try:
+                sends.append(_item(item, default_topic, "yielded"))
+            except BaseException:
+                # Left at an item that cannot be sent, its `finally` would run beside the handler's next call.
+                await yielding.aclose()
+                raise
     except BatchError as error:
         _refuse_partial(error, sends)
         raise

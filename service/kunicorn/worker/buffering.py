@@ -78,7 +78,8 @@ def ripe(
     for count, message in enumerate(messages):
         kind, sent_ms = message.timestamp()
         offset = offset_of(message)
-        if kind == TIMESTAMP_NOT_AVAILABLE or sent_ms < 0 or (sent_ms > now_ms and offset <= waited_up_to):
+        # Also where the clock has caught up with its timestamp meanwhile: else it would wait for the delay once more.
+        if kind == TIMESTAMP_NOT_AVAILABLE or sent_ms < 0 or offset <= waited_up_to:
             continue
         due_ms = min(sent_ms, now_ms) + delay_ms
         if due_ms > now_ms:
@@ -165,15 +166,18 @@ class Delays:
         now_ms, ahead = wall_ms(), self._ahead.get(tp)
         waited = ahead.up_to if ahead is not None and ahead.due_ms <= now_ms else NO_OFFSET
         count, wait = ripe(messages, delay_ms, now_ms, waited)
-        if wait is not None and wait.ahead_ms:
+        if wait is not None:
             wait = self._bounded(tp, wait, ends(messages)[1], now_ms)
         return messages[:count], wait
 
     def _bounded(self, tp: TopicPartition, wait: Wait, last: int, now_ms: int) -> Wait:
-        """The wait of a record whose timestamp is ahead of our clock: counted from when it was met first."""
+        """The wait, of a record whose timestamp is ahead of our clock, or was: counted from when it was met first."""
         ahead = self._ahead.get(tp)
         if ahead is not None and now_ms < ahead.due_ms and wait.offset <= ahead.up_to:
-            return wait._replace(due_ms=ahead.due_ms, milliseconds=ahead.due_ms - now_ms)
+            left_ms = min(wait.milliseconds, ahead.due_ms - now_ms)
+            return wait._replace(due_ms=min(wait.due_ms, ahead.due_ms), milliseconds=left_ms)
+        if not wait.ahead_ms:
+            return wait
         self._ahead[tp] = _Ahead(last, wait.due_ms)
         if wait.ahead_ms > _NOTABLE_MS:
             log.warning(

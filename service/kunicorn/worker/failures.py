@@ -200,7 +200,7 @@ class Failures:
         if reason := error_message(said)[:_LONGEST_WHY]:
             why += f": {reason}"
         if self._table.park(attempt, "wait", why):
-            flight.failing_since += wait_ns
+            flight.failing_since += attempt.nanoseconds + wait_ns
             self._push(flight, now + wait_ns)
             self._log_seldom(f"{flight.tp}: {why}, as the handler says", now)
 

@@ -291,7 +291,7 @@ class Handling:
         else:
             self.failed(records, error)
 
-    def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[Exception, Sequence[bool]]]) -> None:
+    def _decided(self, records: Sequence[Record], outcomes: Sequence[tuple[BaseException, Sequence[bool]]]) -> None:
         for at, record in enumerate(records):
             match next((end for end, mask in outcomes if mask[at]), None):
                 case None:

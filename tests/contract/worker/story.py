@@ -292,16 +292,11 @@ class Story:
 
     def letter_arrived(self, record: Record) -> None:
         """Likewise."""
-        if record.filtered and not self._ends_calls:
+        if record.filtered:
             STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and was not for the handler"))
         if not record.failures and not record.how:
             STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and never failed"))
         record.finish("dead letter")
-
-    @property
-    def _ends_calls(self) -> bool:
-        """Whether calls end otherwise than by what a handler says: then all that was gathered for one has failed."""
-        return "exit" in self.plan.trouble or "time_out" in self.plan.acts
 
     # -- the supervisor ----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +88,42 @@ def failing(batch: Batch) -> None:
 
 async def failing_async(batch: Batch) -> None:
     failing(batch)
+
+
+def leaving(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    sys.exit("not one of them")
+
+
+async def cancelled(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    raise asyncio.CancelledError
+
+
+def hanging(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    time.sleep(60)
+
+
+async def hanging_async(batch: Batch) -> None:
+    GOT.append([record.value for record in batch])
+    await asyncio.sleep(60)
+
+
+def hanging_in_disguise(batch: Batch) -> None:
+    """What interrupts it comes out as another error."""
+    try:
+        hanging(batch)
+    finally:
+        raise LookupError("the connection is closed")
+
+
+def hanging_in_the_first(batch: Batch) -> None:
+    """Says that of the batch nothing is done."""
+    try:
+        hanging(batch)
+    except BaseException as error:
+        raise BatchError(done=0) from error
 
 
 def letters_returned(batch: Batch) -> DeadLetter:

@@ -142,6 +142,28 @@ def test_of_a_batch_that_fails_as_a_whole_what_is_filtered_is_done(handler: str)
     assert run.committed == {("test", 0): 5}
 
 
+HANGING = ["hanging", "hanging_async", "hanging_in_disguise", "hanging_in_the_first"]
+
+
+@pytest.mark.parametrize("handler", ["leaving", "cancelled", *HANGING])
+def test_of_a_batch_whose_call_is_ended_what_is_filtered_is_done(handler: str) -> None:
+    timeout = 300 if handler in HANGING else None
+    settings = {"on_failure": "dead_letter", "max_attempts": 1, "handler_timeout_ms": timeout}
+    run = behind(WANTED, handler=handler, mode="batch", **settings).run(*map(record, ("no", "a", "no", "b", "no")))
+    assert run.outcomes == ["filtered", "dead_letter", "filtered", "dead_letter", "filtered"]
+    assert [letter.value for letter in run.dead_letters] == [b"a", b"b"]
+    assert GOT == [[b"a", b"b"]]
+    assert run.committed == {("test", 0): 5}
+
+
+@pytest.mark.parametrize("handler", HANGING)
+def test_a_batch_that_is_taken_back_at_a_drain_deadline_has_not_failed(handler: str) -> None:
+    test = behind(WANTED, handler=handler, mode="batch", on_failure="skip", max_attempts=1)
+    run = test.run(*map(record, ("a", "no", "b")), revoke_at=0, drain_timeout_ms=20)
+    assert (run.committed, run.errors) == ({("test", 0): 0}, [])
+    assert [run.outcomes[at] for at in (0, 2)] == ["unhandled"] * 2
+
+
 def test_a_batch_error_that_the_handler_keeps_is_as_good_for_the_next_batch() -> None:
     test = behind(WANTED, handler="nothing_done", mode="batch", batch_max_records=3, on_failure="skip", max_attempts=1)
     run = test.run(*map(record, ("no", "bad", "bad", "no", "b")))

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.call import OfSome
-from kunicorn.handler.config import HandlerConfig
+from kunicorn.handler.config import Encoding, HandlerConfig, OutputEncoding
+from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.load import Handler, handler_of
 from kunicorn.handler.outcome import BatchError, DeadLetter, Done, NotToBeSent, Send, Skip, raise_outcome
 from kunicorn.handler.outputs import Made, Outgoing, calls_sending, outgoing, outputs_of, sending, size_of
@@ -68,6 +69,78 @@ def test_of_a_generator_that_raises_nothing_is_sent() -> None:
     with pytest.raises(ValueError, match="no"):
         calls([Message(topic="t", partition=0, offset=0, value=b"v")], [1], memoryview(array("q", [0])), 0, [])
     assert put == []
+
+
+def holding(item: object, is_open: list[str]) -> dict[str, Handler]:
+    """Handlers that yield that, with something open around it, as a database transaction."""
+
+    def plain(_: object) -> Iterator[object]:
+        is_open.append("open")
+        try:
+            yield item
+        finally:
+            is_open.clear()
+
+    async def on_a_loop(_: object) -> AsyncIterator[object]:
+        is_open.append("open")
+        try:
+            yield item
+        finally:
+            await asyncio.sleep(0)
+            is_open.clear()
+
+    return {"plain": Handler("m:h", plain, False, True), "async": Handler("m:h", on_a_loop, True, True)}
+
+
+@pytest.mark.parametrize("how", ["plain", "async"])
+@pytest.mark.parametrize(
+    ("item", "encoded"), [(Send(value={1}), False), (Skip("why"), False), (Send(value=object()), True)]
+)
+def test_what_a_generator_holds_open_is_closed_when_what_it_yields_fails_its_record(
+    item: object, encoded: bool, how: str
+) -> None:
+    is_open: list[str] = []
+    handler = holding(item, is_open)[how]
+    if encoded:
+        handler = Encoder(Encoding(OutputEncoding("json")), "a").around(handler)
+    order = HandlerConfig("m:h", "record", {}, 1, 1, 0, 0)
+    calls = calls_sending(handler, order, "a", lambda *whole: None)
+    with pytest.raises(NotToBeSent) as raised:
+        calls([Message(topic="t", partition=0, offset=0, value=b"v")], [1], memoryview(array("q", [0])), 0, [])
+    assert is_open == [], "its next try may wait for the lock"
+    del raised
+    calls.close()
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_a_generator_that_waits_when_its_call_is_given_up_by_its_loops_end_sees_that(encoded: bool) -> None:
+    seen: list[str] = []
+
+    async def waiting(_: object) -> AsyncIterator[Send]:
+        try:
+            await Never()
+            yield Send(value=b"1")
+        finally:
+            seen.append("given up")
+
+    handler = Handler("m:h", waiting, True, True)
+    if encoded:
+        handler = Encoder(Encoding(OutputEncoding("json")), "a").around(handler)
+    call = sending(handler, "a").call("r")
+    call.send(None)
+    call.close()
+    assert seen == ["given up"]
+
+
+class Never:
+    """Something to await that does not come."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def test_an_iterator_that_cannot_be_closed_is_sent_all_the_same() -> None:
+    assert called(lambda _: iter([Send(value=b"1")])) == (None, [[A]])
 
 
 def yielding_then(error: BatchError, how: str) -> Handler:

@@ -144,11 +144,17 @@ def test_the_exception_that_was_being_handled_counts_as_met() -> None:
     assert raised.value.error is met
 
 
-@pytest.mark.parametrize("ended", [DrainDeadline(), HandlerTimeout()])
-def test_a_call_that_was_ended_from_outside_is_no_failure_of_one_record(ended: BaseException) -> None:
-    with pytest.raises(type(ended)) as raised:
-        settled(BatchError(done=3), ended)
+def test_at_a_drain_deadline_no_record_of_the_batch_has_failed() -> None:
+    with pytest.raises(DrainDeadline) as raised:
+        settled(BatchError(done=3), DrainDeadline())
     assert raised.value.args == (10,)
+
+
+def test_a_time_out_is_no_failure_of_one_record_but_of_all_that_are_not_done() -> None:
+    with pytest.raises(OfSome) as raised:
+        settled(BatchError(done=[4, 9]), HandlerTimeout())
+    assert isinstance(raised.value.error, HandlerTimeout)
+    assert (raised.value.ahead, raised.value.count) == ({9}, 2)
 
 
 def test_nothing_is_left_of_an_error_that_names_all_as_done() -> None:

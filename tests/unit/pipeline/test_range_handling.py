@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from kunicorn.clients.range_reader import RangeReader
 from kunicorn.handler.call import calls_of
 from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.filter import Filter, Filters, untold
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import BatchError, DeadLetter, Done, Halt, Retry, Skip, Wait
 from kunicorn.handler.record import Batch, Record
@@ -37,9 +38,10 @@ def handled(
     batch: int | None = None,
     timeout_ms: int | None = None,
     waits: list[float] | None = None,
+    filters: Filters | None = None,
 ) -> list[tuple[int, int, int, str]]:
     """Offset, end, records and status of each row."""
-    handler = Handler("x:y", handle, asyncio.iscoroutinefunction(handle))
+    handler = Handler("x:y", handle, asyncio.iscoroutinefunction(handle), filters=filters)
     calls = calls_of(handler, "record" if batch is None else "batch")
     wait = (waits if waits is not None else []).append
     handler_of_ranges = RangeHandler(calls, Rules(POLICIES, batch, timeout_ms=timeout_ms), wait)
@@ -191,6 +193,17 @@ def test_a_call_that_takes_too_long_is_interrupted_and_fails() -> None:
         (0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done"),
     ]  # fmt: skip
     assert time.monotonic() - began < 10
+
+
+def test_of_a_batch_that_takes_too_long_what_is_filtered_is_done() -> None:
+    even = Filters([Filter("even", lambda message: (message.offset() or 0) % 2 == 0)], untold)
+
+    def handle(records: Sequence[Record]) -> None:
+        time.sleep(20)
+
+    rows = handled(handle, [messages(0, 1, 2, 3)], 4, batch=4, timeout_ms=300, filters=even)
+    assert [status for *_, status in rows] == ["dead_letter", "done", "dead_letter", "done"]
+    assert sum(records for _, _, records, _ in rows) == 4
 
 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 9))

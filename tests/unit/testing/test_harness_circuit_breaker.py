@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn import Batch, BatchError, Record, Skip, Wait
+from kunicorn import Batch, BatchError, DeadLetter, Done, Record, Retry, Skip, Wait
 from kunicorn.errors import ConfigError
 from kunicorn.handler.rows import Rows
 from kunicorn.ipc import clock
@@ -70,6 +70,35 @@ def test_other_failures_open_nothing_and_go_by_their_rules() -> None:
     run = harness(api.handle).run(*map(record, "abc"))
     assert run.outcomes == ["dead_letter", "dead_letter", "done"]
     assert len(api.calls) == 7
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_an_outcome_is_no_failure_of_what_the_handler_calls_though_it_is_an_exception(returned: bool) -> None:
+    outcomes = [Skip("a"), DeadLetter("b"), Done(), Retry("c"), None, Skip("d"), DeadLetter("e"), Done()]
+    breaker = {**BREAKER, "exceptions": ["builtins.Exception"], "failure_share": 0.1}
+
+    def handle(record: Record) -> Any:
+        said = outcomes.pop(0)
+        if returned or said is None:
+            return said
+        raise said
+
+    run = harness(handle, circuit_breaker=breaker).run(*map(record, "abcdefg"))
+    assert run.outcomes == ["skipped", "dead_letter", "done", "done", "skipped", "dead_letter", "done"]
+    assert outcomes == []
+
+
+def test_a_probe_that_says_an_outcome_shows_that_the_other_side_answers() -> None:
+    said: list[Any] = [*[ConnectionError()] * 3, Skip("a test"), None]
+
+    def handle(record: Record) -> Any:
+        if isinstance(each := said.pop(0), ConnectionError):
+            raise each
+        return each
+
+    breaker = {**BREAKER, "exceptions": ["builtins.Exception"]}
+    run = harness(handle, circuit_breaker=breaker).run(record("a"), record("b"))
+    assert (run.outcomes, said) == (["skipped", "done"], [])
 
 
 def test_a_probe_that_fails_otherwise_shows_that_the_other_side_answers() -> None:

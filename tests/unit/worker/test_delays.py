@@ -191,6 +191,26 @@ def test_timestamps_years_ahead_hold_a_partition_for_one_delay_and_no_longer(
     assert delays.split(RETRY, later)[1] == Wait(3, 1_010_000, 5_000, YEARS), "who came later waits as long"
 
 
+@pytest.mark.parametrize("ahead_ms", [1, 3_000, 4_999, 5_001])
+def test_a_record_waits_for_one_delay_also_where_the_clock_has_caught_up_with_its_timestamp(
+    table: Table, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    clock = [1_000_000]
+    monkeypatch.setattr("kunicorn.worker.buffering.wall_ms", lambda: clock[0])
+    delays = Delays(table.table, DELAYS)
+    given = sent(clock[0] + ahead_ms, clock[0] - 1_000)
+    ready, wait = delays.split(RETRY, given)
+    assert (list(ready), wait) == ([], Wait(0, 1_005_000, 5_000, ahead_ms))
+    clock[0] += 4_000
+    ready, wait = delays.split(RETRY, given)
+    assert (list(ready), wait) == ([], Wait(0, 1_005_000, 1_000, max(0, ahead_ms - 4_000))), "fetched again meanwhile"
+    clock[0] += 1_000
+    ready, wait = delays.split(RETRY, given)
+    assert (len(ready), wait) == (2, None)
+    ready, wait = delays.split(RETRY, given[1:])
+    assert (len(ready), wait) == (1, None), "what was ripe once stays so, where it is fetched again"
+
+
 def config(*topics: str, delay_ms: int | None = None, retries: tuple[RetryTopic, ...] = ()) -> HandlerConfig:
     return HandlerConfig(
         "a:b", "record", {}, 1, 1, 0, 0, topics=list(topics), delay_ms=delay_ms, retry_topics=list(retries)

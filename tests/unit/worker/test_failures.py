@@ -80,6 +80,22 @@ def test_what_the_handler_has_wait_fails_no_try_and_its_time_is_none_of_the_retr
     assert len(table.given_up) == 1, "the third failure is the last one"
 
 
+def test_the_time_of_a_call_that_says_wait_is_none_of_the_retry_timeouts() -> None:
+    table: Any = Parking()
+    policies = Policies(RetryPolicy(9, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
+    failures = Failures(table, lambda topic: policies, None, Observer())
+    flight, now = at_offset_5(), 0
+    failures.meet(Attempt(flight), ValueError("one"), now)
+    for _ in range(6):
+        now += 11 * NANOSECONDS
+        failures.meet(Attempt(flight, nanoseconds=11 * NANOSECONDS), Wait(1, "it did not answer"), now)
+        now += NANOSECONDS
+    failures.meet(Attempt(flight), ValueError("two"), now)
+    assert table.given_up == [], "of the minute, no second is over"
+    failures.meet(Attempt(flight), ValueError("three"), now + 60 * NANOSECONDS)
+    assert len(table.given_up) == 1
+
+
 @pytest.mark.parametrize("away", [NotDecodableYet("the registry is away"), NotEncodableYet("the registry is away")])
 def test_while_the_registry_is_away_no_try_is_counted_and_its_time_is_none_of_the_retry_timeouts(
     away: NotDecodableYet,

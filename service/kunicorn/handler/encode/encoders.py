@@ -150,7 +150,12 @@ class Encoder:
                 each = next(yielding)
             except StopIteration as end:
                 return end.value
-            yield self.item(each)
+            try:
+                yield self.item(each)
+            except BaseException:
+                if isinstance(yielding, Generator):
+                    yielding.close()
+                raise
 
     def _send(self, send: Send) -> Send:
         topic = send.topic or self._default_topic
@@ -187,8 +192,13 @@ def _around(
         return None if (returned := await handle(*arguments)) is None else encoded(returned)
 
     async def call_yielding(*arguments: Any) -> AsyncIterator[object]:
-        async for each in handle(*arguments):
-            yield item(each)
+        yielding = handle(*arguments)
+        async for each in yielding:
+            try:
+                yield item(each)
+            except BaseException:
+                await yielding.aclose()
+                raise
 
     made: Callable[..., Any] = call
     if handler.is_async:

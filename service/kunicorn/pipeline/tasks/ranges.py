@@ -197,7 +197,7 @@ class RangeHandler:
                     self._interruptible = False
                     cells[STATE] = IDLE
             except BaseException as raised:
-                error = met(raised, self._interruption, cells[NEXT])
+                error = met(raised, self._interruption, cells[NEXT], following)
         return bisect_right(following, cells[NEXT]), error
 
     @contextlib.contextmanager

@@ -47,18 +47,18 @@ class Failed:
 def verdict_on(tried: Tried, failed: Failed, policies: Policies, named: str) -> Verdict:
     """Count the failed call and say what becomes of the record, `named` for people. Logs why it is tried again.
 
-    A `Wait` and a registry that is away are no failed tries, and their time counts for none.
+    A `Wait` and a registry that is away are no failed tries, and the time of their calls and waits counts for none.
     """
-    error = failed.error
+    error, took_ns = failed.error, failed.ended_ns - failed.began_ns
     if isinstance(error, Wait):
         verdict = TryAgain(round(error.seconds * NANOSECONDS), None)
-        tried.failing_since += verdict.wait_ns
+        tried.failing_since += took_ns + verdict.wait_ns
         log.warning(f"{named} waits for {error.seconds:.3f} s, as the handler says")
         return verdict
     if isinstance(error, NotDecodableYet):
         tried.undecoded += 1
         verdict, count = policies.later(tried.undecoded, random.random()), tried.undecoded
-        tried.failing_since += failed.ended_ns - failed.began_ns + verdict.wait_ns
+        tried.failing_since += took_ns + verdict.wait_ns
     else:
         said = _verdict(tried, failed, policies)
         if not isinstance(said, TryAgain):

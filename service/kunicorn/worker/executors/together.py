@@ -98,6 +98,8 @@ class TogetherExecutor(InlineExecutor):
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))
         took = now_ns() - started
+        if isinstance(error, OfSome) and self._interruption is not None:
+            error = error.error  # Ended from outside: nobody knows in which partition's rows.
         if error is not None and _is_nobodys(error):
             self._fail_together(flights, error, took)
             return

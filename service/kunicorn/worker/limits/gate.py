@@ -19,6 +19,7 @@ from confluent_kafka import Message
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import error_message
+from kunicorn.handler.outcome import Outcome
 from kunicorn.handler.retry import Expired, find
 from kunicorn.ipc.clock import NANOSECONDS, now_ns, wall_ms
 from kunicorn.observe import catalogue as c
@@ -73,6 +74,12 @@ class Circuit:
     breaker: CircuitBreaker
     exceptions: tuple[type[BaseException], ...]
 
+    def counts(self, error: BaseException) -> bool:
+        """Whether a call that ended by that has failed. An outcome is an exception, too, and says what becomes of its
+        record: it counts only where it, or an outcome that it is one of, is named."""
+        named = [kind for kind in self.exceptions if isinstance(error, kind)]
+        return any(issubclass(kind, Outcome) for kind in named) if isinstance(error, Outcome) else bool(named)
+
 
 def _never() -> Circuit:
     """Of a handler that has only a rate limit: no failure counts, so it stays closed."""
@@ -87,8 +94,8 @@ class Gate:
     ) -> None:
         """`handler`: its entry point."""
         self._handler = handler
-        circuit = circuit or _never()
-        self._breaker, self._exceptions = circuit.breaker, circuit.exceptions
+        self._circuit = circuit or _never()
+        self._breaker = self._circuit.breaker
         self._rate = rate
         self._counters = counters
         self._drops = drops
@@ -185,7 +192,7 @@ class Gate:
             self.withdrawn(flight)
             self.unused(flight.messages, now)
             return None
-        counts = isinstance(error, self._exceptions)
+        counts = self._circuit.counts(error)
         with self._lock:
             self._ended(flight, 1, error if counts else None, now)
             if not counts or self._breaker.state is State.CLOSED:
