@@ -126,8 +126,8 @@ class Failures:
         self._observer = observer
         self._parked: list[tuple[int, int, InFlight]] = []
         """Heap of (when to try again, the number of the wait, what waits)."""
-        self._refused: dict[InFlight, GivenUp] = {}
-        """Records that wait until their letters are sent anew."""
+        self._refused: dict[int, GivenUp] = {}
+        """By the number of the wait: letters that are sent anew when it is over."""
         self._numbers = count(1)
         self._logged_at = 0
 
@@ -265,8 +265,8 @@ class Failures:
         why = f"offset {attempt.offset} waits for the {destination.kind} {destination.topic!r}: {error}"
         if self._table.park(attempt, destination.end.value, why):
             wait_ns = self._policies(flight.tp.topic).default.backoff_ns(flight.failures, random.random())
-            self._refused[flight] = error.given_up
             self._push(flight, now + wait_ns)
+            self._refused[flight.wait] = error.given_up
             self._log_seldom(f"{flight.tp}: {why}", now)
 
     def _push(self, flight: InFlight, due: int) -> None:
@@ -281,9 +281,9 @@ class Failures:
             self._push(flight, until)
         while self._parked and self._parked[0][0] <= now:
             _, wait, flight = heapq.heappop(self._parked)
+            given_up = self._refused.pop(wait, None)
             if flight.wait != wait:
-                continue  # It was taken back while it waited, and waits again, for another time.
-            given_up = self._refused.pop(flight, None)
+                continue  # It was taken back while it waited, and waits again, for another time, or for something else.
             if not flight.held:
                 continue  # Stopped, or taken back.
             if given_up is None:

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.failures import Failures, Observer
+from kunicorn.worker.failures import Failures, LetterBox, Observer
+from kunicorn.worker.produce.outbox import GivenUp
+from kunicorn.worker.produce.sender import LetterRefused
 from kunicorn.worker.progress import Attempt, InFlight, Lane, OffsetTracker, Slots, Stage
 
 HOUR = 3600 * NANOSECONDS
@@ -59,6 +62,18 @@ def test_a_record_that_was_taken_back_while_it_waited_and_failed_again_waits_fro
     assert table.tried == [], "an hour after its last failure, to within a fifth"
     failures.try_again(2 * HOUR)
     assert table.tried == [flight]
+
+
+def test_a_record_that_waits_for_something_else_by_now_gets_no_letter_that_was_refused_before() -> None:
+    table: Any = Parking()
+    policies = Policies(RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
+    failures = Failures(table, lambda topic: policies, LetterBox("dead", "g"), Observer())
+    flight = at_offset_5()
+    given_up = GivenUp(dead_letters("dead"), Cause("ValueError", "no", "", 1))
+    failures.meet(Attempt(flight, calls=0), LetterRefused("there is no such topic", given_up), 0)
+    failures.meet(Attempt(flight), Wait(2 * 3600), 0)
+    failures.try_again(3 * HOUR)
+    assert table.tried == [flight], "it comes to the handler again"
 
 
 def test_what_the_handler_has_wait_fails_no_try_and_its_time_is_none_of_the_retry_timeouts() -> None:
