@@ -191,6 +191,14 @@ class Configure(Tagged, frozen=True):
         return f"Configure(worker={self.worker}, …)"
 
 
+class PoisonTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record that is not to be handled, by its own offset: workers died with it."""
+
+    offset: int
+    why: str
+    deaths: int
+
+
 class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One partition handed out: its first offset, its grant, and the ledger slot it is reported in."""
 
@@ -214,6 +222,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which records from `offset` on are done already (`ipc.bitmap.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET
     """Which record `poison` speaks of, if not of the first one."""
+    more_poison: list[PoisonTold] = []
+    """Likewise other records that are not to be handled, where several were in hand."""
     suspects: list[int] = []
     """Workers died with these records and others in hand: each is handled with nothing beside it."""
     began_with: int | None = None
