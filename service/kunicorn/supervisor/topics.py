@@ -326,9 +326,12 @@ class Topics:
 
 
 def _difference(before: Mapping[str, int], now: Mapping[str, int]) -> str:
-    changes = [
-        f"{topic}: {before.get(topic, 0)} to {now.get(topic, 0)} partitions"
-        for topic in sorted({*before, *now})
-        if before.get(topic) != now.get(topic)
-    ]
+    changed = (topic for topic in sorted({*before, *now}) if before.get(topic) != now.get(topic))
+    changes = [_change(topic, before.get(topic), now.get(topic)) for topic in changed]
     return "topics changed: " + ", ".join(changes)[:200]
+
+
+def _change(topic: str, before: int | None, now: int | None) -> str:
+    if before is None:
+        return f"{topic} is new"
+    return f"{topic} is gone" if now is None else f"{topic}: {before} to {now} partitions"
