@@ -57,6 +57,8 @@ class WorkerSlot:
     fenced_deaths: int = 0
     """Likewise deaths by `FENCED`, whatever was handled: the next one would be soon."""
     backing_off: bool = False
+    forking: bool = False
+    """The process that is to have it is being forked."""
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
     inherits: bool = True
@@ -333,9 +335,12 @@ class Arbiter:
         """Fork the slot's process, or with `on_trial` its successor. Raises `TemplateDied`, `OSError`, and
         `ConfigError` where there is nothing that it could be told, as a file is missing."""
         template = await blueprint.template()
+        if slot.process is not None and not on_trial:
+            return slot.process  # A reload has filled the slot while there was no template.
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
         self._forking += 1
+        slot.forking = slot.forking or not on_trial
         try:
             with theirs:  # else we would never read the worker's EOF, nor it ours
                 child = await template.fork(slot.number, theirs, ledger.fd)
@@ -345,6 +350,8 @@ class Arbiter:
             raise
         finally:
             self._forking -= 1
+            slot.forking = slot.forking and on_trial
+            self.pool.changed.notify()
         process = WorkerProcess(slot.number, child, ledger, blueprint.revision, on_trial=on_trial)
         # A successor does not: it would fence whom it is to take over from.
         process.inherits = slot.inherits and not on_trial
@@ -437,9 +444,12 @@ class Arbiter:
                 self.listener.worker_commits(process, message)
             case WorkerFailed(stage, error):
                 process.refuse(error)
-                if not process.on_trial:
+                slot = self.pool.slots[process.number]
+                # Whoever is ready in the slot shows that workers can serve: one on trial is not needed, and neither is
+                # one that its successor has replaced while its setup hung.
+                if process is slot.process and not process.on_trial:
                     fault = HandlerLoadError(error) if stage == "handler" else ConfigError(error)
-                    self.pool.slots[process.number].fault = fault
+                    slot.fault = fault
                     self.pool.changed.notify()
 
     def _on_ready(self, process: WorkerProcess) -> None:
@@ -464,4 +474,6 @@ class Arbiter:
 def _ending(process: WorkerProcess, how: str) -> str:
     if process.killed_by_us is not None:
         return f"{how}: {process.killed_by_us}"
+    if process.refusal is not None:
+        return f"{how}: {process.refusal}"
     return f"{how}: the brokers take its producer no more" if how == FENCED else how

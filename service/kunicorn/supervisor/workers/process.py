@@ -208,8 +208,9 @@ class WorkerProcess:
             self._channel.close()
 
     def become_ready(self, *, takes_partitions: bool) -> None:
-        """It has loaded its handler and made its consumer."""
-        self.state = WorkerState.READY if takes_partitions else WorkerState.DRAINING
+        """It has loaded its handler and made its consumer. Where it was to leave before it was ready, it leaves."""
+        drains = self.state is WorkerState.DRAINING or not takes_partitions
+        self.state = WorkerState.DRAINING if drains else WorkerState.READY
         self.ready_at = clock.now()
         self.on_trial = False
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,21 @@ def test_the_handlers_package_and_the_settings_are_watched_and_nothing_is_import
     assert "shop_watched" not in sys.modules
     names = {path.name for path in signature(places_of(["shop_watched.handlers:handle"], config))}
     assert names == {"config.toml", "__init__.py", "handlers.py", "rules.py"}
+
+
+def test_a_directory_that_vanishes_while_it_is_looked_through_is_left_out(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def vanishing(path: str) -> Any:
+        if Path(path).name == "deep":
+            (shop / "shop_watched/deep/rules.py").unlink()
+            (shop / "shop_watched/deep").rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert {path.name for path in signature([shop / "shop_watched"])} == {"__init__.py", "handlers.py"}
 
 
 async def test_a_change_is_told_once_when_the_files_are_still_again(
