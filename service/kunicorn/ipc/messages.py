@@ -423,6 +423,12 @@ class Failed(Tagged, frozen=True):
     done: str = ""
 
 
+class EndTransactions(Tagged, frozen=True):
+    """Order to end what a dead worker has left open under its transactional.id, which nobody has any more."""
+
+    transactional_id: str
+
+
 class WorkerFailed(Tagged, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
@@ -445,7 +451,19 @@ class CommitOver(Tagged, frozen=True):
     number: int
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Ping | Drain | Token | Password
+ToWorker = (
+    Configure
+    | StartFetcher
+    | StopFetcher
+    | TimedOut
+    | CommitAs
+    | EndTransactions
+    | Rates
+    | Ping
+    | Drain
+    | Token
+    | Password
+)
 FromWorker = Ready | FetcherStopped | Pong | Failed | CommitWanted | CommitOver | WorkerFailed
 Message = ToWorker | FromWorker | ToTemplate | FromTemplate | FetchToken | FromTokenHelper
 

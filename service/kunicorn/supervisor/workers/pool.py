@@ -23,6 +23,7 @@ from kunicorn.ipc.messages import (
     CommitWanted,
     Configure,
     Drain,
+    EndTransactions,
     Failed,
     FetcherStopped,
     FromWorker,
@@ -62,7 +63,8 @@ class WorkerSlot:
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
     inherits: bool = True
-    """Under either of them an earlier service may have left transactions open, which no process has ended yet."""
+    """Under the other one an earlier service, or a dead process, may have left transactions open, which no process has
+    ended yet."""
     last_exit: str | None = None
     fault: Exception | None = None
     """Why no process of the slot can serve: ends the service."""
@@ -155,6 +157,8 @@ class Blueprint:
     other turn has left open, too."""
     start_seconds: float
     """How long a worker may take until it is ready."""
+    transactional_id: Callable[[int, int], str] = lambda number, turn: ""
+    """Of the worker of that number and turn; empty where workers open no transactions."""
 
 
 class Pool:
@@ -353,8 +357,9 @@ class Arbiter:
             slot.forking = slot.forking and on_trial
             self.pool.changed.notify()
         process = WorkerProcess(slot.number, child, ledger, blueprint.revision, on_trial=on_trial)
-        # A successor does not: it would fence whom it is to take over from.
-        process.inherits = slot.inherits and not on_trial
+        process.turn = slot.turn + on_trial
+        # Beside one that lives it does not: it would fence it.
+        process.inherits = slot.inherits and not on_trial and not slot.processes()
         if on_trial:
             slot.successor = process
         else:
@@ -368,7 +373,7 @@ class Arbiter:
         )
         try:
             # Only now, too: of a login that was renewed meanwhile it would hear nothing.
-            process.send(blueprint.configure(slot.number, slot.turn + on_trial, process.inherits))
+            process.send(blueprint.configure(slot.number, process.turn, process.inherits))
         except ConfigError:
             process.never_served = True
             process.kill()
@@ -384,6 +389,7 @@ class Arbiter:
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)
         process.release()
+        self._look_at_transactions(slot, process, how)
         orderly = process.retired is not None and how == _CLEAN
         slot.last_exit = process.retired if orderly else _ending(process, how)
         if orderly and not self.pool.stopping:
@@ -393,6 +399,21 @@ class Arbiter:
             if not in_vain:
                 self._look_at_idle_deaths(slot, process, how, in_hand)
         self.pool.changed.notify()
+
+    def _look_at_transactions(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
+        """Have ended what a dead process may have left open, unless one that has the same id does so."""
+        taken = {slot.turn % 2, *(other.turn % 2 for other in slot.processes())}
+        # Whoever was fenced has lost its id to another, who may work under it.
+        if process.ready_at is not None and how not in (_CLEAN, FENCED) and process.turn % 2 not in taken:
+            self.end_transactions(slot, process.turn)
+
+    def end_transactions(self, slot: WorkerSlot, turn: int) -> None:
+        """Have the slot's process end what dead ones have left open under the id of that turn, which is not its own.
+        Nobody else would until it is replaced, and their partitions would wait for the brokers to do it."""
+        slot.inherits = True  # If it dies before it has ended them, its successor does.
+        left = self.blueprint.transactional_id(slot.number, turn)
+        if slot.process is not None and left:
+            slot.process.send(EndTransactions(left))
 
     def _count_death(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
         slot.restarts += 1

@@ -167,8 +167,10 @@ class WorkerProcess:
         """Why it says that it cannot serve."""
         self.on_trial = on_trial
         """Started as a replacement, and not ready yet: if it fails, the replacement fails and the service goes on."""
+        self.turn = 0
+        """Of its slot's two transactional ids, the one that it has (`WorkerSlot.turn`)."""
         self.inherits = False
-        """It ends what an earlier service's workers of its slot have left open, before it is ready."""
+        """It ends what workers of its slot have left open under the other id, before it is ready."""
         self.never_served = False
         """It was not told what to do: that it dies says nothing of the others."""
         self._ping: int = 0

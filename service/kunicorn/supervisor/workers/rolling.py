@@ -73,7 +73,10 @@ class Replacer:
             if self._pool.stopping or (slot.process is None and blueprint is None):
                 return False
             successor = await self._start_successor(slot, blueprint or self.arbiter.blueprint)
-            predecessor = slot.promote() if slot.successor is successor else None
+            predecessor = None
+            if slot.successor is successor and (predecessor := slot.promote()) is None:
+                # The dead ones before it had the other id.
+                self.arbiter.end_transactions(slot, slot.turn - 1)
             self._listener.worker_ready(successor)
             if predecessor is not None:
                 self._metrics.count(catalogue.WORKER_RECYCLES, reason=reason)

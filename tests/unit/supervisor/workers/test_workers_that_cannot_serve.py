@@ -234,10 +234,21 @@ async def test_until_one_of_a_slot_is_ready_each_ends_what_an_earlier_service_le
         await arbiter.spawn(slot, arbiter.blueprint, on_trial=True)
         if ready:
             arbiter._on_message(process, Ready())
-        for each in crew.pool.processes():
+        for each in (slot.successor, slot.process):
+            assert each is not None
             each.kill()
-        await until(lambda: not crew.pool.processes())
+            await until(each.is_dead)
     assert sleepers.inherited == [True, False, True, False, False, False], "a successor's first is its predecessor"
+
+
+async def test_one_that_is_started_beside_another_ends_nothing_under_the_id_of_that(
+    crew: Crew, sleepers: Sleepers
+) -> None:
+    arbiter = forking(crew, sleepers)
+    slot, sleepers.missing = crew.pool.slots[0], False
+    await arbiter.spawn(slot, arbiter.blueprint, on_trial=True)
+    await arbiter.spawn(slot, arbiter.blueprint, on_trial=False)
+    assert (slot.inherits, sleepers.inherited) == (True, [False, False])
 
 
 async def dies(crew: Crew, *, times: int, ready_for: float = 1.0, how: str = "SIGSEGV") -> None:
