@@ -191,6 +191,14 @@ class Configure(Tagged, frozen=True):
         return f"Configure(worker={self.worker}, …)"
 
 
+class PoisonTold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A record that is not to be handled, by its own offset: workers died with it."""
+
+    offset: int
+    why: str
+    deaths: int
+
+
 class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One partition handed out: its first offset, its grant, and the ledger slot it is reported in."""
 
@@ -214,6 +222,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which records from `offset` on are done already (`ipc.bitmap.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET
     """Which record `poison` speaks of, if not of the first one."""
+    more_poison: list[PoisonTold] = []
+    """Likewise other records that are not to be handled, where several were in hand."""
     suspects: list[int] = []
     """Workers died with these records and others in hand: each is handled with nothing beside it."""
     began_with: int | None = None
@@ -413,6 +423,12 @@ class Failed(Tagged, frozen=True):
     done: str = ""
 
 
+class EndTransactions(Tagged, frozen=True):
+    """Order to end what a dead worker has left open under its transactional.id, which nobody has any more."""
+
+    transactional_id: str
+
+
 class WorkerFailed(Tagged, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
@@ -435,7 +451,19 @@ class CommitOver(Tagged, frozen=True):
     number: int
 
 
-ToWorker = Configure | StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Ping | Drain | Token | Password
+ToWorker = (
+    Configure
+    | StartFetcher
+    | StopFetcher
+    | TimedOut
+    | CommitAs
+    | EndTransactions
+    | Rates
+    | Ping
+    | Drain
+    | Token
+    | Password
+)
 FromWorker = Ready | FetcherStopped | Pong | Failed | CommitWanted | CommitOver | WorkerFailed
 Message = ToWorker | FromWorker | ToTemplate | FromTemplate | FetchToken | FromTokenHelper
 

@@ -120,7 +120,13 @@ class Tokens:
                 except OSError as error:
                     raise NoToken(f"the process that fetches it cannot be started: {error}") from error
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            exited = lambda how: None if ended.done() else ended.set_result(how)  # noqa: E731
+
+            def exited(how: str) -> None:
+                if self._helper == pid:
+                    self._helper = None  # Its pid may be a stranger's from now on.
+                if not ended.done():
+                    ended.set_result(how)
+
             watch_exit(os.pidfd_open(pid), exited, with_group=True)
             try:
                 return await _ask(ours, request, ended)

@@ -40,7 +40,8 @@ class Blueprints:
     def of(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
         """The blueprint of that revision."""
         start_seconds = settings.workers.start_timeout_ms / 1000
-        return Blueprint(revision, template, partial(self._configure, settings), start_seconds)
+        named = partial(self._transactional_id, settings)
+        return Blueprint(revision, template, partial(self._configure, settings), start_seconds, named)
 
     def close(self) -> None:
         """Give the transactional ids back, once nothing can start a worker any more."""
@@ -50,15 +51,18 @@ class Blueprints:
         tokens = self._connections.tokens
         metadata = self._connections.cluster.metadata
         brokers = max(1, len(metadata.brokers))
-        transactional_id = self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
+        transactional_id = self._transactional_id(settings, worker, turn)
         token = tokens.latest if tokens is not None else None
         topics, share = self._connections.topics.subscribed(), self.rates.first_share()
         known = metadata.cluster_id or ""
         made = configure(settings, worker, topics, token, brokers, transactional_id, share=share, cluster_id=known)
         if inherits and transactional_id and made.producing is not None:
-            other = self._transactional_ids.of(worker, turn + 1)
+            other = self._transactional_id(settings, worker, turn + 1)
             return msgspec.structs.replace(made, producing=msgspec.structs.replace(made.producing, inherited=other))
         return made
+
+    def _transactional_id(self, settings: Settings, worker: int, turn: int) -> str:
+        return self._transactional_ids.of(worker, turn) if settings.producing.in_transactions else ""
 
 
 class Workforce:

@@ -97,9 +97,13 @@ class Makers:
 class Sending:
     """Outbox and senders of a worker that sends outputs, or letters alone."""
 
-    def __init__(self, outbox: Outbox, senders: Startable, group_metadata: GroupMetadata) -> None:
+    def __init__(
+        self, outbox: Outbox, senders: Startable, group_metadata: GroupMetadata, end_left: Callable[[str], None]
+    ) -> None:
         self.outbox = outbox
         self.group_metadata = group_metadata
+        self.end_left = end_left
+        """Begins to end what a dead worker has left open under that transactional.id; returns at once."""
         self._senders = senders
 
     def start(self) -> None:
@@ -151,6 +155,30 @@ class _Senders:
             longest,
         )
         return [Transactions(producer, shared) for producer in producers]
+
+    def end_left(self, left: str) -> None:
+        """End what a dead worker has left open under that transactional.id. Returns at once, as the brokers may take
+        long: neither the control thread nor the runner may wait for them.
+        """
+        target = self._given.configure.producing
+        if target is not None and target.delivery == "transactions":
+            threading.Thread(target=self._end_left, args=(target, left), name="left-open", daemon=True).start()
+
+    def _end_left(self, target: ProducingTarget, left: str) -> None:
+        try:
+            producers = self._producers_of(target, left)
+            self._given.login.tell(*producers)
+            for producer in producers:
+                take_over(producer)
+        except (KafkaException, ValueError, TypeError) as error:
+            log.warning(
+                "what a dead worker has left open under %s is not ended, its partitions wait until the brokers end it "
+                "(producing.transaction_timeout_ms): %s",
+                left,
+                refused_by_producing(error),
+            )
+        else:
+            log.info("what a dead worker has left open under %s is ended", left)
 
     def _producers_of(self, target: ProducingTarget, whole: str) -> Sequence[Producer]:
         return [self._producer(target.client, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
@@ -281,7 +309,7 @@ def _sending(given: _Given, outbox: Outbox, table: Partitions) -> Sending:
             senders = made.transactional(target)
         else:
             senders = made.acknowledging(target.client, at_once=True)
-        sending = Sending(outbox, given.makers.senders(outbox, senders), made.group_metadata)
+        sending = Sending(outbox, given.makers.senders(outbox, senders), made.group_metadata, made.end_left)
         sending.start()
     except (KafkaException, ValueError, TypeError) as error:
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error

@@ -20,6 +20,7 @@ from kunicorn.ipc.messages import (
     CommitAs,
     Configure,
     Drain,
+    EndTransactions,
     Family,
     FrameError,
     Password,
@@ -46,7 +47,7 @@ _PUT_OFF_TOLD = 50
 _STDERR = 2
 
 
-Said = StartFetcher | StopFetcher | TimedOut | CommitAs | Rates | Drain | Token | Password
+Said = StartFetcher | StopFetcher | TimedOut | CommitAs | EndTransactions | Rates | Drain | Token | Password
 """What the supervisor says while the worker works, other than that it asks for evidence."""
 
 
@@ -57,9 +58,8 @@ def apply(worker: Assembled, said: Said) -> None:
             worker.hooks.start(partitions)
         case StopFetcher(grants=grants, lost=lost):
             worker.hooks.stop(grants, lost=lost)
-        case CommitAs():
-            if worker.sending is not None:
-                worker.sending.group_metadata.answered(said)
+        case CommitAs() | EndTransactions():
+            _tell_of_transactions(worker, said)
         case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
             worker.runner.time_out(grant, offset, overdue_ns)
         case Rates(rates=rates):
@@ -70,6 +70,15 @@ def apply(worker: Assembled, said: Said) -> None:
             worker.login.renew(said)
         case _:
             assert_never(said)
+
+
+def _tell_of_transactions(worker: Assembled, said: CommitAs | EndTransactions) -> None:
+    if worker.sending is None:
+        return
+    if isinstance(said, CommitAs):
+        worker.sending.group_metadata.answered(said)
+    else:
+        worker.sending.end_left(said.transactional_id)
 
 
 def _change(worker: Assembled, rates: Sequence[Rate]) -> None:

@@ -263,8 +263,8 @@ class Partitions:
                 size = record_bytes(key, len(message), headers)
                 nbytes += size
                 flight = scheduler.arrive(tracker, offset, epoch, key, message, size)
-                if flight is not None and tracker.poison is not None and tracker.meets_poison(flight):
-                    flight.poison, flight.poison_deaths = tracker.poison.why, tracker.poison.deaths
+                if flight is not None and (poison := tracker.poisons.get(offset)) is not None:
+                    flight.poison, flight.poison_deaths = poison.why, poison.deaths
             grant.mirror.store()
             return nbytes
 

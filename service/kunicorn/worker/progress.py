@@ -399,6 +399,9 @@ class OffsetTracker:
     singly_until: int = NO_OFFSET
     """Before this offset a call gets one record."""
     poison: Poison | None = None
+    """Where a call gets a run: the record that killed workers."""
+    poisons: dict[int, Poison] = field(default_factory=dict)
+    """Where records have a mark each: those that did, by offset."""
     cell: int = NO_OFFSET
     """Where a call gets a run: index of the ledger's word in which the call stores how far it is."""
     closed: bool = False
@@ -449,12 +452,9 @@ class OffsetTracker:
         return last.end if last.stage is Stage.SENDING else last.offset
 
     def meets_poison(self, flight: InFlight) -> bool:
-        """Whether the first record is the one that killed workers."""
-        poison = self.poison
-        if poison is None:
-            return False
-        # Of a run nobody knows whether that offset was a gap's: then the next one is it.
-        return flight.offset >= poison.offset if self.slots.runs else flight.offset == poison.offset
+        """Whether the run's first record is the one that killed workers."""
+        # Nobody knows whether that offset was a gap's: then the next one is it.
+        return self.poison is not None and flight.offset >= self.poison.offset
 
     def advance(self) -> bool:
         """Drop what is done with nothing unfinished before it; whether the consumed offset has moved by that."""

@@ -133,6 +133,19 @@ def test_a_record_that_kills_alone_is_poison_wherever_it_is(stage: Stage) -> Non
     assert start.poison == "2 workers died (SIGKILL) with offset 107 in hand"
 
 
+def test_a_record_that_was_found_while_another_waits_for_its_letter_is_told_beside_it(stage: Stage) -> None:
+    stage.give(0)
+    for killer in (107, 107, 109, 109):
+        handle(stage, 0, 105, {106}, {killer})
+        next_life(stage)
+    start = stage.start_of(0)
+    assert (start.poison_offset, [(each.offset, each.deaths) for each in start.more_poison]) == (109, [(107, 2)])
+    assert start.more_poison[0].why == "2 workers died (SIGKILL) with offset 107 in hand"
+    handle(stage, 0, 108, (), ())
+    start = next_life(stage)
+    assert (start.poison_offset, start.more_poison) == (109, []), "its letter is delivered"
+
+
 def test_a_death_that_a_record_shares_with_others_never_makes_it_poison(stage: Stage) -> None:
     stage.give(0)
     for _ in range(5):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
+import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.supervisor import credentials
 from kunicorn.supervisor.credentials import NoToken, Tokens
 from tests.fakes.answering import Answer, answering
+from tests.fakes.driver import until
 from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
 
@@ -63,6 +67,27 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     assert keeper.bearer().value == second.value
     assert calls() == 2
     keeping.cancel()
+
+
+async def test_the_pid_of_a_helper_that_has_ended_is_nobodys(
+    calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    def start(sock: socket.socket) -> int:
+        pids.append(started(sock))
+        return pids[-1]
+
+    started = credentials._start_helper
+    monkeypatch.setattr(credentials, "_start_helper", start)
+    keeper = Tokens(asking("hang"))
+    fetching = asyncio.create_task(keeper.fetch())
+    await until(lambda: pids)
+    assert keeper.owns(pids[0])
+    os.kill(pids[0], signal.SIGKILL)
+    with pytest.raises(NoToken, match="ended without an answer"):
+        await fetching
+    assert not keeper.owns(pids[0]), "another process may have it, and is to be reaped"
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:

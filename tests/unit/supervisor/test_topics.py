@@ -58,6 +58,15 @@ async def test_more_partitions_ask_for_another_join_and_are_named() -> None:
     assert await topics.changes(MAX_AGE) == "topics changed: orders: 1 to 3 partitions"
 
 
+async def test_a_topic_that_comes_or_goes_is_told_as_such_and_not_by_numbers_of_partitions() -> None:
+    brokers = Brokers(topic("refunds-a", 3))
+    topics = Topics(["^refunds-.*"], brokers)
+    topics.subscribe()
+    await topics.plan_for(["refunds-a"], by_rack=False)
+    brokers.now(topic("refunds-b", 2, identity=2))
+    assert await topics.changes(MAX_AGE) == "topics changed: refunds-a is gone, refunds-b is new"
+
+
 def counted(topics: Topics) -> list[bool]:
     """An item for each time that a topic is told to be another one."""
     told: list[bool] = []

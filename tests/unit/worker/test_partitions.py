@@ -7,7 +7,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from kunicorn.handler.call import OfSome
 from kunicorn.ipc.bitmap import Marks
-from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTold, Stopped
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.fakes import fetched
 from tests.fakes.counts import counts_of
@@ -348,6 +348,20 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
     assert table.table.overdue(2, 0, 300) == [], "another grant's"
     (told,) = counts_of(*table.counters.take())
     assert told.timed_out == 2, "the supervisor counts those that it names"
+
+
+def test_each_of_several_records_that_killed_workers_is_kept_from_the_handler() -> None:
+    table = Table(several())
+    more = [PoisonTold(1, "2 workers died with 1", 2)]
+    table.start(P0, 1, 0, poison="4 workers died with 3", poison_deaths=4, poison_offset=3, more_poison=more)
+    table.table.begin_turn(0)
+    table.fetch(P0, 0, 1, 2, 3)
+    told = {}
+    for _ in range(4):
+        flight = table.take()
+        told[offsets_of(flight)[0]] = (flight.poison, flight.poison_deaths)
+        table.handle(flight)
+    assert told == {0: ("", 0), 1: ("2 workers died with 1", 2), 2: ("", 0), 3: ("4 workers died with 3", 4)}
 
 
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])

@@ -101,7 +101,7 @@ class WorkerDeaths:
             # It never came to the handler again: what stands for it in the dead-letter topic cannot be sent, either.
             self._halt(partition.tp, f"{poison}, and so does what ends it without the handler")
         else:
-            partition.blame.poison = poison
+            partition.blame.meet(poison)
             log.warning(f"{partition.tp}: {poison}: it is kept from the handler")
 
 

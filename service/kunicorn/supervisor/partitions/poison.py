@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from kunicorn.ipc.messages import PoisonTold
 from kunicorn.positions import NO_OFFSET
 
 Offsets = frozenset[int] | range
@@ -78,6 +79,10 @@ class Suspicions:
 
     def __init__(self) -> None:
         self.poison: Poison | None = None
+        """The record that was found last."""
+        self.more_poison: dict[int, Poison] = {}
+        """Those that were found before it and may not be passed yet, by offset. One can wait for its letter while
+        another, with another key, is in hand."""
         self.suspects: frozenset[int] = frozenset()
         """Each is to be handled with nothing beside it."""
         self.singly_until = NO_OFFSET
@@ -115,6 +120,14 @@ class Suspicions:
         self.singly_until = self._until
         return True
 
+    def meet(self, poison: Poison) -> None:
+        """Keep the record from the handler, and those that were found before it."""
+        before, self.poison = self.poison, poison
+        # Where offsets are not exact, records are handled one after the other: the one before was the same, or is done.
+        if before is not None and before.exact:
+            self.more_poison[before.offset] = before
+        self.more_poison.pop(poison.offset, None)
+
     def weighs_on(self, position: int) -> bool:
         """Whether anything at or behind the position is suspected."""
         known = (*self.suspects, *self._alone, *self._among, self._until - 1)
@@ -124,6 +137,7 @@ class Suspicions:
         """Clear every record before the position: it is done."""
         self.suspects = frozenset(offset for offset in self.suspects if offset >= position)
         self._alone, self._among = _from(position, self._alone), _from(position, self._among)
+        self.more_poison = {offset: poison for offset, poison in self.more_poison.items() if offset >= position}
         if position >= self._until:
             self._shared, self._until = 0, NO_OFFSET
 
@@ -132,7 +146,8 @@ class Suspicions:
         told = self.poison.warning(position) if self.poison is not None else {}
         if position < self.singly_until:
             told["singly_until"] = max(self.singly_until, told.get("singly_until", NO_OFFSET))
-        return {**told, "suspects": sorted(self.suspects)}
+        more = [PoisonTold(offset, str(each), each.deaths) for offset, each in sorted(self.more_poison.items())]
+        return {**told, "suspects": sorted(self.suspects), "more_poison": more}
 
 
 def _from(position: int, counts: Counter[int]) -> Counter[int]:

@@ -23,6 +23,7 @@ from kunicorn.ipc.messages import (
     CommitWanted,
     Configure,
     Drain,
+    EndTransactions,
     Failed,
     FetcherStopped,
     FromWorker,
@@ -57,10 +58,13 @@ class WorkerSlot:
     fenced_deaths: int = 0
     """Likewise deaths by `FENCED`, whatever was handled: the next one would be soon."""
     backing_off: bool = False
+    forking: bool = False
+    """The process that is to have it is being forked."""
     turn: int = 0
     """Of its two transactional ids, the one that its process has; a successor beside it takes the other."""
     inherits: bool = True
-    """Under either of them an earlier service may have left transactions open, which no process has ended yet."""
+    """Under the other one an earlier service, or a dead process, may have left transactions open, which no process has
+    ended yet."""
     last_exit: str | None = None
     fault: Exception | None = None
     """Why no process of the slot can serve: ends the service."""
@@ -153,6 +157,8 @@ class Blueprint:
     other turn has left open, too."""
     start_seconds: float
     """How long a worker may take until it is ready."""
+    transactional_id: Callable[[int, int], str] = lambda number, turn: ""
+    """Of the worker of that number and turn; empty where workers open no transactions."""
 
 
 class Pool:
@@ -333,9 +339,12 @@ class Arbiter:
         """Fork the slot's process, or with `on_trial` its successor. Raises `TemplateDied`, `OSError`, and
         `ConfigError` where there is nothing that it could be told, as a file is missing."""
         template = await blueprint.template()
+        if slot.process is not None and not on_trial:
+            return slot.process  # A reload has filled the slot while there was no template.
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
         self._forking += 1
+        slot.forking = slot.forking or not on_trial
         try:
             with theirs:  # else we would never read the worker's EOF, nor it ours
                 child = await template.fork(slot.number, theirs, ledger.fd)
@@ -345,9 +354,12 @@ class Arbiter:
             raise
         finally:
             self._forking -= 1
+            slot.forking = slot.forking and on_trial
+            self.pool.changed.notify()
         process = WorkerProcess(slot.number, child, ledger, blueprint.revision, on_trial=on_trial)
-        # A successor does not: it would fence whom it is to take over from.
-        process.inherits = slot.inherits and not on_trial
+        process.turn = slot.turn + on_trial
+        # Beside one that lives it does not: it would fence it.
+        process.inherits = slot.inherits and not on_trial and not slot.processes()
         if on_trial:
             slot.successor = process
         else:
@@ -361,7 +373,7 @@ class Arbiter:
         )
         try:
             # Only now, too: of a login that was renewed meanwhile it would hear nothing.
-            process.send(blueprint.configure(slot.number, slot.turn + on_trial, process.inherits))
+            process.send(blueprint.configure(slot.number, process.turn, process.inherits))
         except ConfigError:
             process.never_served = True
             process.kill()
@@ -377,6 +389,7 @@ class Arbiter:
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)
         process.release()
+        self._look_at_transactions(slot, process, how)
         orderly = process.retired is not None and how == _CLEAN
         slot.last_exit = process.retired if orderly else _ending(process, how)
         if orderly and not self.pool.stopping:
@@ -386,6 +399,21 @@ class Arbiter:
             if not in_vain:
                 self._look_at_idle_deaths(slot, process, how, in_hand)
         self.pool.changed.notify()
+
+    def _look_at_transactions(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
+        """Have ended what a dead process may have left open, unless one that has the same id does so."""
+        taken = {slot.turn % 2, *(other.turn % 2 for other in slot.processes())}
+        # Whoever was fenced has lost its id to another, who may work under it.
+        if process.ready_at is not None and how not in (_CLEAN, FENCED) and process.turn % 2 not in taken:
+            self.end_transactions(slot, process.turn)
+
+    def end_transactions(self, slot: WorkerSlot, turn: int) -> None:
+        """Have the slot's process end what dead ones have left open under the id of that turn, which is not its own.
+        Nobody else would until it is replaced, and their partitions would wait for the brokers to do it."""
+        slot.inherits = True  # If it dies before it has ended them, its successor does.
+        left = self.blueprint.transactional_id(slot.number, turn)
+        if slot.process is not None and left:
+            slot.process.send(EndTransactions(left))
 
     def _count_death(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
         slot.restarts += 1
@@ -437,9 +465,12 @@ class Arbiter:
                 self.listener.worker_commits(process, message)
             case WorkerFailed(stage, error):
                 process.refuse(error)
-                if not process.on_trial:
+                slot = self.pool.slots[process.number]
+                # Whoever is ready in the slot shows that workers can serve: one on trial is not needed, and neither is
+                # one that its successor has replaced while its setup hung.
+                if process is slot.process and not process.on_trial:
                     fault = HandlerLoadError(error) if stage == "handler" else ConfigError(error)
-                    self.pool.slots[process.number].fault = fault
+                    slot.fault = fault
                     self.pool.changed.notify()
 
     def _on_ready(self, process: WorkerProcess) -> None:
@@ -464,4 +495,6 @@ class Arbiter:
 def _ending(process: WorkerProcess, how: str) -> str:
     if process.killed_by_us is not None:
         return f"{how}: {process.killed_by_us}"
+    if process.refusal is not None:
+        return f"{how}: {process.refusal}"
     return f"{how}: the brokers take its producer no more" if how == FENCED else how

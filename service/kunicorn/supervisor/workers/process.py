@@ -167,8 +167,10 @@ class WorkerProcess:
         """Why it says that it cannot serve."""
         self.on_trial = on_trial
         """Started as a replacement, and not ready yet: if it fails, the replacement fails and the service goes on."""
+        self.turn = 0
+        """Of its slot's two transactional ids, the one that it has (`WorkerSlot.turn`)."""
         self.inherits = False
-        """It ends what an earlier service's workers of its slot have left open, before it is ready."""
+        """It ends what workers of its slot have left open under the other id, before it is ready."""
         self.never_served = False
         """It was not told what to do: that it dies says nothing of the others."""
         self._ping: int = 0
@@ -208,8 +210,9 @@ class WorkerProcess:
             self._channel.close()
 
     def become_ready(self, *, takes_partitions: bool) -> None:
-        """It has loaded its handler and made its consumer."""
-        self.state = WorkerState.READY if takes_partitions else WorkerState.DRAINING
+        """It has loaded its handler and made its consumer. Where it was to leave before it was ready, it leaves."""
+        drains = self.state is WorkerState.DRAINING or not takes_partitions
+        self.state = WorkerState.DRAINING if drains else WorkerState.READY
         self.ready_at = clock.now()
         self.on_trial = False
 

@@ -15,8 +15,9 @@ in force: whoever dies is replaced by one of it, and what of the others cannot b
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -56,9 +57,12 @@ class Replacer:
         self._drain_seconds = drain_seconds
         self._one_at_a_time = asyncio.Lock()
 
-    async def replace(self, slot: WorkerSlot, why: str, reason: str, blueprint: Blueprint | None = None) -> None:
+    async def replace(self, slot: WorkerSlot, why: str, reason: str, blueprint: Blueprint | None = None) -> bool:
         """Start a successor; once it is ready, let the slot's worker hand over to it and exit. Raises
-        `ReplacementFailed`.
+        `ReplacementFailed`. False: nothing was started, as the pool stops or the slot has no process.
+
+        With a `blueprint`, a slot without a process gets one of that, too: a reload is to try the code that it puts in
+        force, also while the slot's workers die and come back.
 
         The successor comes first, although it needs memory for two: its handler is set up and its client connected
         when it gets the partitions, so that each pauses for no longer than its record in hand. Were they given to the
@@ -66,15 +70,18 @@ class Replacer:
         the metric's label.
         """
         async with self._one_at_a_time:
-            if slot.process is None or self._pool.stopping:
-                return
+            if self._pool.stopping or (slot.process is None and blueprint is None):
+                return False
             successor = await self._start_successor(slot, blueprint or self.arbiter.blueprint)
-            predecessor = slot.promote() if slot.successor is successor else None
+            predecessor = None
+            if slot.successor is successor and (predecessor := slot.promote()) is None:
+                # The dead ones before it had the other id.
+                self.arbiter.end_transactions(slot, slot.turn - 1)
             self._listener.worker_ready(successor)
-            if predecessor is None:
-                return
-            self._metrics.count(catalogue.WORKER_RECYCLES, reason=reason)
-            await self._retire(predecessor, why)
+            if predecessor is not None:
+                self._metrics.count(catalogue.WORKER_RECYCLES, reason=reason)
+                await self._retire(predecessor, why)
+            return True
 
     async def _start_successor(self, slot: WorkerSlot, blueprint: Blueprint) -> WorkerProcess:
         try:
@@ -86,6 +93,8 @@ class Replacer:
             successor.condemn(f"was not ready within {blueprint.start_seconds:.0f} s")
             successor.kill()
             raise ReplacementFailed(f"{successor} {successor.killed_by_us}")
+        # Who is forked for an empty slot at this moment would take the slot from it.
+        await self._pool.changed.wait(lambda: not slot.forking)
         if successor.is_dead():
             raise ReplacementFailed(successor.refusal or f"{successor} died before it was ready")
         return successor
@@ -205,30 +214,39 @@ class Reloader:
         revision = self._arbiter.blueprint.revision + 1
         trial = self._trial(revision, found.settings, template)
         why, in_force, problem = f"reloaded: revision {revision}", False, ""
+        # Where nobody works at the moment, the first slot: untried code is not put in force.
+        untried = self._arbiter.pool.slots[:1]
         for attempt in range(_ROUNDS):
             if attempt:
                 await asyncio.sleep(_BETWEEN_ROUNDS)
-            for slot in self._outdated(revision):
+            for slot in self._outdated(revision) or untried:
                 try:
-                    await self._replacer.replace(slot, why, "reload", trial)
+                    replaced = await self._replacer.replace(slot, why, "reload", trial)
                 except ReplacementFailed as error:
                     if not in_force:
                         await template.retire()
                         return _failed(str(error), found.kept)
                     problem = str(error)
                     log.error(f"worker {slot.number} still runs revision {revision - 1}: {error}")
-                else:
-                    await self._put_in_force(trial, found, template, already=in_force)
-                    in_force = True
+                    continue
+                if replaced and not in_force:
+                    await self._put_in_force(trial, found, template)
+                    in_force, untried = True, []
             if not self._outdated(revision):
                 break
-        await self._put_in_force(trial, found, template, already=in_force)
+        if not in_force:
+            await template.retire()
+            return _failed("the service stops", found.kept)
         return self._rolled(found, revision, problem)
 
     def _trial(self, revision: int, settings: Settings, template: Template) -> Blueprint:
         async def prepared() -> Template:
-            # Its successor, where it died meanwhile, has imported the same code if it was adopted.
-            return template if not template.dead.is_set() else await self._templates.current()
+            if not template.dead.is_set():
+                return template
+            # Before it was adopted, the one in use has imported the code that is to be replaced.
+            if self._arbiter.blueprint.revision != revision:
+                raise TemplateDied(f"the template that has imported the new code died: {template.how_it_ended}")
+            return await self._templates.current()
 
         return self._blueprint(revision, settings, prepared)
 
@@ -236,9 +254,7 @@ class Reloader:
         slots = self._arbiter.pool.slots
         return [slot for slot in slots if slot.process is not None and slot.process.revision != revision]
 
-    async def _put_in_force(self, trial: Blueprint, found: Reloaded, template: Template, *, already: bool) -> None:
-        if already:
-            return
+    async def _put_in_force(self, trial: Blueprint, found: Reloaded, template: Template) -> None:
         self._arbiter.adopt(replace(trial, template=self._templates.current))
         self._in_force.replace(found.settings)
         await self._templates.adopt(template, preload(found.settings))
@@ -373,7 +389,7 @@ def signature(places: Iterable[Path]) -> Signature:
     """What the files are like now. Blocks on the disk."""
     found: Signature = {}
     for place in places:
-        for path in place.rglob("*.py") if place.is_dir() else [place]:
+        for path in _python_files(place) if place.is_dir() else [place]:
             try:
                 stat = path.stat()
             except OSError:
@@ -382,6 +398,12 @@ def signature(places: Iterable[Path]) -> Signature:
             if len(found) >= _MOST_FILES:
                 return found
     return found
+
+
+def _python_files(directory: Path) -> Iterator[Path]:
+    # `Path.rglob` raises where a directory vanishes while it is looked through, as by git or a cleaner of caches.
+    for parent, _, names in os.walk(directory):
+        yield from (Path(parent, name) for name in names if name.endswith(".py"))
 
 
 def _different(before: Signature, now: Signature) -> list[Path]:

@@ -143,8 +143,8 @@ class Templates:
         self.state = "starting"
 
     def owns(self, pid: int) -> bool:
-        """Whether that process is a template."""
-        return any(template.pid == pid for template in self._living)
+        """Whether that process is a template that lives: the pid of one that has ended may be a stranger's."""
+        return any(template.pid == pid and not template.dead.is_set() for template in self._living)
 
     async def current(self) -> Template:
         """A template that has imported the handler; waits for it."""
@@ -170,9 +170,15 @@ class Templates:
 
     async def adopt(self, template: Template, preload: Preload) -> None:
         """Fork from that one, made by `prepare`, from now on; the one before exits when its last fork is done."""
-        before, self._template, self._preload = self._template, template, preload
+        before, importing = self._template, not self._ready.is_set()
+        self._template, self._preload = template, preload
         self._in_use()
-        if before is not None:
+        if before is None:
+            return
+        if importing:
+            # `keep` waits for its answer, and would never hear that its socket is closed here.
+            before.kill()
+        else:
             await before.retire()
 
     async def keep(self) -> None:
@@ -185,24 +191,31 @@ class Templates:
             try:
                 answer = await template.ready()
             except HandlerLoadError as error:
-                if not loaded_before:
+                if not loaded_before and not self._ready.is_set():
                     raise
                 log.error(f"the handler cannot be imported any more, living workers stay: {error}")
                 failures += 1
             except TemplateDied:
                 await template.dead.wait()
-                failures += 1
-                log.warning(f"the template died while importing the handler: {template.how_it_ended}")
-                if not loaded_before and failures >= _TRIES_AT_START:
-                    raise HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)) from None
+                if not self._ready.is_set():  # Else `adopt` has ended it.
+                    failures += 1
+                    self._died_importing(template, in_vain=not loaded_before and failures >= _TRIES_AT_START)
             else:
-                loaded_before = True
                 if template is self._template:
                     _tell(template, answer, self._preload)
                     self._in_use()
+            if template is not self._template:
+                # Another was adopted while it imported the handler.
+                template.close()
             if self._ready.is_set():
-                failures = 0
+                failures, loaded_before = 0, True
             self._template = template = await self._next_after(template, retries, failed=failures > 0)
+
+    def _died_importing(self, template: Template, *, in_vain: bool) -> None:
+        """`in_vain`: it was tried often enough; raises `HandlerLoadError`."""
+        log.warning(f"the template died while importing the handler: {template.how_it_ended}")
+        if in_vain:
+            raise HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)) from None
 
     async def _next_after(self, template: Template, retries: Retries, *, failed: bool) -> Template:
         """A template that takes the place of that one, and of the one in use once that has died. `failed`: there is

@@ -50,9 +50,13 @@ class Login:
         Caller: the runner.
         """
         self._producers = producers
-        if self._latest is not None:
+        self.tell(*producers)
+
+    def tell(self, *producers: Producer) -> None:
+        """Give producers that live for a moment only the current password. Caller: any thread."""
+        if (latest := self._password or self._latest) is not None:
             for producer in producers:
-                producer.set_sasl_credentials(self._latest.username, self._latest.value)
+                producer.set_sasl_credentials(latest.username, latest.value)
 
     def renew(self, message: Token | Password) -> None:
         """Caller: the control thread."""

@@ -156,6 +156,7 @@ def test_a_worker_that_ends_what_was_left_open_is_told_the_other_id_of_its_place
     assert told(0, inherits=True) == ("p-3-0", "p-3-1")
     assert told(1, inherits=True) == ("p-3-1", "p-3-0")
     assert told(1, inherits=False) == ("p-3-1", "")
+    assert blueprint.transactional_id(3, 1) == "p-3-1"
 
 
 def test_two_members_on_one_host_have_different_ids_and_a_restart_finds_its_own_again() -> None:

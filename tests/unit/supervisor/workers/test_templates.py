@@ -17,7 +17,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.workers import template as module
 from kunicorn.supervisor.workers.spawn import Spawned
-from kunicorn.supervisor.workers.template import Templates
+from kunicorn.supervisor.workers.template import TemplateDied, Templates
 
 PRELOAD = Preload(["shop:handle"], [], 1, "info", "text", "")
 WITHOUT_END = 10_000
@@ -29,15 +29,20 @@ class Played:
     keepers: frozenset[str] = frozenset()
     how_it_ended = "SIGKILL"
     broken = False
+    importing = False
 
     def __init__(self, spawned: Spawned) -> None:
         self.pid = spawned.pid
-        self.dead = asyncio.Event()
+        self.dead, self.killed = asyncio.Event(), asyncio.Event()
         self.closed = False
 
     async def ready(self) -> TemplateReady:
         if Played.broken:
             raise HandlerLoadError("SyntaxError: invalid syntax")
+        if Played.importing:
+            # A socket that is closed on this side wakes nobody who waits for it to be readable.
+            await self.killed.wait()
+            raise TemplateDied("the template is gone")
         return TemplateReady(True, "", 0.0, [])
 
     def close(self) -> None:
@@ -46,6 +51,10 @@ class Played:
 
     async def retire(self) -> None:
         self.close()
+
+    def kill(self) -> None:
+        self.killed.set()
+        self.dead.set()
 
 
 class Machine:
@@ -57,6 +66,7 @@ class Machine:
         monkeypatch.setattr(module, "spawn", self.spawn)
         monkeypatch.setattr(module, "Template", Played)
         monkeypatch.setattr(Played, "broken", False)
+        monkeypatch.setattr(Played, "importing", False)
         monkeypatch.setattr(module, "_BACKOFF", Backoff(0.0, 0.0))
         in_force: Any = mock.Mock(spec=SettingsInForce)
         self.templates = Templates(self.spawn(PRELOAD), PRELOAD, in_force, Metrics())
@@ -112,6 +122,37 @@ async def test_a_shortage_of_processes_may_last_for_days(machine: Machine) -> No
     first.dead.set()
     await turns(lambda: machine.started == 2 or keeping.done())
     assert not keeping.done()
+    keeping.cancel()
+
+
+async def test_one_that_still_imports_when_another_is_adopted_is_ended_and_the_adopted_one_is_kept(
+    machine: Machine,
+) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    adopted: Any = await machine.templates.prepare(PRELOAD)
+    Played.importing = True
+    first.dead.set()
+    await turns(lambda: machine.started == 3)
+    importing: Any = machine.templates._template
+    await machine.templates.adopt(adopted, PRELOAD)
+    await turns(lambda: importing.closed and importing.dead.is_set())
+    assert machine.started == 3, "none is made in its place"
+    assert not adopted.closed
+    Played.importing = False
+    adopted.dead.set()
+    await turns(lambda: machine.started == 4)
+    assert await machine.templates.current() is not adopted
+    keeping.cancel()
+
+
+async def test_the_pid_of_a_template_that_has_ended_is_nobodys(machine: Machine) -> None:
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first = await machine.templates.current()
+    assert machine.templates.owns(first.pid)
+    machine.refusals = 1000
+    first.dead.set()
+    assert not machine.templates.owns(first.pid), "another process may have it, and is to be reaped"
     keeping.cancel()
 
 

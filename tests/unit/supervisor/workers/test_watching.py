@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kunicorn.supervisor.workers import rolling
-from kunicorn.supervisor.workers.rolling import places_of, signature, watch
+from kunicorn.supervisor.workers.rolling import Signature, places_of, signature, watch
+from tests.fakes.driver import until
 
 
 @pytest.fixture
@@ -37,20 +40,42 @@ def test_the_handlers_package_and_the_settings_are_watched_and_nothing_is_import
     assert names == {"config.toml", "__init__.py", "handlers.py", "rules.py"}
 
 
+def test_a_directory_that_vanishes_while_it_is_looked_through_is_left_out(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def vanishing(path: str) -> Any:
+        if Path(path).name == "deep":
+            (shop / "shop_watched/deep/rules.py").unlink()
+            (shop / "shop_watched/deep").rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert {path.name for path in signature([shop / "shop_watched"])} == {"__init__.py", "handlers.py"}
+
+
 async def test_a_change_is_told_once_when_the_files_are_still_again(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rolling, "_INTERVAL", 0.05)
     reloads: list[int] = []
+    looks: list[int] = []
     changed = asyncio.Event()
+
+    def look(places: Iterable[Path]) -> Signature:
+        found = signature(places)
+        looks.append(len(found))
+        return found
 
     def reload() -> None:
         reloads.append(1)
         changed.set()
 
+    monkeypatch.setattr(rolling, "signature", look)
     task = asyncio.create_task(watch([shop / "shop_watched"], reload))
     try:
-        await asyncio.sleep(0.2)
+        await until(lambda: len(looks) > 2)
         assert reloads == []
         changes: tuple[Callable[[], object], ...] = (
             partial((shop / "shop_watched/handlers.py").write_text, "22\n"),
@@ -60,8 +85,9 @@ async def test_a_change_is_told_once_when_the_files_are_still_again(
         for change in changes:
             changed.clear()
             change()
-            await asyncio.wait_for(changed.wait(), 10)
-        await asyncio.sleep(0.2)
+            await asyncio.wait_for(changed.wait(), 60)
+        seen = len(looks)
+        await until(lambda: len(looks) > seen + 2)
         assert len(reloads) == 3
     finally:
         task.cancel()

@@ -86,6 +86,27 @@ async def test_a_replacement_that_cannot_serve_does_not(crew: Crew) -> None:
     assert worker.refusal == "no database"
 
 
+async def test_a_worker_whose_setup_fails_after_its_successor_has_taken_over_does_not_either(crew: Crew) -> None:
+    hung, slot = await crew.started(), crew.pool.slots[0]
+    slot.successor = successor = PlayedWorker(0)
+    slot.promote()
+    hung.begin_draining("reloaded: revision 1")
+    crew.arbiter._on_message(hung, WorkerFailed("handler", "connecting to the database took too long"))
+    crew.arbiter._on_exit(slot, hung, "exit 3")
+    assert await crew.error() is None
+    assert (slot.process, slot.predecessor) == (successor, None)
+    assert slot.last_exit == "exit 3: connecting to the database took too long"
+
+
+async def test_one_whose_setup_goes_through_after_that_leaves_and_takes_no_partitions(crew: Crew) -> None:
+    hung, slot = await crew.started(), crew.pool.slots[0]
+    slot.successor = PlayedWorker(0)
+    slot.promote()
+    hung.begin_draining("reloaded: revision 1")
+    crew.arbiter._on_message(hung, Ready())
+    assert hung.state is WorkerState.DRAINING
+
+
 async def test_a_worker_that_dies_again_and_again_with_nothing_in_hand_ends_the_service(crew: Crew) -> None:
     await dies(crew, times=10)
     assert isinstance(await crew.error(), WorkersDyingError)
@@ -213,10 +234,21 @@ async def test_until_one_of_a_slot_is_ready_each_ends_what_an_earlier_service_le
         await arbiter.spawn(slot, arbiter.blueprint, on_trial=True)
         if ready:
             arbiter._on_message(process, Ready())
-        for each in crew.pool.processes():
+        for each in (slot.successor, slot.process):
+            assert each is not None
             each.kill()
-        await until(lambda: not crew.pool.processes())
+            await until(each.is_dead)
     assert sleepers.inherited == [True, False, True, False, False, False], "a successor's first is its predecessor"
+
+
+async def test_one_that_is_started_beside_another_ends_nothing_under_the_id_of_that(
+    crew: Crew, sleepers: Sleepers
+) -> None:
+    arbiter = forking(crew, sleepers)
+    slot, sleepers.missing = crew.pool.slots[0], False
+    await arbiter.spawn(slot, arbiter.blueprint, on_trial=True)
+    await arbiter.spawn(slot, arbiter.blueprint, on_trial=False)
+    assert (slot.inherits, sleepers.inherited) == (True, [False, False])
 
 
 async def dies(crew: Crew, *, times: int, ready_for: float = 1.0, how: str = "SIGSEGV") -> None:

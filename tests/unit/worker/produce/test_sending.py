@@ -13,12 +13,15 @@ import pytest
 from kunicorn.errors import FENCED_STATUS, ExitCode
 from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Configure
+from kunicorn.ipc.messages import Configure, EndTransactions
 from kunicorn.testing.memory import MemoryConsumer, MemoryLog, MemoryProducer
+from kunicorn.worker import assembly
 from kunicorn.worker.assembly import Makers, assemble
+from kunicorn.worker.control import apply
 from kunicorn.worker.produce.outbox import Outbox
 from kunicorn.worker.produce.sender import Sender
 from tests.unit.worker.whole import order
+from tests.waiting import wait_until
 
 CLIENT: dict[str, str | int | float | bool] = {"transactional.id": "orders-0-0", "transaction.timeout.ms": 10_000}
 
@@ -33,8 +36,9 @@ class NoThreads:
         """The test takes none."""
 
 
-def producers(target: ProducingTarget | None) -> tuple[list[dict[str, Any]], list[int]]:
-    """The properties of each that a worker begins with, and the numbers of senders that it starts."""
+def producers(target: ProducingTarget | None, *told: EndTransactions) -> tuple[list[dict[str, Any]], list[int]]:
+    """The properties of each that a worker begins with, and the numbers of senders that it starts. `told`: what the
+    supervisor says then."""
     made, threads = list[dict[str, Any]](), list[NoThreads]()
 
     def make(properties: dict[str, Any], logger: Any) -> Any:
@@ -61,6 +65,8 @@ def producers(target: ProducingTarget | None) -> tuple[list[dict[str, Any]], lis
         dead_letters=DeadLetterTarget("letters", "g", {}),
     )
     assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, producer=make, senders=senders))
+    for message in told:
+        apply(assembled, message)
     for handling in assembled.handlings.every:
         handling.tear_down()
     ledger.close()
@@ -82,6 +88,24 @@ def test_what_is_inherited_is_ended_under_ids_that_nobody_has_and_nothing_is_sen
     ids = [str(properties["transactional.id"]) for properties in made]
     assert sorted(ids) == [f"orders-0-{turn}-{each}" for turn in (0, 1) for each in "abc"]
     assert senders == [3]
+
+
+def test_what_a_dead_worker_has_left_open_is_ended_under_its_ids_when_the_supervisor_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[object] = []
+    monkeypatch.setattr(assembly, "take_over", taken.append)
+    target = ProducingTarget("transactions", None, "o", CLIENT, 10, 1000, 100)
+    made, senders = producers(target, EndTransactions("orders-0-1"))
+    wait_until(lambda: len(taken) == 6, "each id is taken")
+    assert [properties["transactional.id"] for properties in made[3:]] == [f"orders-0-1-{each}" for each in "abc"]
+    assert senders == [3], "nothing is sent under them"
+
+
+def test_a_worker_without_transactions_has_no_producer_for_that() -> None:
+    target = ProducingTarget("at_least_once", None, "orders", CLIENT, 10, 1000, 100)
+    made, _ = producers(target, EndTransactions("orders-0-1"))
+    assert len(made) == 1
 
 
 def test_where_only_letters_are_sent_their_producer_is_made_with_the_first_one() -> None:

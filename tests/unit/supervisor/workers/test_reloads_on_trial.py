@@ -1,0 +1,186 @@
+"""A reload puts in force only what a worker has started with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from kunicorn.backoff import Backoff
+from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Ping, Ready, WorkerFailed
+from kunicorn.observe.metrics import Metrics
+from kunicorn.settings import Settings
+from kunicorn.settings.load import Reloaded
+from kunicorn.supervisor.facts import SettingsInForce
+from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.supervisor.workers import pool
+from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener
+from kunicorn.supervisor.workers.process import Child, WorkerProcess
+from kunicorn.supervisor.workers.rolling import Outcome, Reloader, Replacer
+from kunicorn.supervisor.workers.template import Template, Templates
+from tests.fakes.driver import until
+from tests.fakes.stage import settings_with
+
+SETTINGS = settings_with("earliest")
+
+
+class Code:
+    """A template: its workers do nothing, the test says for them what they say."""
+
+    def __init__(self) -> None:
+        self.forked = 0
+        self.dead = asyncio.Event()
+        self.how_it_ended = "SIGKILL"
+        self.retired = False
+        self.forks = asyncio.Event()
+        self.forks.set()
+
+    async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> Child:
+        await self.forks.wait()
+        self.forked += 1
+        return _asleep()
+
+    async def retire(self) -> None:
+        self.retired = True
+
+
+def _asleep() -> Child:
+    pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ, setpgroup=0)
+    return Child(pid, os.pidfd_open(pid))
+
+
+class Service:
+    """One worker's slot, its arbiter, and what reloads."""
+
+    def __init__(self) -> None:
+        self.old, self.new = Code(), Code()
+        self.tasks, self.pool = ServiceTasks(), Pool(1)
+        listener: Any = mock.Mock(spec=PoolListener)
+        listener.worker_died.return_value = False
+        listener.code_replaced.return_value = 0
+        self.arbiter = Arbiter(self.pool, self.blueprint(0, SETTINGS, self.current), listener, self.tasks, Metrics())
+        in_force, self.templates = mock.Mock(spec=SettingsInForce), mock.Mock(spec=Templates)
+        in_force.read_again.return_value = Reloaded(SETTINGS, (), ())
+        self.templates.prepare.return_value, self.templates.current = self.new, self.current
+        replacer = Replacer(self.arbiter, Metrics(), 60.0)
+        self.reloader = Reloader(in_force, self.templates, self.blueprint, replacer, Metrics())
+        self.slot = self.pool.slots[0]
+
+    async def current(self) -> Any:
+        return self.old
+
+    def blueprint(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
+        return Blueprint(revision, template, lambda number, turn, inherits: Ping(1), 60.0)  # type: ignore[arg-type, return-value]
+
+    def reload(self) -> asyncio.Task[Outcome]:
+        return asyncio.create_task(self.reloader.outcome())
+
+    def says(self, worker: WorkerProcess | None, message: Ready | WorkerFailed) -> None:
+        assert worker is not None
+        self.arbiter._on_message(worker, message)
+        if isinstance(message, WorkerFailed):
+            worker.kill()
+
+    @property
+    def revision(self) -> int:
+        """Of the code that is in force."""
+        return self.arbiter.blueprint.revision
+
+
+@pytest.fixture
+async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+    await asyncio.sleep(0)
+    monkeypatch.setattr(pool, "_BACKOFF", Backoff(0.001, 0.001))
+    service = Service()
+    service.tasks.start(service.reloader.watch())
+    yield service
+    service.pool.replace_no_more()
+    for process in service.pool.processes():
+        process.kill()
+    await service.pool.changed.wait(lambda: not service.pool.processes(), clock.now() + 60.0)
+    service.tasks.end()
+    await service.tasks.cancel(5)
+
+
+async def test_code_that_cannot_serve_is_not_put_in_force_where_no_worker_lives_at_the_moment(
+    service: Service,
+) -> None:
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, WorkerFailed("handler", "no database"))
+    assert not (await reloading).completed
+    assert (await reloading).message == "no database"
+    assert (service.revision, service.tasks.error, service.new.retired) == (0, None, True)
+
+
+async def test_code_that_can_is_and_its_worker_takes_the_empty_slot(service: Service) -> None:
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    successor = service.slot.successor
+    service.says(successor, Ready())
+    assert (await reloading).completed
+    assert service.revision == 1
+    assert (service.slot.process, service.slot.successor) == (successor, None)
+
+
+async def test_a_worker_that_comes_back_while_its_successor_starts_hands_over_to_it(service: Service) -> None:
+    service.old.forks.clear()
+    service.pool.want(1)
+    service.tasks.start(service.arbiter.fill())
+    await until(lambda: service.slot.forking)
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    successor = service.slot.successor
+    service.says(successor, Ready())
+    await asyncio.sleep(0)
+    assert service.slot.process is None, "two would have the slot"
+    service.old.forks.set()
+    await until(lambda: service.slot.predecessor is not None)
+    assert service.slot.predecessor is not None
+    assert service.slot.predecessor.retired == "reloaded: revision 1"
+    service.slot.predecessor.kill()
+    assert (await reloading).completed
+    assert service.slot.process is successor
+
+
+async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: Service) -> None:
+    there_is_one = asyncio.Event()
+
+    async def at_last() -> Any:
+        await there_is_one.wait()
+        return service.old
+
+    service.arbiter.adopt(service.blueprint(0, SETTINGS, at_last))
+    service.pool.want(1)
+    service.tasks.start(service.arbiter.fill())
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    assert (await reloading).completed
+    there_is_one.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert service.old.forked == 0
+    assert len(service.pool.processes()) == 1
+
+
+async def test_where_the_template_of_the_new_code_has_died_the_reload_fails_and_no_old_code_counts_as_new(
+    service: Service,
+) -> None:
+    service.new.dead.set()
+    outcome = await service.reload()
+    assert not outcome.completed
+    assert "the template that has imported the new code died: SIGKILL" in outcome.message
+    assert (service.old.forked, service.revision) == (0, 0)
+
+
+async def test_a_reload_that_the_stop_of_the_service_overtakes_puts_nothing_in_force(service: Service) -> None:
+    service.pool.replace_no_more()
+    outcome = await service.reload()
+    assert (outcome.completed, outcome.message, service.revision) == (False, "the service stops", 0)
