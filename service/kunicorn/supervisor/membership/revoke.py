@@ -7,12 +7,12 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 
 from kunicorn.ipc import clock
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -87,10 +87,16 @@ class Revocation:
         return held, self._follow(drain, {tp: p for tp, p in leaving.items() if tp in held})
 
     async def lose(self, partitions: Partitions) -> None:
-        """Stop partitions that another member may own by now; nothing of them is committed."""
-        self._count_uncommitted(partitions)
+        """Stop partitions that another member may own by now; nothing of them is committed, nor what is in hand and
+        goes on to its end."""
+        table = self.assignment.table
+        losing = [p for tp in partitions if (p := table.get(tp)) is not None and not p.lost]
+        consumed = table.consumed()
+        self._count([p for p in losing if p.tp in consumed])
+        begun_at = {p: p.position if p.busy else None for p in losing if p.tp not in consumed}
         now = clock.now()
         await self.assignment.lose(partitions, now + self._drain_timeout, now + self._rebalance_timeout)
+        self._count([p for p, began in begun_at.items() if p.undelivered or _is_behind(began, p.position)])
 
     async def _drained(
         self, drain: asyncio.Future[None], partitions: Partitions, can_revoke_later: Callable[[], bool]
@@ -111,7 +117,8 @@ class Revocation:
     async def _commit_and_forget(self, leaving: Leaving, within: float) -> bool:
         committed = await self._commits.commit_all(self._unchanged(leaving), within)
         left = self._unchanged(leaving)
-        self._count_uncommitted(left)
+        consumed = self.assignment.table.consumed()
+        self._count([leaving[tp] for tp in left if tp in consumed or leaving[tp].undelivered])
         self.assignment.forget(left)
         return committed
 
@@ -119,9 +126,14 @@ class Revocation:
         """The partitions that have not left since: one that was lost meanwhile may have been assigned to us again."""
         return tuple(tp for tp, partition in leaving.items() if self.assignment.table.get(tp) is partition)
 
-    def _count_uncommitted(self, partitions: Partitions) -> None:
-        consumed = self.assignment.table.consumed()
-        left = [f"{tp}@{consumed[tp].offset}" for tp in partitions if tp in consumed]
-        self.uncommitted += len(left)
-        if left:
-            log.error(f"{len(left)} partitions leave with something handled and not committed", positions=listed(left))
+    def _count(self, uncommitted: Collection[Partition]) -> None:
+        self.uncommitted += len(uncommitted)
+        if uncommitted:
+            log.error(
+                f"{len(uncommitted)} partitions leave with something handled and not committed",
+                positions=listed(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in uncommitted),
+            )
+
+
+def _is_behind(began: Position | None, ended: Position | None) -> bool:
+    return began is not None and ended is not None and began.offset < ended.offset

@@ -65,8 +65,7 @@ class Partition:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.state = PartitionState.RESOLVING
-        self.since = clock.now()
+        self.state, self.since = PartitionState.RESOLVING, clock.now()
         self.reason: str | None = None
         self.starts = 0
         """How many it was given: a look-up from before the newest one has nothing to say any more."""
@@ -88,7 +87,7 @@ class Partition:
         self.grant, self.slot = 0, -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None
-        self.blame = Suspicions()
+        self.age, self.blame = Age(), Suspicions()
         self.reset = False
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
         self.done: frozenset[int] = frozenset()
@@ -105,8 +104,9 @@ class Partition:
         self.log_end: int | None = None
         self.demand = 0.0
         """What it takes of a worker's capacity, as last measured (`supervisor.partitions.balance`)."""
-        self.age = Age()
         self.reading: SlotReading = NOT_STARTED
+        self.undelivered = False
+        """Something was handled under its last grant that nobody delivers any more, or whose transaction is aborted."""
 
     def advance(self, event: PartitionEvent, reason: str | None = None) -> None:
         """Advance the state; `reason` is what `/status` says of the new one."""
@@ -276,9 +276,21 @@ class Partition:
             return Held(in_hand, in_hand)
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 
+    def note_undelivered(self) -> None:
+        """Note whether its worker leaves something handled that is not delivered. Caller: after `read_ledger`, once the
+        worker delivers nothing of it any more."""
+        if self.worker is None or not self.reading.started:
+            return
+        reading, ledger = self.reading, self.worker.ledger
+        if ledger.marked(self.slot):
+            self.undelivered = len(self.held(batches=False).every) > reading.hand_count
+        else:
+            self.undelivered = ledger.delivers(self.slot) and reading.hand_offset > reading.consumed.offset
+
     def hand_to(self, worker: WorkerProcess, grant: int) -> None:
         """Hand it to the worker under this grant, from `position` on."""
         self.grant, self.slot, self.worker = grant, worker.take_slot(), worker
+        self.undelivered = False
         self.last_worker = worker.number
         self.reason = f"handed to worker {worker.number}"
 

@@ -193,6 +193,8 @@ class Grants:
         """End a partition's grant at the position that the worker reported; None: it is dead, and the ledger says
         where."""
         partition.read_ledger()
+        if reported is None or partition.lost:
+            partition.note_undelivered()
         if reported is not None and reported.offset != NO_OFFSET:
             partition.reported(reported)
         assert partition.worker is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.states import PartitionState
+from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.settings import Settings
@@ -72,6 +73,11 @@ class World:
 
     def is_gone(self, topic: str) -> bool:
         raise AssertionError(topic)
+
+    def escalate(self, how: Callable[..., Awaitable[None]]) -> None:
+        """What happens to whoever still has something in hand when the drain budget is over."""
+        pool: Any = self.stage.pool
+        pool.escalate = how
 
     def consume(self, number: int, offset: int, in_hand: int = 0) -> None:
         self.stage.workers[0].consume(self.stage.start_of(number), offset, in_hand=in_hand)
@@ -172,5 +178,94 @@ def test_a_hand_over_tries_to_commit_even_where_a_commit_that_is_stuck_takes_all
         timer.cancel()
         assert world.committed == {0: 120}
         assert world.revocation.uncommitted == 0
+
+    play(story)
+
+
+@pytest.mark.parametrize("end", ["interrupted", "killed"])
+def test_invariant_8_a_record_that_was_not_handled_to_its_end_is_none_that_was_left_uncommitted(end: str) -> None:
+    async def story(world: World) -> None:
+        async def escalate(*_: Any) -> None:
+            if end == "killed":
+                world.stage.die()
+            else:
+                start = world.stage.start_of(0)
+                world.consume(0, 110)
+                world.stage.stopped(start, 110)
+
+        world.escalate(escalate)
+        world.consume(0, 110, in_hand=1)
+        world.revocation.begin_leaving()
+        await world.revocation.revoke(tuple(tps(0)), lambda: False)
+        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
+
+    play(story)
+
+
+@pytest.mark.parametrize("ordering", ["partition", "key"])
+@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("handled", [0, 1])
+def test_invariant_8_what_is_handled_and_not_delivered_when_its_worker_is_killed_counts_as_uncommitted(
+    ordering: str, transactions: bool, handled: int
+) -> None:
+    async def story(world: World) -> None:
+        async def escalate(*_: Any) -> None:
+            world.stage.die()
+
+        world.escalate(escalate)
+        world.stage.assignment.table.workers_commit = transactions
+        ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
+        if ordering == "key":
+            ledger.use_marks(start.slot)
+            world.consume(0, 110, in_hand=1)
+            for offset in range(110, 111 + handled):
+                ledger.in_hand(start.slot).mark(offset)
+        else:
+            ledger.use_runs(start.slot, delivered=True)
+            world.consume(0, 110, in_hand=1)
+            ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 110 + handled
+        world.revocation.begin_leaving()
+        await world.revocation.revoke(tuple(tps(0)), lambda: False)
+        assert world.revocation.uncommitted == handled
+
+    play(story)
+
+
+@pytest.mark.parametrize(("offset", "uncommitted"), [(100, 0), (101, 1)])
+def test_invariant_8_a_record_that_goes_on_to_its_end_when_its_partition_is_lost_counts_as_uncommitted(
+    offset: int, uncommitted: int
+) -> None:
+    async def story(world: World) -> None:
+        world.consume(0, 100, in_hand=1)
+        world.revocation.begin_leaving()
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+        await asyncio.sleep(1.0)
+        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0, 1))))
+        await asyncio.sleep(1.0)
+        start = world.stage.start_of(0)
+        world.consume(0, offset)
+        world.stage.stopped(start, offset)
+        await asyncio.gather(losing, revoking)
+        assert world.revocation.uncommitted == uncommitted
+
+    play(story)
+
+
+def test_invariant_8_what_a_worker_that_died_long_ago_had_not_delivered_is_handled_here_again() -> None:
+    async def story(world: World) -> None:
+        ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
+        ledger.use_runs(start.slot, delivered=True)
+        world.consume(0, 110)
+        ledger.cells[ledger.index(start.slot) + HAND_OFFSET] = 120
+        world.stage.die()
+        world.stage.revive()
+        world.consume(0, 120)
+        world.revocation.begin_leaving()
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0, 1)), lambda: False))
+        await asyncio.sleep(1.0)
+        for number, offset in ((0, 120), (1, 100)):
+            world.stage.stopped(world.stage.start_of(number), offset)
+        await revoking
+        assert (world.committed, world.revocation.uncommitted) == ({0: 120}, 0)
 
     play(story)
