@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import sys
 import time
@@ -63,6 +64,23 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     assert keeper.bearer().value == second.value
     assert calls() == 2
     keeping.cancel()
+
+
+@pytest.mark.parametrize("call", ["socket.socketpair", "os.pidfd_open"])
+async def test_a_helper_for_which_there_is_no_descriptor_is_tried_again_later(
+    call: str, calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    keeper = Tokens(asking("provide"))
+    with monkeypatch.context() as full:
+        full.setattr(f"kunicorn.supervisor.credentials.{call}", refuse)
+        with pytest.raises(NoToken, match=r"the process that fetches it cannot be started: .*Too many open files"):
+            await keeper.fetch()
+    async with asyncio.timeout(LIMIT):
+        assert (await keeper.fetch()).value
+    assert calls() == 1, "a helper that nobody watches is killed"
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:
