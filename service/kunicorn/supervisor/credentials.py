@@ -112,28 +112,43 @@ class Tokens:
             request = await asyncio.to_thread(self._request)
         except ConfigError as error:
             raise NoToken(str(error)) from error
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            ours, pid = self._start(ended)
+        except OSError as error:
+            # No descriptor or no process is to be had: a limit of the container's, which may pass.
+            raise NoToken(f"the process that fetches it cannot be started: {error}") from error
         with ours:
-            with theirs:
-                try:
-                    self._helper = pid = _start_helper(theirs)
-                except OSError as error:
-                    raise NoToken(f"the process that fetches it cannot be started: {error}") from error
-            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-            def exited(how: str) -> None:
-                if self._helper == pid:
-                    self._helper = None  # Its pid may be a stranger's from now on.
-                if not ended.done():
-                    ended.set_result(how)
-
-            watch_exit(os.pidfd_open(pid), exited, with_group=True)
             try:
                 return await _ask(ours, request, ended)
             finally:
                 # Before anything is awaited: until the helper is reaped, the process group's number is its own.
                 if not ended.done():
                     kill_group(pid)
+
+    def _start(self, ended: asyncio.Future[str]) -> tuple[socket.socket, int]:
+        """Our end of a new helper's socket, and its pid; `ended` is told how it ends. Raises `OSError`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+        def exited(how: str) -> None:
+            if self._helper == pid:
+                self._helper = None  # Its pid may be a stranger's from now on.
+            if not ended.done():
+                ended.set_result(how)
+
+        with contextlib.ExitStack() as undone:
+            undone.enter_context(ours)
+            with theirs:
+                self._helper = pid = _start_helper(theirs)
+            undone.callback(self._abandon, pid)
+            watch_exit(os.pidfd_open(pid), exited, with_group=True)
+            undone.pop_all()
+        return ours, pid
+
+    def _abandon(self, pid: int) -> None:
+        """Kill a helper that cannot be watched; whoever reaps strangers' children reaps it."""
+        kill_group(pid)
+        self._helper = None
 
 
 async def _ask(sock: socket.socket, request: FetchToken, ended: asyncio.Future[str]) -> Token:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from uuid import UUID
 
 from kunicorn.group.protocol import Offsets
 from kunicorn.group.states import PartitionEvent, PartitionState
@@ -29,6 +30,8 @@ log = logs.get("kunicorn.ending")
 _LOOK_INTERVAL = 0.25
 _PAUSE = 0.5
 _FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
+_Log = tuple[TopicPartition, UUID | None]
+"""A partition of one topic, and not of another one that has its name later: that one has an end of its own."""
 
 
 class RunUntil:
@@ -47,7 +50,7 @@ class RunUntil:
         self._assignment = assignment
         self._offsets = offsets
         self._totals = totals
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[_Log, int] = {}
         self._rested: set[Partition] = set()
         self._began = clock.now()
 
@@ -68,21 +71,17 @@ class RunUntil:
     async def learn(self, partitions: Collection[Partition]) -> None:
         """Look up the log ends of these, however long it takes; each that is still ours goes on to `with_end`."""
         left = list(partitions)
-        for partition in left:
-            if partition.fresh:
-                # Its topic was created anew: the end that is known was the old one's.
-                self._ends.pop(partition.tp, None)
         while left := [p for p in left if self._waits(p)]:
-            missing = [p.tp for p in left if p.tp not in self._ends]
-            self._ends |= await known_ends(self._offsets, missing)
-            self._go_on([p for p in left if p.tp in self._ends and self._waits(p)])
-            left = [p for p in left if p.tp not in self._ends]
+            missing = {p.tp: _log(p) for p in left if _log(p) not in self._ends}
+            self._ends |= {missing[tp]: end for tp, end in (await known_ends(self._offsets, [*missing])).items()}
+            self._go_on([p for p in left if _log(p) in self._ends and self._waits(p)])
+            left = [p for p in left if _log(p) not in self._ends]
             if left:
                 await asyncio.sleep(_PAUSE)
 
     def _go_on(self, known: Collection[Partition]) -> None:
         for partition in known:
-            partition.end_at(self._ends[partition.tp])
+            partition.end_at(self._ends[_log(partition)])
         if known:
             self.with_end.put_nowait({partition: partition.starts for partition in known})
 
@@ -131,6 +130,10 @@ class RunUntil:
             log.error(f"{len(halted)} partitions are halted before their end: {shown(frozenset(halted))}")
             return "everything else that was assigned is handled up to its end"
         return "everything that was assigned is handled up to its end"
+
+
+def _log(partition: Partition) -> _Log:
+    return partition.tp, partition.topic_id
 
 
 def _is_lost(partition: Partition) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -74,6 +76,25 @@ async def test_partitions_are_fetched_up_to_the_end_that_they_had_when_they_came
     bench.stage.assignment.table.clear()
     await bench.give(0, 1)
     assert {tp.partition: start.stop for tp, start in bench.worker.starts().items()} == {0: END, 1: 900}
+
+
+@pytest.mark.parametrize(("recreated", "end"), [(False, END), (True, 3)])
+async def test_one_that_leaves_and_comes_back_keeps_its_end_unless_it_is_of_another_topic_by_then(
+    recreated: bool, end: int
+) -> None:
+    bench = Bench(Until(end=True))
+    stage, (tp,) = bench.stage, tps(0)
+    stage.topics.topic_id = lambda _: UUID(int=1)
+    await bench.give(0)
+    leaving = asyncio.create_task(stage.assignment.revoke([tp], clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    stage.stopped(stage.start_of(0), 102)
+    await leaving
+    stage.assignment.forget([tp])
+    stage.topics.topic_id = lambda _: UUID(int=2 if recreated else 1)
+    bench.end = 3
+    await bench.give(0)
+    assert stage.assignment.table[tp].stop == end
 
 
 async def test_one_that_is_at_its_end_rests_and_the_service_ends_when_all_are() -> None:

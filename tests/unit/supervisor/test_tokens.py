@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import json
 import os
 import signal
@@ -88,6 +89,23 @@ async def test_the_pid_of_a_helper_that_has_ended_is_nobodys(
     with pytest.raises(NoToken, match="ended without an answer"):
         await fetching
     assert not keeper.owns(pids[0]), "another process may have it, and is to be reaped"
+
+
+@pytest.mark.parametrize("call", ["socket.socketpair", "os.pidfd_open"])
+async def test_a_helper_for_which_there_is_no_descriptor_is_tried_again_later(
+    call: str, calls: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    keeper = Tokens(asking("provide"))
+    with monkeypatch.context() as full:
+        full.setattr(f"kunicorn.supervisor.credentials.{call}", refuse)
+        with pytest.raises(NoToken, match=r"the process that fetches it cannot be started: .*Too many open files"):
+            await keeper.fetch()
+    async with asyncio.timeout(LIMIT):
+        assert (await keeper.fetch()).value
+    assert calls() == 1, "a helper that nobody watches is killed"
 
 
 async def test_a_provider_that_hangs_is_ended_and_reported(calls: Callable[[], int]) -> None:

@@ -131,7 +131,8 @@ class Suspicions:
     def weighs_on(self, position: int) -> bool:
         """Whether anything at or behind the position is suspected."""
         known = (*self.suspects, *self._alone, *self._among, self._until - 1)
-        return self.poison is not None or any(offset >= position for offset in known)
+        met = () if self.poison is None else (self.poison.offset,)
+        return any(offset >= position for offset in (*known, *met))
 
     def passed(self, position: int) -> None:
         """Clear every record before the position: it is done."""

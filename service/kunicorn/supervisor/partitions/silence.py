@@ -111,8 +111,11 @@ async def watch(
     silences = Silences()
     while True:
         await asyncio.sleep(INTERVAL)
+        # A look counts what it returns as fetched anew, and waits for longer the next time.
+        if not is_steady():
+            continue
         silent = silences.look(assignment.table.values(), lambda topic: in_force.handling(topic).batch_ms)
-        if not silent or not is_steady():
+        if not silent:
             continue
         metrics.count(catalogue.FETCHED_ANEW, len(silent))
         log.warning(

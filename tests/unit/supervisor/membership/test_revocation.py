@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -73,6 +73,11 @@ class World:
 
     def is_gone(self, topic: str) -> bool:
         raise AssertionError(topic)
+
+    def escalate(self, how: Callable[..., Awaitable[None]]) -> None:
+        """What happens to whoever still has something in hand when the drain budget is over."""
+        pool: Any = self.stage.pool
+        pool.escalate = how
 
     def consume(self, number: int, offset: int, in_hand: int = 0) -> None:
         self.stage.workers[0].consume(self.stage.start_of(number), offset, in_hand=in_hand)
@@ -188,8 +193,7 @@ def test_invariant_8_a_record_that_was_not_handled_to_its_end_is_none_that_was_l
                 world.consume(0, 110)
                 world.stage.stopped(start, 110)
 
-        pool: Any = world.stage.pool
-        pool.escalate = escalate
+        world.escalate(escalate)
         world.consume(0, 110, in_hand=1)
         world.revocation.begin_leaving()
         await world.revocation.revoke(tuple(tps(0)), lambda: False)
@@ -208,8 +212,7 @@ def test_invariant_8_what_is_handled_and_not_delivered_when_its_worker_is_killed
         async def escalate(*_: Any) -> None:
             world.stage.die()
 
-        pool: Any = world.stage.pool
-        pool.escalate = escalate
+        world.escalate(escalate)
         world.stage.assignment.table.workers_commit = transactions
         ledger, start = world.stage.workers[0].ledger, world.stage.start_of(0)
         if ordering == "key":

@@ -211,7 +211,7 @@ def test_what_waits_for_a_retry_is_suspected_or_is_in_hand_for_long_stays(sharin
     giver = sharing.pool.workers[0]
     waiting = [Parked(sharing.partition(number).grant, "retry", "failed") for number in (0, 2)]
     sharing.answer(giver, parked=waiting)
-    sharing.partition(4).blame.poison = Poison(1, 2, "SIGKILL")
+    sharing.partition(4).blame.poison = Poison(10**6, 2, "SIGKILL")
     slow = sharing.partition(6)
     at = giver.ledger.index(slow.slot)
     giver.ledger.cells[at + HAND_COUNT], giver.ledger.cells[at + HAND_OFFSET] = 1, 100
@@ -219,6 +219,13 @@ def test_what_waits_for_a_retry_is_suspected_or_is_in_hand_for_long_stays(sharin
     for _ in range(4):
         sharing.heat()
         assert sharing.look() == []
+
+
+def test_a_record_that_killed_workers_and_is_passed_does_not_keep_its_partition_where_it_is(sharing: Sharing) -> None:
+    for number in range(8):
+        sharing.partition(number).blame.poison = Poison(1, 2, "SIGKILL")
+    sharing.heat()
+    assert len(sharing.look()) == 1
 
 
 def test_paused_and_halted_partitions_stay_and_hinder_no_other(sharing: Sharing) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import InHand, Pong
+from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
-from kunicorn.supervisor.partitions.silence import Silences
+from kunicorn.supervisor.partitions.lag import INTERVAL
+from kunicorn.supervisor.partitions.silence import Silences, watch
 from tests.fakes.stage import Stage
+from tests.fakes.virtual_loop import in_virtual_time
 
 P0 = TopicPartition("orders", 0)
 MINUTE = 6
@@ -138,3 +142,19 @@ def test_where_a_new_fetch_does_not_help_the_next_one_comes_after_twice_the_time
             pauses.append(since)
             since = 0
     assert pauses == [MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 15 * MINUTE, 15 * MINUTE]
+
+
+def test_a_look_in_the_middle_of_a_rebalance_does_not_count_as_fetched_anew() -> None:
+    async def story() -> None:
+        watched = Watched()
+        steady, worker = [False] * (MINUTE + 1), watched.worker
+        stage: Any = watched.stage
+        is_steady = lambda: steady.pop() if steady else True  # noqa: E731
+        watching = asyncio.create_task(watch(stage.assignment, stage.in_force, Metrics(), is_steady))
+        await asyncio.sleep((MINUTE + 1.5) * INTERVAL)
+        assert worker.asked_to_stop() == []
+        await asyncio.sleep(MINUTE * INTERVAL)
+        assert worker.asked_to_stop() != [], "a minute after it, not two"
+        watching.cancel()
+
+    in_virtual_time(story, sockets=False)
