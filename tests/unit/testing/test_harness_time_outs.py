@@ -118,5 +118,7 @@ def test_a_revoke_with_a_later_deadline_leaves_a_record_its_time_out() -> None:
 
 def test_a_handler_that_has_just_worked_for_long_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kunicorn.testing.bench, "_PATIENCE", 2.0)
-    run = HandlerTest(lambda given: time.sleep(2.5), rate_limit={"per_second": 1, "burst": 1}).run(record("a"), record("b"))
+    run = HandlerTest(lambda given: time.sleep(2.5), rate_limit={"per_second": 1, "burst": 1}).run(
+        record("a"), record("b")
+    )
     assert run.outcomes == ["done", "done"]
