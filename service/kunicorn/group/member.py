@@ -203,7 +203,8 @@ class GroupMember:
         return self.state in COMMITTING and self.generation != NO_GENERATION
 
     def _extend_lease(self, sent_at: float) -> Command:
-        until = sent_at + self.session_timeout
+        # A rebalance may begin at the next moment, and end without us while nothing of it reaches us.
+        until = sent_at + min(self.session_timeout, self._rebalance_timeout)
         # What was promised before a rebalance ends with it where the session outlives the rebalance timeout.
         self.lease_until = min(max(until, self.lease_until or until), self._expelled_at)
         return ExtendLease(self.lease_until)

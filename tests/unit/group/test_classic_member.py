@@ -359,12 +359,20 @@ def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_tha
     assert until == pytest.approx(undisturbed + 300, abs=1), "the coordinator goes on without us then"
 
 
+def test_where_sessions_are_longer_membership_is_certain_for_the_rebalance_timeout() -> None:
+    """A rebalance that begins behind a heartbeat, and that nothing tells us of, ends without us after so long."""
+    talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
+    talk.settle(0)
+    talk.heartbeat()
+    assert talk.order(ev.ExtendLease).until == pytest.approx(talk.now + 20, abs=1)
+
+
 def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_sessions_are_longer() -> None:
     talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.settle(0)
     talk.heartbeat()
     promised = talk.order(ev.ExtendLease).until
-    undisturbed = promised - 45
+    undisturbed = promised - 20
     talk.heartbeat(REBALANCING)
     assert talk.order(ev.ExtendLease).until == undisturbed + 20
 
