@@ -181,7 +181,9 @@ class Seat:
             self._part()
         if driver.lost > self._lost:
             self._lost = driver.lost
-            if clock.now_ns() < self._lease:
+            # A member that is told to leave while the answer to its join is late cannot commit under a generation that
+            # it does not know, and lets go.
+            if clock.now_ns() < self._lease and not self.leaving:
                 raise Violation(f"{self} lost partitions while its membership was certain")
             self._part()
         if driver.source.unfinished > self._unfinished:
@@ -427,7 +429,7 @@ class Story:
     async def _retain(self) -> None:
         log = self.choices.pick(list(self.cloud.logs.values()))
         if self.plan.policy == "earliest":
-            log.begin = min(log.end, log.begin + self.choices.below(8))
+            log.retain(min(log.end, log.begin + self.choices.below(8)))
             self._note(f"{log.tp} begins at {log.begin}")
 
     async def _deny(self) -> None:

@@ -92,6 +92,14 @@ class Log:
         self.stray(worker)
         self.strays.difference_update((worker, offset) for offset in self.in_hand.pop(worker, ()))
 
+    def retain(self, begin: int) -> None:
+        """What lies before is deleted. With a position that is in the log no more goes what was known to be done ahead
+        of it."""
+        if begin > self.unfinished:
+            for offset in self.handled:
+                self.repeatable[offset] += offset >= begin
+        self.begin = begin
+
     def excuse(self) -> None:
         """What was handled and is not committed may be handled again."""
         done = bitmap.read(self.committed, self.metadata) if self.committed >= 0 else frozenset()
