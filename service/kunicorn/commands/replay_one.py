@@ -19,12 +19,12 @@ from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.errors import ConfigError
-from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
-from kunicorn.ipc.messages import Drain, Token
+from kunicorn.handler.retry import has_it_wait
+from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import HandlerSettings, Settings
@@ -57,7 +57,7 @@ class Replayed:
     @property
     def waits(self) -> BaseException | None:
         """Why the service would have the record wait, and call the handler again: no try of it has failed."""
-        return next((each for each in self.run.errors if isinstance(each, Wait | NotDecodableYet)), None)
+        return next((each for each in self.run.errors if has_it_wait(each)), None)
 
     @property
     def outcome(self) -> str:
@@ -118,17 +118,6 @@ def _again(waits: BaseException) -> str:
     return f"call the handler again after {waits.seconds:g} s{why}"
 
 
-class _Once(Bench):
-    """One worker that calls the handler once: a record that is to wait ends it, as a drain does. Its clock would be
-    turned on to the next call at once, and the next, each with its effects.
-    """
-
-    def _raised(self, error: BaseException) -> None:
-        super()._raised(error)
-        if isinstance(error, Wait | NotDecodableYet):
-            self._say(Drain(0.0))
-
-
 def handler_for(settings: Settings, topic: str) -> HandlerSettings:
     """Handler that gets that topic's records. Raises `ConfigError` for a topic without one."""
     try:
@@ -148,7 +137,14 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     record = Record.of(message)
     handler = handler_for(settings, record.topic)
     alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
-    bench = _Once(alone, [given_of(record)], None, post_mortem if debug else None)
+
+    def met(error: BaseException) -> None:
+        if debug:
+            post_mortem(error)
+        if has_it_wait(error):
+            bench.end()  # Its clock would be turned on to the next call at once, and the next, each with its effects.
+
+    bench = Bench(alone, [given_of(record)], None, met)
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()

@@ -22,7 +22,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.config import FailureRule, HandlerConfig, RetryTopic
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import HandlerTimeout, error_message, user_traceback
-from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip
+from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip, Wait
 
 
 class Expired(Exception):
@@ -78,6 +78,11 @@ def ends_at_once(error: BaseException) -> bool:
     converted by now.
     """
     return not isinstance(error, Exception | CancelledError)
+
+
+def has_it_wait(error: BaseException) -> bool:
+    """Whether no try of the record has failed by that: it comes to the handler again, however often."""
+    return isinstance(error, Wait | NotDecodableYet)
 
 
 def timed_out(interruption: HandlerTimeout) -> TimeoutError:

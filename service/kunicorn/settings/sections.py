@@ -87,8 +87,8 @@ class HttpSettings(Section):
         examples=[["orders.example.com"]],
         description="Further names under which the pages are shown. Addresses, names without a dot, this machine's "
         "name, and those that end in .svc, .local, .internal, .home.arpa, .localhost or .test always are. Others are "
-        "refused on all but "
-        "/livez, /readyz and /metrics: whoever owns a name may point it here, and read by the browser of a visitor.",
+        "refused on all but /livez, /readyz and /metrics: whoever owns a name may point it here, and read by the "
+        "browser of a visitor.",
     )
     partition_metrics_max: int = Field(
         2000,

@@ -271,7 +271,7 @@ class Topics:
         whatever there is besides asks for another plan."""
         dealt = Counter(tp.topic for tp in assigned)
         known = {topic: min(count, dealt[topic]) for topic, count in self.counts(self._planned).items()}
-        self._ground = {**dict.fromkeys(self._subscription, 0), **known}
+        self._ground = {**self._joined_with(), **known}
         self.doubt()
 
     def match_here(self) -> None:

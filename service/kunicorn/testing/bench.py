@@ -23,14 +23,12 @@ import msgspec
 from confluent_kafka import Message
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.load import Handler, find, handler_of
-from kunicorn.handler.outcome import Wait
 from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.record import Batch
 from kunicorn.handler.registry import check_offsets
-from kunicorn.handler.retry import End
+from kunicorn.handler.retry import End, has_it_wait
 from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.messages import (
     CommitAs,
@@ -129,7 +127,7 @@ class Noting(Observer):
     def raised(self, records: Sequence[Message], error: BaseException) -> None:
         indices = self.handed_out.indices(Batch(records))
         self.notes.raised(indices, error)
-        if self.endless or isinstance(error, Wait | NotDecodableYet):
+        if self.endless or has_it_wait(error):
             self.waited[indices[0]] += 1
             if self.waited[indices[0]] >= _MOST_WAITS:
                 raise TimeoutError(
@@ -315,6 +313,10 @@ class Bench:
 
     # -- in the supervisor's place ---------------------------------------------------------------------------------
 
+    def end(self) -> None:
+        """Have the worker hand over what it has, and end. Caller: the runner's thread."""
+        self._say(Drain(0.0))
+
     def _idle(self, seconds: float) -> None:
         """React to a client that has nothing to give. Caller: the runner, between two turns."""
         self._stop_watch()
@@ -322,7 +324,7 @@ class Bench:
             return
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
-            self._say(Drain(0.0))
+            self.end()
             return
         self._clock.pass_idle(seconds)
         if self._worker.table.parked()[1]:
