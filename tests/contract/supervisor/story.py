@@ -17,227 +17,26 @@ from uuid import UUID
 from kunicorn.errors import PeerError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
-from kunicorn.ipc.messages import Drain
 from kunicorn.observe.requests import Goal
 from kunicorn.positions import TopicPartition
-from kunicorn.settings import WorkerSettings
-from kunicorn.supervisor.actions import Actions, Life
-from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.balancer import settled
 from kunicorn.supervisor.partitions.partition import Partition
-from kunicorn.supervisor.workers.process import WorkerState
-from kunicorn.supervisor.workforce import Workforce
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
 from tests.contract.supervisor.plan import PERSONS_FROM, Plan, drawn, with_persons
+from tests.contract.supervisor.seat import SESSION, Seat
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.supervisor.workers import Habits, StoryWorker
 from tests.contract.worker.choices import Choices
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
-from tests.fakes.driver import Driver
-from tests.fakes.played_workers import PlayedPool, PlayedWorker
 from tests.fakes.simulation import TOPIC
 from tests.fakes.virtual_loop import in_virtual_time
 
-SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 8.0, 1.0, 2.0
 _BEAT = 0.1
 """Seconds between two moments of a worker's life."""
 _REST_WITHIN = 150.0
 """Seconds: a session of one that is gone, a rebalance timeout spent on it, joins, and look-ups with their patience."""
-
-
-class Pool(PlayedPool):
-    """Whoever does not let go in time is killed; one that is stuck is not dead for that, until it is free again."""
-
-    def __init__(self, kill: Callable[[StoryWorker], None], *, cooperative: bool) -> None:
-        """`cooperative`: whether the next join can name as owned what a worker clings to. Else the group goes on
-        without the member at that moment, and another one handles the record in hand, too."""
-        super().__init__({})
-        self._kill, self._cooperative = kill, cooperative
-
-    async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
-        assert isinstance(worker, StoryWorker)
-        if until() or worker.dead:
-            return
-        worker.killed = True
-        if not worker.stuck:
-            self._kill(worker)
-        elif not self._cooperative:
-            worker.stray()
-
-
-class _Seeker(Seeker):
-    """It says when a partition is where a person has put it."""
-
-    def __init__(self, log_of: Callable[[TopicPartition], Log | None], driver: Driver) -> None:
-        super().__init__(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
-        self._log_of = log_of
-
-    async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
-        log, position = self._log_of(partition.tp), partition.position
-        if log is not None and position is not None:
-            log.sought(position.offset)
-        return await super()._settled(partition, stays_paused=stays_paused)
-
-
-class Seat:
-    """One member, its workers, and a person who looks after it."""
-
-    def __init__(self, story: Story, number: int) -> None:
-        self.story, self.number = story, number
-        plan = story.plan
-        cooperative = plan.protocol == "classic" and plan.assignor != "range"
-        pool: Any = Pool(self.kill, cooperative=cooperative)
-        self.driver = driver = Driver(
-            story.cloud.coordinating,
-            pool=pool,
-            group_protocol=plan.protocol,
-            partition_assignment_strategy=[plan.assignor],
-            auto_offset_reset=plan.policy,
-            session_timeout_ms=int(SESSION * 1000),
-            max_poll_interval_ms=int(REBALANCE * 1000),
-            drain_timeout_ms=int(DRAIN * 1000),
-            commit_timeout_ms=int(COMMIT * 1000),
-            commit_interval_ms=1000,
-            group_instance_id=f"pod-{number}" if plan.static else None,
-        )
-        driver.stage.in_force.workers = WorkerSettings(max_crashes=1_000_000)
-        driver.assignment.table.workers_commit = plan.in_transactions
-        self.seeker = _Seeker(self._log, driver)
-        workforce, life = mock.Mock(spec=Workforce), mock.Mock(spec=Life)
-        self.actions = Actions(driver.assignment, workforce, self.seeker, driver.tasks, life)
-        self.workers: dict[int, StoryWorker] = {}
-        self.retiring: list[StoryWorker] = []
-        """They hand over to a successor of theirs."""
-        for at in range(plan.workers):
-            self._employ(at)
-        self.leaving = self.fenced = False
-        self._lost = self._unfinished = self._lease = 0
-        self._out = False
-        """The coordinator had expelled it when it was last looked at."""
-
-    def __str__(self) -> str:
-        return f"member {self.number}"
-
-    def certain(self) -> bool:
-        """Whether the lease, which workers look at before each record, holds."""
-        leases = self.driver.leases
-        return bool(leases) and clock.now_ns() < leases[-1]
-
-    def revive(self) -> None:
-        """Whatever worker is dead has a successor."""
-        for number in sorted(set(range(self.story.plan.workers)) - self.workers.keys()):
-            self._employ(number)
-            self.driver.assignment.worker_ready(self.workers[number])
-
-    @property
-    def living(self) -> list[StoryWorker]:
-        """Those that retire, too."""
-        return [*self.workers.values(), *self.retiring]
-
-    def recycle(self, number: int) -> None:
-        """A worker hands over to its successor."""
-        if any(each.number == number for each in self.retiring):
-            return
-        assignment, old = self.driver.assignment, self.workers[number]
-        self.retiring.append(old)
-        self._employ(number)
-        assignment.worker_ready(self.workers[number])
-        assignment.worker_retires(old)
-        old.send(Drain(clock.now() + DRAIN))
-
-    def kill(self, worker: StoryWorker, how: str = "SIGKILL") -> None:
-        """One of its workers ends, with all that it had in hand."""
-        worker.die()
-        if worker in self.retiring:
-            self.retiring.remove(worker)
-            worker.state = WorkerState.DEAD
-            self.driver.assignment.worker_died(worker, how)
-        else:
-            del self.workers[worker.number]
-            self.driver.stage.die(worker.number, how)
-
-    def bury(self) -> None:
-        """Whatever was killed while it was stuck, and is free, dies; so does what retires and has let go of all."""
-        for worker in self.living:
-            if worker.killed and not worker.stuck:
-                self.kill(worker)
-        for worker in [worker for worker in self.retiring if not worker.held]:
-            self.kill(worker, "exit 0")
-
-    def look(self) -> None:
-        """Nothing is lost that was certain."""
-        driver = self.driver
-        if driver.fatal:
-            if self.story.knows_it_by_another_id(driver.fatal[0]):
-                self.fenced = True
-                return
-            raise driver.fatal[0]
-        out, self._out = self._out, self._expelled
-        if self._out and not out:
-            if self.certain():
-                raise Violation(f"{self} is expelled while its membership is certain")
-            self._part()
-        if driver.lost > self._lost:
-            self._lost = driver.lost
-            # A member that is told to leave while the answer to its join is late cannot commit under a generation that
-            # it does not know, and lets go.
-            if clock.now_ns() < self._lease and not self.leaving:
-                raise Violation(f"{self} lost partitions while its membership was certain")
-            self._part()
-        if driver.source.unfinished > self._unfinished:
-            self.story.excuse()
-        self._let_cling()
-        self._unfinished = driver.source.unfinished
-        self._lease = driver.leases[-1] if driver.leases else 0
-
-    def _let_cling(self) -> None:
-        """Once it has left, the group goes on without whoever outlives SIGKILL."""
-        if self.leaving and self.driver.member.member_id not in self.story.cloud.group.members:
-            for worker in self.living:
-                if worker.killed:
-                    worker.stray()
-
-    @property
-    def _expelled(self) -> bool:
-        """Whether the coordinator gives its partitions to others. A member that reaches no broker hears of it later."""
-        return bool(self.driver.owned) and self.driver.member.member_id not in self.story.cloud.group.members
-
-    def _part(self) -> None:
-        """Others may handle what it had."""
-        for worker in self.living:
-            worker.stray()
-        self.story.excuse()
-
-    @property
-    def rests(self) -> bool:
-        """Whether nothing is under way."""
-        table = self.driver.assignment.table
-        running = all(each.state is PartitionState.RUNNING for each in table.values())
-        return self.driver.stable and running and not self.retiring and table.keys() == self.driver.owned
-
-    def _employ(self, number: int) -> None:
-        assignment = self.driver.assignment
-        may_commit = self._may_commit if self.story.plan.in_transactions else None
-        worker = StoryWorker(number, assignment, self._log, self.certain, may_commit, self.story.plan.at_once)
-        self.story.workers.append(worker)
-        self.workers[number] = self.driver.stage.pool.workers[number] = worker
-
-    def _log(self, tp: TopicPartition) -> Log | None:
-        """What a grant is good for: nothing until the member knows which topic has the name now.
-
-        What librdkafka reads of that one meanwhile, from the old one's position, is not handled for good: it is handled
-        again from the beginning, where commits by id let nothing pass of what was done before.
-        """
-        cloud, partition = self.story.cloud, self.driver.assignment.table[tp]
-        return cloud.logs.get(tp) if partition.topic_id in (None, cloud.topic_id) else None
-
-    def _may_commit(self) -> bool:
-        member, group = self.driver.member, self.story.cloud.group
-        if isinstance(group, ClassicGroup):
-            return not group.commit(member.member_id, member.generation, member.instance_id, clock.now())
-        return not group.commit(member.member_id, member.generation, clock.now())
 
 
 class Story:

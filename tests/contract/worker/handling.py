@@ -139,10 +139,7 @@ class Handling:
         except Over:
             raise
         except BaseException as error:
-            self.raised(call, error)
-            if self._is_returned(error):
-                return error
-            raise
+            return self._returned(call, error)
         finally:
             self.ends(call)
 
@@ -158,10 +155,7 @@ class Handling:
         except (Over, GeneratorExit):
             raise
         except BaseException as error:
-            self.raised(call, error)
-            if self._is_returned(error):
-                return error
-            raise
+            return self._returned(call, error)
         finally:
             self.ends(call)
 
@@ -180,10 +174,7 @@ class Handling:
         except (Over, GeneratorExit):
             raise
         except BaseException as error:
-            self.raised(call, error)
-            if self._is_returned(error):
-                return error  # type: ignore[return-value]
-            raise
+            return self._returned(call, error)  # type: ignore[no-any-return]
         finally:
             self.ends(call)
 
@@ -193,8 +184,12 @@ class Handling:
             return BatchError(done=len(call.records) - 1)
         return Send(value=b"0:0")
 
-    def _is_returned(self, error: BaseException) -> bool:
-        return self._plan.returns and isinstance(error, Outcome | BatchError)
+    def _returned(self, call: Call, error: BaseException) -> Any:
+        """The error, where the handler returns what it could raise. Raises it otherwise."""
+        self.raised(call, error)
+        if self._plan.returns and isinstance(error, Outcome | BatchError):
+            return error
+        raise error
 
     def kind(self, call: Call) -> str:
         plan = self._plan

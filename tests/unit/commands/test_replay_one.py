@@ -16,6 +16,7 @@ from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import as_json_text
+from tests.fakes.handler_module import importable
 
 HANDLERS = """
 import json
@@ -71,10 +72,7 @@ def handle_columns(batch):
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "desk_shop.py").write_text(HANDLERS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "desk_shop", raising=False)
+    importable(tmp_path, monkeypatch, "desk_shop", HANDLERS)
 
 
 def settings(**handler: Any) -> Settings:

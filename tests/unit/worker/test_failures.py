@@ -51,10 +51,13 @@ def at_offset_5() -> InFlight:
     return InFlight(1, tracker, Lane(tracker, None), 5, 0, 1, (Message(topic="t", partition=0, offset=5),))
 
 
+def failures_of(table: Any, policy: RetryPolicy, letters: LetterBox | None = None) -> Failures:
+    return Failures(table, lambda topic: Policies(policy), letters, Observer())
+
+
 def test_a_record_that_was_taken_back_while_it_waited_and_failed_again_waits_from_then_on() -> None:
     table: Any = Parking()
-    policies = Policies(RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
-    failures = Failures(table, lambda topic: policies, None, Observer())
+    failures = failures_of(table, RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
     flight = at_offset_5()
     for now in (0, HOUR // 2):
         failures.meet(Attempt(flight), ValueError(), now)
@@ -66,8 +69,7 @@ def test_a_record_that_was_taken_back_while_it_waited_and_failed_again_waits_fro
 
 def test_a_record_that_waits_for_something_else_by_now_gets_no_letter_that_was_refused_before() -> None:
     table: Any = Parking()
-    policies = Policies(RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
-    failures = Failures(table, lambda topic: policies, LetterBox("dead", "g"), Observer())
+    failures = failures_of(table, RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT), LetterBox("dead", "g"))
     flight = at_offset_5()
     given_up = GivenUp(dead_letters("dead"), Cause("ValueError", "no", "", 1))
     failures.meet(Attempt(flight, calls=0), LetterRefused("there is no such topic", given_up), 0)
@@ -78,8 +80,7 @@ def test_a_record_that_waits_for_something_else_by_now_gets_no_letter_that_was_r
 
 def test_what_the_handler_has_wait_fails_no_try_and_its_time_is_none_of_the_retry_timeouts() -> None:
     table: Any = Parking()
-    policies = Policies(RetryPolicy(3, 100, 100, retry_timeout_ms=60_000, on_failure=End.HALT))
-    failures = Failures(table, lambda topic: policies, None, Observer())
+    failures = failures_of(table, RetryPolicy(3, 100, 100, retry_timeout_ms=60_000, on_failure=End.HALT))
     flight = at_offset_5()
     failures.meet(Attempt(flight), ValueError("one"), 0)
     for hour in range(5):
@@ -97,8 +98,7 @@ def test_what_the_handler_has_wait_fails_no_try_and_its_time_is_none_of_the_retr
 
 def test_the_time_of_a_call_that_says_wait_is_none_of_the_retry_timeouts() -> None:
     table: Any = Parking()
-    policies = Policies(RetryPolicy(9, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
-    failures = Failures(table, lambda topic: policies, None, Observer())
+    failures = failures_of(table, RetryPolicy(9, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
     flight, now = at_offset_5(), 0
     failures.meet(Attempt(flight), ValueError("one"), now)
     for _ in range(6):
@@ -116,8 +116,7 @@ def test_while_the_registry_is_away_no_try_is_counted_and_its_time_is_none_of_th
     away: NotDecodableYet,
 ) -> None:
     table: Any = Parking()
-    policies = Policies(RetryPolicy(3, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
-    failures = Failures(table, lambda topic: policies, None, Observer())
+    failures = failures_of(table, RetryPolicy(3, 1000, 1000, retry_timeout_ms=60_000, on_failure=End.HALT))
     flight, now = at_offset_5(), 0
     failures.meet(Attempt(flight), ValueError("one"), now)
     for _ in range(200):
@@ -134,7 +133,7 @@ def test_while_the_registry_is_away_no_try_is_counted_and_its_time_is_none_of_th
 
 def test_while_the_registry_is_away_each_wait_is_longer_than_the_last_one_and_the_next_outage_begins_anew() -> None:
     table: Any = Parking()
-    failures = Failures(table, lambda topic: Policies(RetryPolicy(9, 1000, 64_000)), None, Observer())
+    failures = failures_of(table, RetryPolicy(9, 1000, 64_000))
     flight = at_offset_5()
 
     def waits_after(error: Exception) -> float:
@@ -152,7 +151,7 @@ def test_while_the_registry_is_away_each_wait_is_longer_than_the_last_one_and_th
 
 def test_what_waits_says_until_when_and_why() -> None:
     table: Any = Parking()
-    failures = Failures(table, lambda topic: Policies(RetryPolicy(1, 1, 1)), None, Observer())
+    failures = failures_of(table, RetryPolicy(1, 1, 1))
     failures.meet(Attempt(at_offset_5()), Wait(30, "the API's limit"), 0)
     ((waits_for, why),) = table.parked
     assert waits_for == "wait"
@@ -174,7 +173,7 @@ class _Untellable:
 )
 def test_whatever_a_wait_says_is_told_as_a_short_text(why: Any, told: str) -> None:
     table: Any = Parking()
-    failures = Failures(table, lambda topic: Policies(RetryPolicy(1, 1, 1)), None, Observer())
+    failures = failures_of(table, RetryPolicy(1, 1, 1))
     failures.meet(Attempt(at_offset_5()), Wait(30, why), 0)
     ((_, said),) = table.parked
     assert said.partition("Z: ")[2] == told
@@ -200,7 +199,7 @@ class _Endless(Wait):
 )
 def test_a_wait_without_a_time_has_failed_its_try(said: Wait, why: str) -> None:
     table: Any = Parking()
-    failures = Failures(table, lambda topic: Policies(RetryPolicy(2, 1, 1)), None, Observer())
+    failures = failures_of(table, RetryPolicy(2, 1, 1))
     flight = at_offset_5()
     for _ in range(2):
         failures.meet(Attempt(flight), said, 0)

@@ -4,6 +4,8 @@ worker, on brokers whose answers the test chooses. Of refused outputs `tests/con
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -125,6 +127,17 @@ def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_
         assert worker.brokers.values(LETTERS) == [b"3"]
 
 
+@contextmanager
+def giving_up_together(handler: str, delivery: str | None, refused: KafkaError) -> Iterator[WholeWorker]:
+    """A worker with ten records in a batch, of which three are hopeless, and letters that are refused so."""
+    batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
+    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
+        worker.brokers.letters_refused = refused
+        sending_handlers.hopeless |= {3, 4, 5}
+        worker.hand_out()
+        yield worker
+
+
 TOGETHER = pytest.mark.parametrize(
     ("handler", "tries"), [("refusing", 2), ("giving_up", 1)], ids=["a failed batch", "neighbouring rows"]
 )
@@ -135,11 +148,7 @@ TOGETHER = pytest.mark.parametrize(
 def test_records_that_were_given_up_together_wait_for_the_topic_of_their_letters_and_the_handler_is_not_asked_again(
     handler: str, tries: int, delivery: str | None
 ) -> None:
-    batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
-    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
-        worker.brokers.letters_refused = NO_SUCH_TOPIC
-        sending_handlers.hopeless |= {3, 4, 5}
-        worker.hand_out()
+    with giving_up_together(handler, delivery, NO_SUCH_TOPIC) as worker:
         patiently(lambda: worker.brokers.refusals >= 30, "the letters to be refused again and again")
         patiently(
             lambda: any("create it" in each.why for each in worker.made.table.parked()[0]),
@@ -160,11 +169,7 @@ def test_records_that_were_given_up_together_wait_for_the_topic_of_their_letters
 def test_letters_of_several_records_that_are_too_large_halt_their_partition(
     handler: str, tries: int, delivery: str | None
 ) -> None:
-    batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
-    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
-        worker.brokers.letters_refused = TOO_LARGE
-        sending_handlers.hopeless |= {3, 4, 5}
-        worker.hand_out()
+    with giving_up_together(handler, delivery, TOO_LARGE) as worker:
         assert worker.halted().offset == (0 if handler == "refusing" else 3)
         assert sending_handlers.handled().count(3) == tries
 

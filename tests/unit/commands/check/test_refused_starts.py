@@ -17,6 +17,7 @@ from kunicorn.ipc.ledger import Ledger
 from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.worker.assembly import CannotServe, assemble
+from tests.fakes.handler_module import importable
 
 HANDLERS = """
 def handle(record):
@@ -37,10 +38,7 @@ TIMEOUT = 120.0
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "checked_shop.py").write_text(HANDLERS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "checked_shop", raising=False)
+    importable(tmp_path, monkeypatch, "checked_shop", HANDLERS)
 
 
 def settings(entrypoint: str, handler: dict[str, Any], **tables: Any) -> Settings:
