@@ -171,6 +171,9 @@ class _Session(requests.Session):
         """Of the last request; empty: it was taken."""
 
     def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        # OpenTelemetry tries once more behind the last moment: no reason of that try's own may hide the collector's.
+        if self.failure and options.get("timeout") == 0:
+            raise requests.Timeout(self.failure)
         due = clock.now() + self._longest
         options |= {"stream": True, "allow_redirects": False}
         try:

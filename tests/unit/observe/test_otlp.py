@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.exporter.otlp.common.http import _OTLPHTTPClient
 from opentelemetry.semconv._incubating.attributes import messaging_attributes as names
 from opentelemetry.semconv._incubating.metrics import messaging_metrics as conventional
 from opentelemetry.semconv.attributes.error_attributes import ERROR_TYPE
@@ -228,6 +229,18 @@ def test_nobody_listens(said: list[str]) -> None:
     asyncio.run(exporting("http://127.0.0.1:9/v1/metrics", timeout_ms=1000).export())
     (line,) = said
     assert "127.0.0.1" in line
+
+
+def test_a_try_that_no_time_is_left_for_does_not_hide_why_the_one_before_failed(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = _OTLPHTTPClient._submit
+    left = iter([1.0, 0.0])  # The pause between tries may end just when the time does.
+    monkeypatch.setattr(_OTLPHTTPClient, "_submit", lambda client, data, _: submit(client, data, next(left)))
+    monkeypatch.setattr(_OTLPHTTPClient, "_compute_backoff", lambda _, retry: 0.01)
+    asyncio.run(exporting("http://127.0.0.1:9/v1/metrics", timeout_ms=1000).export())
+    assert "127.0.0.1" in said[0]
+    assert not list(left)
 
 
 def test_values_that_the_collector_rejects_are_told(there: Collector, said: list[str]) -> None:
