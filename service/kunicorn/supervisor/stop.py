@@ -1,7 +1,8 @@
 """The stop of the service, and the watchdog that ends a process that does not stop.
 
-`Stopping`: the first request drains, commits and leaves; a second one, or an orderly stop that takes too long, stops at
-once; a third one, or a stop at once that takes too long, leaves it to the watchdog.
+`Stopping`: the first signal drains, commits and leaves; a second one, or an orderly stop that takes too long, stops at
+once; a third one, or a stop at once that takes too long, leaves it to the watchdog. Jobs that end, people over HTTP and
+errors begin an orderly stop, too: a signal behind these is the first one still.
 
 `Watchdog` ends a process whose end takes too long, whatever does not end: a task, a thread, the loop itself.
 """
@@ -92,7 +93,7 @@ class Stopping:
         """Seconds that the last export of metrics may take, the loading of its modules included."""
         self.serving = False
         """Partitions are being had, so a stop means to drain."""
-        self._asked = 0
+        self._signals = 0
         self._source = source
         self._end = end
         self._watchdog = watchdog
@@ -103,13 +104,20 @@ class Stopping:
         self.serving = True
 
     def request(self, why: str) -> None:
-        """Drain, commit and leave; the second time, stop at once; the third time, end the process."""
-        self._asked += 1
-        if self._asked > 2:
+        """Drain, commit and leave; the second time, stop at once; the third time, end the process. Caller: signals."""
+        self._signals += 1
+        if self._signals > 2:
             self._watchdog.bite(f"{why} once more: killing the workers and ending the service", _GIVEN_UP)
-        elif self.begun:
+        elif self._signals == 2:
             self._stop_at_once(f"{why} again: stopping at once, without waiting for what is in hand")
-        elif not self.serving:
+        elif self.begun:
+            log.info(f"{why}: the stop that has begun goes on; once more stops at once")
+            self.export_within = _EXPORT
+        else:
+            self._begin(why)
+
+    def _begin(self, why: str) -> None:
+        if not self.serving:
             log.info(f"{why}: stopping before anything was begun")
             self.begun = True
             self._end()
@@ -122,13 +130,13 @@ class Stopping:
         """Stop because the work is done, if no stop has begun; nobody waits to kill us."""
         if not self.begun:
             self.export_within = _EXPORT_OF_A_JOB
-            self.request(why)
+            self._begin(why)
 
     def drain(self) -> bool:
-        """As `request`, for a person over HTTP; false if a stop has begun already, which only a signal hurries."""
+        """Drain, commit and leave, for a person over HTTP; false if a stop has begun already: only signals hurry it."""
         if self.begun:
             return False
-        self.request("asked for over HTTP")
+        self._begin("asked for over HTTP")
         return True
 
     def why_no_reload(self) -> str:

@@ -16,8 +16,9 @@ import pytest
 
 from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
 from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, StopFetcher, Stopped
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import LATEST, Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
@@ -167,6 +168,20 @@ class Member:
         self.assignment.assign(self.tps)
         await until(lambda: self.all_are(PartitionState.HALTED))
 
+    async def are_revoked(self) -> None:
+        """Each of them has a record in hand, so that its worker reports its end for itself."""
+        held = {worker: list(worker.starts().values()) for worker in self.stage.workers.values()}
+        for worker, starts in held.items():
+            for start in starts:
+                worker.consume(start, 100, in_hand=1)
+        now = clock.now()
+        revoke = asyncio.ensure_future(self.assignment.revoke(self.tps, now + 500, now + 900))
+        await asyncio.sleep(0)
+        for worker, starts in held.items():
+            for start in starts:
+                self.assignment.worker_stopped(worker, FetcherStopped([Stopped(start.grant, 101, 3)]))
+        await revoke
+
     def none_moved(self) -> bool:
         told = [message for worker in self.stage.workers.values() for message in worker.told]
         return not any(isinstance(message, StopFetcher) for message in told)
@@ -233,6 +248,13 @@ async def test_ten_thousand_partitions_that_may_not_be_read_are_tried_again_toge
 async def test_ten_thousand_partitions_without_a_start_are_halted_in_proportion_to_their_number() -> None:
     _, many = await spent(MANY, "come_without_a_start", "none")
     _, few = await spent(FEW, "come_without_a_start", "none")
+    assert many.all < STEEPEST * few.all
+
+
+async def test_ten_thousand_partitions_that_end_one_by_one_in_a_revoke_are_not_shared_out_for_each() -> None:
+    _, many = await spent(MANY, "are_revoked")
+    assert many.distributed <= 2
+    _, few = await spent(FEW, "are_revoked")
     assert many.all < STEEPEST * few.all
 
 

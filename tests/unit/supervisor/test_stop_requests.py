@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
+
 from kunicorn.errors import ConfigError, ExitCode, FatalGroupError
 from kunicorn.settings import GroupSettings
 from kunicorn.supervisor.membership.source import AssignmentSource, StopMessages
@@ -46,11 +48,29 @@ async def test_a_service_that_serves_leaves_in_order_and_waits() -> None:
 async def test_a_second_signal_stops_at_once_but_a_second_request_to_drain_does_not() -> None:
     told = Told()
     told.stopping.begin_serving()
-    assert told.stopping.drain()
+    told.stopping.request("SIGTERM")
     assert not told.stopping.drain()
     assert (told.ends, told.stopping.hurried) == (0, False)
     told.stopping.request("SIGINT")
     told.source.stop_at_once.assert_called_once_with()
+    assert (told.ends, told.stopping.hurried) == (1, True)
+
+
+@pytest.mark.parametrize("begun_by", ["a person", "a job's end", "an error"])
+async def test_the_first_signal_behind_a_stop_that_no_signal_began_cuts_nothing_off(begun_by: str) -> None:
+    told = Told()
+    told.stopping.begin_serving()
+    if begun_by == "a person":
+        told.stopping.drain()
+    elif begun_by == "a job's end":
+        told.stopping.finish("all is handled")
+    else:
+        told.stopping.wind_up(ConfigError("wrong"), in_hand=True)
+    told.stopping.request("SIGTERM")
+    told.source.leave.assert_called_once()
+    assert (told.ends, told.stopping.hurried) == (0, False)
+    told.stopping.request("SIGTERM")
+    told.watchdog.bite.assert_not_called()
     assert (told.ends, told.stopping.hurried) == (1, True)
 
 

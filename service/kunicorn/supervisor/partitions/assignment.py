@@ -367,7 +367,11 @@ class Assignment:
                 self._grants.end(partition, Position(stopped.offset, stopped.leader_epoch, stopped.done))
                 partition.advance(PartitionEvent.LET_GO)
                 ended.append(partition)
-        self._after_reports(ended)
+        self._forget_lost(ended)
+        # In a revoke workers report the ends of thousands of partitions one by one, and none of them is to be handed
+        # out: to share out all that we have for each report would keep heartbeats waiting.
+        if any(partition.state in OPEN for partition in ended):
+            self.distribute()
 
     def worker_failed(self, worker: WorkerProcess, report: Failed) -> None:
         partition = self._grants.find(worker, report.grant)
@@ -449,9 +453,12 @@ class Assignment:
         return anything
 
     def _after_reports(self, ended: Iterable[Partition]) -> None:
+        self._forget_lost(ended)
+        self.distribute()
+
+    def _forget_lost(self, ended: Iterable[Partition]) -> None:
         """After grants have ended: partitions that were lost are forgotten at once, as no commit waits for them."""
         self.forget([p.tp for p in ended if p.lost and p.state is PartitionState.RELEASED])
-        self.distribute()
         self.table.changed.notify()
 
 
