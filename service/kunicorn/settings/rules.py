@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kunicorn.allocator import AUTO, SYSTEM
+from kunicorn.handler.config import takes
 from kunicorn.librdkafka.properties import EVERY_CLIENTS
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
 
@@ -30,7 +31,24 @@ class Rule:
     otherwise: str
 
 
+_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics that Kafka keeps for itself: `Topic.INTERNAL_TOPICS` of 4.4."""
+
+
+def _brokers_leave_out_kafkas_own(group: Any) -> bool:
+    """Brokers match patterns with every topic's name: Kafka's GroupMetadataManager.refreshRegularExpressions."""
+    patterns = [topic for topic in group.topics if topic.startswith("^")]
+    return group.group_protocol == "classic" or not any(takes(patterns, topic) for topic in _KAFKAS_OWN)
+
+
 GROUP_RULES = (
+    Rule(
+        "topics",
+        _brokers_leave_out_kafkas_own,
+        "a pattern in it matches topics that Kafka keeps for itself (__consumer_offsets), which brokers do not leave "
+        'out under group_protocol = "consumer", so that each commit would be one more record to handle; write one that '
+        'does not match them, such as "^[^_].*", or set group_protocol = "classic"',
+    ),
     Rule(
         "session_timeout_ms",
         lambda s: s.session_timeout_ms >= _LEAST_SESSION_MS or s.allow_short_session_timeout,

@@ -242,7 +242,8 @@ class GroupSettings(Section):
         json_schema_extra={"default": f"**required**; with [assign] `{CLIENTS_GROUP}`"},
     )
     topics: Topics = Field(
-        description="Topics to consume; a leading ^ makes a regular expression, for all topics but Kafka's own.",
+        description="Topics to consume; a leading ^ makes a regular expression, for all topics but Kafka's own; for "
+        "the consumer protocol it must not match these.",
         examples=[["orders", "^refunds-.*"]],
         json_schema_extra={"default": "**required**, but for [assign]"},
     )

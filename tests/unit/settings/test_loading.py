@@ -185,6 +185,22 @@ def test_an_assignor_of_the_brokers_needs_the_protocol_that_has_them(tmp_path: P
     assert loaded(tmp_path, text).group.group_remote_assignor == "range"
 
 
+@pytest.mark.parametrize("pattern", ["^.*", "^_", "^__transaction_state$", "^(orders|__share)"])
+def test_a_pattern_that_brokers_match_may_not_match_topics_that_kafka_keeps_for_itself(
+    tmp_path: Path, pattern: str
+) -> None:
+    def text(protocol: str, topic: str) -> str:
+        topics = f'topics = ["orders", "{topic}"]'
+        return LEAST.replace('topics = ["orders"]', f'{topics}\ngroup_protocol = "{protocol}"')
+
+    with pytest.raises(ConfigError, match=r'group.topics .*"classic"'):
+        loaded(tmp_path, text("consumer", pattern))
+    assert loaded(tmp_path, text("classic", pattern)).group.topics == ("orders", pattern)
+    # What somebody names is had, whoever keeps it.
+    for harmless in ("^[^_].*", "^orders-", "__consumer_offsets"):
+        assert loaded(tmp_path, text("consumer", harmless)).group.topics == ("orders", harmless)
+
+
 def test_an_error_of_the_settings_as_a_whole_is_told_without_a_place() -> None:
     class Whole(BaseModel):
         @model_validator(mode="after")
