@@ -57,11 +57,19 @@ class OfSome(Exception):
         """Number of the failed records, those between them that are done not counted."""
         self.decided = decided
         """How the records behind these end, without another call."""
+        self.undone = count
+        """Number of records that the call had and has not done: an interruption fails all of them."""
 
     @property
     def groups(self) -> Sequence[Decided]:
         """How all these records end."""
         return [Decided(self.error, self.count), *self.decided]
+
+
+class OfFirst(OfSome):
+    """Failure of a call as a whole that had the first records of a batch alone, as the next one cannot be decoded or is
+    of a call of its own. It says nothing of those behind, which the handler has not seen.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +154,36 @@ def store_done(
         cells[at] = following[progress.done - 1]
     if progress.done == len(messages):
         return
+    undone = len(messages) - progress.done - len(progress.ahead)
+    met = raised_from(error)
     if progress.decided:
         (first, count), *behind = progress.decided
-        raise OfSome(first, progress.ahead, count, behind)
-    met = raised_from(error)
-    if isinstance(met, DrainDeadline):
+        some = OfSome(first, progress.ahead, count, behind)
+    elif isinstance(met, DrainDeadline):
         raise met  # No record's failure: what is not done is handed back.
-    if isinstance(met, HandlerTimeout):
-        # Not one record's failure: the call was ended from outside.
-        raise OfSome(met, progress.ahead, len(messages) - progress.done - len(progress.ahead))
-    raise OfSome(met or error, progress.ahead)
+    else:
+        # A time-out is not one record's failure: the call was ended from outside.
+        some = OfSome(met or error, progress.ahead, undone if isinstance(met, HandlerTimeout) else 1)
+    some.undone = undone
+    raise some
+
+
+def store_failed(
+    error: BaseException, messages: Sequence[Message], count: int, following: Sequence[int], cells: memoryview, at: int
+) -> None:
+    """Meet what a call with the first `count` of a batch's messages has raised: store what is done, and raise the
+    failure of the others; returns if every one of these is done.
+    """
+    try:
+        if not isinstance(error, BatchError):
+            raise error
+        store_done(error, messages[:count], following, cells, at)
+    except (OfSome, DrainDeadline, GeneratorExit):
+        raise
+    except BaseException as failure:
+        if count == len(messages):
+            raise
+        raise OfFirst(failure, count=count) from failure
 
 
 def raised_from(error: BatchError) -> BaseException | None:
@@ -173,29 +201,25 @@ class Interruption(NamedTuple):
     """Offset that the call had stored in the ledger's cell."""
 
 
-def met(
-    error: BaseException, interruption: Interruption | None, progress: int, following: Sequence[int]
-) -> BaseException:
+def met(error: BaseException, interruption: Interruption | None, progress: int) -> BaseException:
     """The failure to judge a record by, after a call that raised `error` at `progress`; a time-out becomes a
     `TimeoutError`.
 
     An interruption counts only for the record that it was raised in: if the call has gone on since, a later record's
-    failure is its own. In a batch `progress` has moved by the records that are done; all others have failed by it.
+    failure is its own. In a batch `progress` has moved by the records that are done; all others of the call have failed
+    by it.
     """
     if isinstance(error, OfSome):
-        return _met_in_batch(error, interruption, progress, following)
+        return _met_in_batch(error, interruption)
     if interruption is not None and interruption.progress == progress:
         error = interrupted(error, interruption.error)
     return timed_out(error) if isinstance(error, HandlerTimeout) else error
 
 
-def _met_in_batch(
-    some: OfSome, interruption: Interruption | None, progress: int, following: Sequence[int]
-) -> BaseException:
+def _met_in_batch(some: OfSome, interruption: Interruption | None) -> BaseException:
     error = interrupted(some.error, interruption.error if interruption is not None else None)
     if isinstance(error, HandlerTimeout):
-        undone = len(following) - bisect_right(following, progress) - len(some.ahead)
-        return OfSome(timed_out(error), some.ahead, undone)
+        return OfSome(timed_out(error), some.ahead, some.undone)
     return error if isinstance(error, DrainDeadline) else some
 
 
@@ -464,8 +488,8 @@ class BatchCalls(PlainCalls):
             try:
                 if (returned := self._handle(gathered.argument)) is not None:
                     self._on_return(returned, origin, following[0] - 1, following[count - 1])
-            except BatchError as error:
-                store_done(error, messages[:count], following, cells, at)
+            except BaseException as error:
+                store_failed(error, messages, count, following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
             raise OfSome(gathered.undecodable)
@@ -539,8 +563,8 @@ class AsyncCalls(OwnLoop):
             try:
                 if (returned := await self._handle(gathered.argument)) is not None:
                     self._on_return(returned, origin, following[0] - 1, following[count - 1])
-            except BatchError as error:
-                store_done(error, messages[:count], following, cells, at)
+            except BaseException as error:
+                store_failed(error, messages, count, following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
             raise OfSome(gathered.undecodable)

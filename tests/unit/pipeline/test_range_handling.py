@@ -206,6 +206,21 @@ def test_of_a_batch_that_takes_too_long_what_is_filtered_is_done() -> None:
     assert sum(records for _, _, records, _ in rows) == 4
 
 
+@pytest.mark.parametrize("failure", [Skip("a test"), KeyError("no")], ids=["outcome", "failure"])
+def test_a_batch_that_fails_as_a_whole_says_nothing_of_records_that_it_did_not_have(failure: Exception) -> None:
+    def is_kept(message: Message) -> bool:
+        return message.offset() != 3 or bool(1 / 0)
+
+    def handle(batch: Batch) -> None:
+        if 0 in batch.offsets():
+            raise failure
+
+    broken = Filters([Filter("broken", is_kept)], untold)
+    rows = handled(handle, [messages(*range(6))], 6, batch=6, filters=broken)
+    assert [row[3] for row in rows] == ["skip", "skip", "skip", "dead_letter", "done"]
+    assert rows[-1] == (4, 6, 2, "done")
+
+
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)), st.integers(1, 9))
 def test_rows_tile_the_range_whatever_fails(offsets: set[int], bad: set[int], at_once: int) -> None:
     there = sorted(offsets)

@@ -385,6 +385,34 @@ def test_across_partitions_what_cannot_be_decoded_fails_alone() -> None:
     assert set(result.committed.values()) == {1}
 
 
+def test_across_partitions_nobody_is_blamed_for_a_call_before_one_that_cannot_be_decoded() -> None:
+    def handle(batch: pa.RecordBatch) -> None:
+        if batch.num_rows > 1 or batch.column("partition")[0].as_py() == 0:
+            raise ValueError("no")
+
+    values = [b'{"number": 0}', b'{"number": 1}', b"nonsense", b'{"number": 3}']
+    named = {"value": "json", "value_schema": "tests.unit.testing.test_harness_columns:SCHEMA"}
+    records = [record(value, partition=at) for at, value in enumerate(values)]
+    kept = {"on_undecodable": "skip", "on_failure": "skip", "max_attempts": 1, "batch_across_partitions": True}
+    result = run(handle, records, **kept, **named)
+    assert result.outcomes == ["skipped", "done", "skipped", "done"]
+    assert [type(each.errors[0]).__name__ for each in result.records if each.errors] == ["ValueError", "Undecodable"]
+
+
+@pytest.mark.parametrize("error", [Skip("a test"), ValueError("no")], ids=["outcome", "failure"])
+def test_a_call_that_fails_as_a_whole_says_nothing_of_rows_behind_one_that_cannot_be_decoded(
+    error: Exception,
+) -> None:
+    values = [b'{"number": 0}', b'{"number": 1}', b"nonsense", b'{"number": 3}']
+    named = {"value": "json", "value_schema": "tests.unit.testing.test_harness_columns:SCHEMA"}
+    result = run(Calls(error), map(record, values), on_undecodable="skip", on_failure="skip", max_attempts=1, **named)
+    assert result.outcomes == ["skipped", "skipped", "skipped", "done"]
+    assert [type(each.errors[0]).__name__ for each in result.records if each.errors] == [
+        *[type(error).__name__] * 2,
+        "Undecodable",
+    ]
+
+
 @pytest.mark.parametrize("more", [{"max_age_ms": 1000}, {"filters": [{"on": "key", "exists": True}]}])
 def test_across_partitions_nothing_is_filtered_by_offsets_that_are_alike(more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="batch_across_partitions"):

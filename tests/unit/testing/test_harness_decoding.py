@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
+from typing import Any
 
-from kunicorn import Batch, BatchError, DeadLetter, Halt, Record
+import pytest
+
+from kunicorn import Batch, BatchError, DeadLetter, Halt, Record, Skip
 from kunicorn.testing import HandlerTest, record
 
 
@@ -40,6 +45,88 @@ def test_a_batch_of_models_leaves_out_what_cannot_be_decoded() -> None:
     assert taken == [[0, 1, 2, 3]]
     assert "null (a tombstone)" in run.dead_letters[0].error
     assert run.dead_letters[1].value == b"x"
+
+
+def skips(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        raise Skip("a test")
+
+
+def returns_a_skip(batch: Batch) -> Skip | None:
+    return Skip("a test") if batch.offsets()[0] == 0 else None
+
+
+def fails(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        raise ValueError("no")
+
+
+def names_an_offset_of_another_batch(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        raise BatchError(failed=5)
+
+
+def hangs(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        time.sleep(60)
+
+
+def exits(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        raise SystemExit("no")
+
+
+async def awaits_for_ever(batch: Batch) -> None:
+    if batch.offsets()[0] == 0:
+        await asyncio.sleep(60)
+
+
+async def returns_a_failure(batch: Batch) -> BatchError | None:
+    return BatchError(done=0) if batch.offsets()[0] == 0 else None
+
+
+async def skips_async(batch: Batch) -> None:
+    skips(batch)
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        skips,
+        returns_a_skip,
+        fails,
+        names_an_offset_of_another_batch,
+        hangs,
+        exits,
+        awaits_for_ever,
+        skips_async,
+    ],
+    ids=lambda handle: handle.__name__,
+)
+def test_a_batch_that_fails_as_a_whole_says_nothing_of_rows_behind_one_that_cannot_be_decoded(handle: Any) -> None:
+    given = [record(b"nonsense" if number == 3 else b"%d" % number) for number in range(6)]
+    run = HandlerTest(
+        handle,
+        mode="batch",
+        value="json",
+        on_undecodable="dead_letter",
+        on_failure="skip",
+        max_attempts=1,
+        handler_timeout_ms=500,
+        settings={"dead_letters": {"topic": "dead"}},
+    ).run(*given)
+    # The handler has never seen the last two, when it speaks of the first three.
+    assert run.outcomes == ["skipped"] * 3 + ["dead_letter"] + ["done"] * 2
+    assert run.committed == {("test", 0): 6}
+
+
+def test_the_record_that_a_batch_failed_by_is_alone_before_one_that_cannot_be_decoded() -> None:
+    given = [record(b"nonsense" if number == 3 else b"%d" % number) for number in range(6)]
+    run = HandlerTest(
+        returns_a_failure, mode="batch", value="json", on_undecodable="skip", on_failure="skip", max_attempts=1
+    ).run(*given)
+    assert [type(each.errors[0]).__name__ for each in run.records if each.errors] == ["BatchError", "Undecodable"]
+    assert run.outcomes == ["skipped", "done", "done", "skipped", "done", "done"]
 
 
 def test_only_the_record_of_a_batch_that_failed_is_tried_again() -> None:

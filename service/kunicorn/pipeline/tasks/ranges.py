@@ -197,7 +197,7 @@ class RangeHandler:
                     self._interruptible = False
                     cells[STATE] = IDLE
             except BaseException as raised:
-                error = met(raised, self._interruption, cells[NEXT], following)
+                error = met(raised, self._interruption, cells[NEXT])
         return bisect_right(following, cells[NEXT]), error
 
     @contextlib.contextmanager

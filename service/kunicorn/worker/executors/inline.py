@@ -165,5 +165,5 @@ class InlineExecutor:
             finally:
                 self._interruptible = None
         except BaseException as error:
-            return met(error, self._interruption, cells[cell], call.following)
+            return met(error, self._interruption, cells[cell])
         return None

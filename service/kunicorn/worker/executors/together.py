@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, repeat, takewhile
 from typing import Any
 
-from kunicorn.handler.call import Calls, Decided, OfSome
+from kunicorn.handler.call import Calls, Decided, OfFirst, OfSome
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.outcome import BatchError, Outcome
@@ -98,10 +98,11 @@ class TogetherExecutor(InlineExecutor):
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))
         took = now_ns() - started
-        if isinstance(error, OfSome) and self._interruption is not None:
-            error = error.error  # Ended from outside: nobody knows in which partition's rows.
-        if error is not None and _is_nobodys(error):
-            self._fail_together(flights, error, took)
+        said = error
+        if isinstance(error, OfFirst) or (isinstance(error, OfSome) and self._interruption is not None):
+            said = error.error  # It failed as a whole, or was ended from outside: nobody knows in whose rows.
+        if said is not None and _is_nobodys(said):
+            self._fail_together(flights, said, took)
             return
         share = took // len(flights)
         for each, ended in zip(flights, _ends(flights, cells[0], error), strict=True):
