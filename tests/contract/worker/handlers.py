@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kunicorn import Batch, Record
 from kunicorn.positions import TopicPartition
+
+
+@dataclass
+class Legible:
+    """A value that can be decoded."""
+
+    number: int
 
 
 class Told(Protocol):
@@ -24,6 +32,9 @@ class Told(Protocol):
     def yielded(self, call: Any) -> Iterator[Any]:
         """What one yields that does."""
 
+    def decoded(self, value: bytes) -> bytes:
+        """What a value holds; raises what a decoder raises."""
+
     def stored_offsets(self, asked: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Where these go on, by what one has stored that keeps its offsets."""
 
@@ -33,6 +44,11 @@ class _Stage:
 
 
 STAGE = _Stage()
+
+
+def decoded(value: bytes) -> bytes:
+    """What a value holds."""
+    return STAGE.story.decoded(value)
 
 
 def record(record: Record) -> Any:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn, Protocol
 
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Outcome, Send, Skip, Wait
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
-from tests.contract.worker.plan import Plan
+from tests.contract.worker.plan import SPOILT, Plan
 from tests.contract.worker.stepping import NANOSECONDS, STEPS, Over
 from tests.contract.worker.supervised import Memory, Partition
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
@@ -33,6 +34,8 @@ class Around(Protocol):
     plan: Plan
     quiet: bool
     """Nothing goes wrong any more."""
+    registry_away: bool
+    """What decoders ask does not answer."""
     logs: dict[TopicPartition, Log]
     partitions: list[Partition]
     calls: list[Call]
@@ -87,6 +90,8 @@ class Handling:
             STEPS.fail(Violation(f"of {tp} one is begun whose letter waits for its topic"))
         if any(record.filtered for record in mine):
             STEPS.fail(Violation(f"of {tp} one is begun that a filter drops"))
+        if any(record.spoilt for record in mine):
+            STEPS.fail(Violation(f"of {tp} one is begun that cannot be decoded"))
         if problem := self._may_not_begin(each, mine):
             STEPS.fail(Violation(f"{tp}@{mine[0].offset} is begun {problem}"))
         if any(two.offset <= one.offset for one, two in pairwise(mine)):
@@ -246,6 +251,14 @@ class Handling:
         self._store(call, call.records[-1].offset + 1)
         raise BatchError(outcomes=[(end, [at == each for each in drawn]) for at, end in enumerate(ends)])
 
+    def decoded(self, value: bytes) -> bytes:
+        """See `handlers.Told`."""
+        if self._story.registry_away:
+            raise NotDecodableYet("the registry does not answer")
+        if value == SPOILT:
+            raise ValueError("it is spoilt")
+        return value
+
     def _store(self, call: Call, offset: int) -> None:
         """Have the handler store that, with what it has done."""
         if self._plan.keeps_offsets:
@@ -305,7 +318,8 @@ class Handling:
         for record in records:
             record.failures += 1
             if at_once or record.failures >= self._plan.attempts:
-                record.given_up = self._plan.on_failure == "dead_letter"
+                # One that cannot be decoded has its end already.
+                record.given_up = self._plan.on_failure == "dead_letter" or (record.spoilt and record.given_up)
                 if self._plan.on_failure == "skip":
                     record.finish("skipped")
 

@@ -11,6 +11,7 @@ from kunicorn.handler.config import (
     Batching,
     CircuitBreaking,
     DeadLetterTarget,
+    Decoding,
     FilterRule,
     HandlerConfig,
     ProducingTarget,
@@ -32,7 +33,9 @@ offsets."""
 OWN_FROM = 1000
 """Stories of this seed up to the next ones are of our own fetcher."""
 GATES_FROM = 1500
-"""Stories of this seed and higher ones are of filters, circuit breakers and rate limits."""
+"""Stories of this seed up to the next ones are of filters, circuit breakers and rate limits."""
+DECODERS_FROM = 2000
+"""Stories of this seed and higher ones are of records that cannot be decoded, for good or for now."""
 
 ACTS: Mapping[str, int] = {
     "answer": 8,
@@ -66,6 +69,8 @@ TROUBLE: Mapping[str, int] = {
 }
 """What handlers may do instead of returning at once, likewise."""
 
+SPOILT, LEGIBLE = b"spoilt", b'{"number": 1}'
+"""A value that cannot be decoded, and one that can."""
 FILTERED_KEY = b"c"
 """Records with it are dropped where a way filters."""
 _FILTER = FilterRule(on="key", none_of=[FILTERED_KEY.decode()])
@@ -127,6 +132,10 @@ class Plan:
     """Handlers return their outcomes; else they raise them."""
     keeps_offsets: bool = False
     """Handlers store the offset behind what they have done with it, and say where a partition goes on."""
+    decodes: bool = False
+    """Values are decoded, which some cannot be."""
+    on_undecodable: str | None = None
+    """None: as `on_failure` says."""
 
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""
@@ -169,7 +178,15 @@ class Plan:
             circuit_breaker=_BREAKER if way.gate == "breaker" else None,
             rate_limit=_RATES.get(way.gate),
             topics=[topic] if len(self.ways) > 1 else [],
+            decoding=self._decoding(way),
         )
+
+    def _decoding(self, way: Way) -> Decoding:
+        if not self.decodes:
+            return Decoding()
+        if way.mode == "arrow":
+            return Decoding("json", on_undecodable=self.on_undecodable, value_schema=f"{_HERE}Legible")
+        return Decoding(f"{_HERE}decoded", on_undecodable=self.on_undecodable)
 
 
 def drawn(choices: Choices) -> Plan:
@@ -252,6 +269,30 @@ def with_gates(choices: Choices, plan: Plan) -> Plan:
     )
 
 
+def with_decoders(choices: Choices, plan: Plan) -> Plan:
+    """The same, where values are decoded by what is away at times, and most handlers take batches and fail as a whole,
+    by what they raise or by what they return."""
+    return replace(
+        plan,
+        ways={topic: _way_that_decodes(choices, way, plan.delivery) for topic, way in plan.ways.items()},
+        acts=(*plan.acts, "registry", "registry", "time_out", "time_out"),
+        trouble=(*plan.trouble, *("raise",) * 4, *("skip",) * 4, *("letter",) * 4, "halt", "exit", "slow", "part"),
+        trouble_percent=choices.pick((30, 60)),
+        returns=choices.chance(50),
+        decodes=True,
+        on_undecodable=choices.pick((None, "skip", "dead_letter", "halt", "dead_letter", "skip")),
+    )
+
+
+def _way_that_decodes(choices: Choices, way: Way, delivery: str | None) -> Way:
+    if delivery is None and choices.chance(40):
+        return Way("columns", "arrow", batch_max_records=choices.pick((8, 16)), across=choices.chance(70))
+    if choices.chance(60):
+        entry = choices.pick(("batch", "batch_async", "batch" if delivery is None else "yielding_batch"))
+        way = Way(entry, "batch", batch_max_records=choices.pick((8, 4)), batch_max_ms=way.batch_max_ms)
+    return replace(way, filters=choices.chance(30))
+
+
 def _way_with_gate(choices: Choices, way: Way, delivery: str | None) -> Way:
     gate = choices.pick(("breaker", "", *_RATES, "breaker", "breaker"))
     if choices.chance(40):
@@ -282,11 +323,16 @@ def _entry(choices: Choices, mode: str, delivery: str | None, asynchronous: bool
 
 def logs_drawn(choices: Choices, plan: Plan) -> dict[TopicPartition, Log]:
     """One to three partitions of each topic, with the gaps that markers, aborted and compacted records leave."""
-    logs = [_log_drawn(choices, TopicPartition(topic, at)) for topic in plan.ways for at in range(1 + choices.below(3))]
+    spoilt = 25 if plan.decodes else 0
+    logs = [
+        _log_drawn(choices, TopicPartition(topic, at), spoilt)
+        for topic in plan.ways
+        for at in range(1 + choices.below(3))
+    ]
     return {log.tp: log for log in logs}
 
 
-def _log_drawn(choices: Choices, tp: TopicPartition) -> Log:
+def _log_drawn(choices: Choices, tp: TopicPartition, spoilt_percent: int) -> Log:
     offset = begin = choices.pick((0, 0, 7, _WINDOW * 2 - 3))
     records = []
     wide = choices.chance(20)
@@ -296,6 +342,8 @@ def _log_drawn(choices: Choices, tp: TopicPartition) -> Log:
             offset += _wide(choices) if wide else 1 + choices.below(3)
         key = b"abc"[(at := choices.below(3)) : at + 1]
         value = bytes(400) if choices.chance(10) else b"value"
+        if spoilt_percent:
+            value = SPOILT if choices.chance(spoilt_percent) else LEGIBLE
         records.append(written(tp, offset, key, value))
         offset += 1
     log = Log(tp, records, begin, offset + choices.pick((0, 0, 1, 2)))

@@ -46,13 +46,16 @@ from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.handling import Handling, Trouble, keep
 from tests.contract.worker.plan import (
+    DECODERS_FROM,
     FILTERED_KEY,
     GATES_FROM,
     OWN_FROM,
+    SPOILT,
     STORES_FROM,
     Plan,
     drawn,
     logs_drawn,
+    with_decoders,
     with_gates,
     with_stores,
 )
@@ -88,10 +91,12 @@ class Story:
         for log in logs.values():
             if plan.way(log.tp.topic).filters:
                 _drop(log)
+            if plan.decodes:
+                _spoil(log, plan.on_undecodable or plan.on_failure)
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
         self.calls: list[Call] = []
         self.handling = self._handler()
-        self.quiet = False
+        self.quiet = self.registry_away = False
         self.generation = 1
         self.lives = 0
         self._broker = Broker(self)
@@ -111,6 +116,8 @@ class Story:
         self.note(lambda: f"{self.plan}")
         for log in self.logs.values():
             self.note(lambda log=log: f"{log.tp}: {log.offsets}, {log.visible} written, ends at {log.end}")  # type: ignore[misc]
+            if spoilt := [record.offset for record in log.records if record.spoilt]:
+                self.note(lambda log=log, spoilt=spoilt: f"{log.tp}: {spoilt} cannot be decoded")  # type: ignore[misc]
         STAGE.story = self.handling
         self.memory.story = self
         while True:
@@ -192,6 +199,7 @@ class Story:
     def _calm(self) -> None:
         self.note(lambda: "-- nothing goes wrong any more")
         self.quiet, self._quiet_at, self._kill_in = True, STEPS.now, 0
+        self.registry_away = False
         self.memory.ledger.lease_ns = _FOR_EVER
         for log in self.logs.values():
             log.visible = len(log.records)
@@ -259,6 +267,10 @@ class Story:
         log.visible = min(len(log.records), log.visible + 1 + self.below(4))
         self.note(lambda: f"-- {log.tp}: {log.visible} written")
         self._consumer.arrived()
+
+    def _registry(self) -> None:
+        self.registry_away = not self.registry_away
+        self.note(lambda: f"-- the registry {'goes away' if self.registry_away else 'comes back'}")
 
     def _compact(self) -> None:
         log = self.choices.pick(list(self.logs.values()))
@@ -352,8 +364,11 @@ class Story:
             if offset != NO_OFFSET:
                 self.note(lambda each=each, offset=offset: f"-- TimedOut {each.log.tp}@{offset}")  # type: ignore[misc]
                 each.timed_out.add(offset)
-                # It may come between two records of one go: the next one has failed then, and was not begun.
-                following = [record for record in each.log.from_offset(offset)[:1] if record not in each.running]
+                # It may come between two records of one go: the next one has failed then, and was not begun. Or when a
+                # batch has just said which of its records failed: the others have failed then, too.
+                way = self.plan.way(each.log.tp.topic)
+                most = 1 if way.mode == "record" else way.batch_max_records
+                following = [record for record in each.log.from_offset(offset)[:most] if record not in each.running]
                 self.handling.failed(following, HandlerTimeout())
                 self._pipe.put(TimedOut(each.grant, offset))
                 return
@@ -518,6 +533,16 @@ def _drop(log: Log) -> None:
             record.finish("filtered")
 
 
+def _spoil(log: Log, end: str) -> None:
+    for record in log.records:
+        if record.message.value() == SPOILT and not record.filtered:
+            record.spoilt = True
+            if end == "skip":
+                record.finish("not to be decoded")
+            elif end == "dead_letter":
+                record.given_up, record.failures = True, 1
+
+
 def tell(
     seed: int,
     number: int,
@@ -529,7 +554,9 @@ def tell(
     choices = Choices(f"{seed}/{number}", noted)
     try:
         plan = drawn(choices)
-        if seed >= GATES_FROM:
+        if seed >= DECODERS_FROM:
+            plan = with_decoders(choices, plan)
+        elif seed >= GATES_FROM:
             plan = with_gates(choices, plan)
         elif seed >= OWN_FROM:
             plan = replace(plan, fetcher=OWN)

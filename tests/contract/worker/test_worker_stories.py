@@ -7,15 +7,15 @@ import pytest
 from kunicorn.worker import loop
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
-from tests.contract.worker.plan import GATES_FROM, OWN_FROM, STORES_FROM
+from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM, OWN_FROM, STORES_FROM
 from tests.contract.worker.stories import read, told
 
 _SEED = 1
 _EACH = 250
 _EACH_LONG = 10_000
 _SEEDS_LONG = [
-    *range(100, 108),
-    *(kind + each for kind in (STORES_FROM, OWN_FROM, GATES_FROM) for each in range(100, 104)),
+    *range(100, 104),
+    *(kind + each for kind in (STORES_FROM, OWN_FROM, GATES_FROM, DECODERS_FROM) for each in range(100, 104)),
 ]
 """Of each kind of story."""
 _NOT_BUILT = "not built: install Rust (https://rustup.rs), `make venv`"
@@ -55,6 +55,13 @@ def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
 @pytest.mark.parametrize("part", first_and_more(0, 4))
 def test_every_story_of_filters_circuit_breakers_and_rate_limits_holds(part: int) -> None:
     found = told(GATES_FROM + part, range(_EACH))
+    assert found is None, str(found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", first_and_more(0, 4))
+def test_every_story_of_records_that_cannot_be_decoded_holds(part: int) -> None:
+    found = told(DECODERS_FROM + part, range(_EACH))
     assert found is None, str(found)
 
 

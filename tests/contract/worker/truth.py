@@ -39,6 +39,8 @@ class Record:
     failures: int = 0
     filtered: bool = False
     """It is not for its handler: done without it, and no letter either."""
+    spoilt: bool = False
+    """It cannot be decoded: it ends as the settings say, and its handler never sees it."""
     letter_under: int = 0
     """Grant under which a dead letter of it was produced last; 0: under none."""
     refused_under: int = 0

@@ -292,6 +292,22 @@ def test_records_that_fail_are_counted_and_the_first_is_told_with_its_place(
     assert 'shop.py", line 3, in handle' in line
 
 
+def test_what_a_batch_says_is_not_said_of_records_behind_one_that_cannot_be_decoded(
+    kafka: KafkaCluster, handlers: Path, numbers: str
+) -> None:
+    (handlers / "shop.py").write_text(
+        "from kunicorn import Skip\n"
+        "def decode(value):\n"
+        "    if value == b'18': raise ValueError('too bad')\n"
+        "    return value\n"
+        "def handle(batch): return Skip('odd')\n"
+    )
+    code, line = tried(kafka, numbers, 8, mode="batch", value="shop:decode")
+    assert code is ExitCode.HANDLER
+    assert line.startswith("FAILED  trial     4 of 8 records failed"), line
+    assert "4 said Skip: numbers-0@18: Undecodable: " in line
+
+
 def test_a_handler_that_ends_the_trial_is_told(kafka: KafkaCluster, handlers: Path, numbers: str) -> None:
     (handlers / "shop.py").write_text("import os\ndef handle(record): os.kill(os.getpid(), 11)\n")
     code, line = tried(kafka, numbers, 1)

@@ -10,7 +10,7 @@ import sys
 import time
 from array import array
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -22,7 +22,7 @@ from kunicorn.clients.access import range_consumer
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.commands.check.trial import Order, Result
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handler.call import Calls, OfSome, calls_for
+from kunicorn.handler.call import Calls, OfFirst, OfSome, calls_for
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.encoders import Encoder
@@ -168,17 +168,20 @@ def _called(handlings: HandlerRegistry[Calls], chunks: Sequence[Sequence[Message
     handled = failed = 0
     seconds = worst = 0.0
     error_text, outcomes = "", Counter[str]()
-    for chunk in chunks:
+    todo = deque(chunks)
+    while todo:
+        chunk = todo.popleft()
         began, cell = time.perf_counter(), memoryview(array("q", [0]))
         # Counted in places: offsets of several partitions do not ascend.
         following = range(1, len(chunk) + 1) if _several(chunk) else [_place(message)[2] + 1 for message in chunk]
         try:
             handlings.of(_place(chunk[0])[0]).calls(chunk, following, cell, 0, [])
-        except Outcome as outcome:
-            outcomes[type(outcome).__name__] += 0 if isinstance(outcome, Done) else len(chunk)
-            handled += len(chunk)
         except BaseException as raised:
             some = raised if isinstance(raised, OfSome) else OfSome(raised, count=len(chunk))
+            if isinstance(some, OfFirst) and isinstance(some.error, Outcome):
+                # It says nothing of those behind, which come to the handler in the next call.
+                todo.appendleft(chunk[some.count :])
+                chunk = chunk[: some.count]
             said = _said(some)
             outcomes.update(said)
             done = bisect_right(following, cell[0]) + len(some.ahead) + said.total()
@@ -195,4 +198,5 @@ def _called(handlings: HandlerRegistry[Calls], chunks: Sequence[Sequence[Message
             handled += len(chunk)
         took = time.perf_counter() - began
         seconds, worst = seconds + took, max(worst, took)
+    del outcomes[Done.__name__]
     return Result(handled, failed, seconds, worst, dict(outcomes), error_text[:_LONGEST_ERROR])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tests.contract.worker.plan import GATES_FROM
+from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM
 
 HERE = Path(__file__).parent
 RECORDED = HERE / "recorded.json"
@@ -28,10 +28,11 @@ DEFECTS: Mapping[str, str] = {
     "failing_behind_outputs": "a record that fails behind its outputs counts as done",
     "bits_left_behind": "where offsets jump, records that were never handled are told as done",
     **_OF_GATES,
+    "failed_without_having": "a batch that fails as a whole decides on records behind one that cannot be decoded",
 }
 """By the patch that puts it back."""
 
-FIRST_SEEDS: Mapping[str, int] = dict.fromkeys(_OF_GATES, GATES_FROM)
+FIRST_SEEDS: Mapping[str, int] = {**dict.fromkeys(_OF_GATES, GATES_FROM), "failed_without_having": DECODERS_FROM}
 """Of the stories that are of such; 1 for the others."""
 
 
