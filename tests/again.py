@@ -7,6 +7,7 @@ of what it said in a file beside; a series that was cut off goes on where it was
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -19,15 +20,25 @@ from typing import Any
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "reports"
 _LOG = _REPORTS / "again.jsonl"
+_FIGURES = {
+    "CHANGELOG.md",
+    "tests/contract/conformance/endurance.json",
+    "tests/contract/worker/defects/recorded.json",
+}
 
 
-def tree() -> str:
-    """The commit under test. Raises `SystemExit` when files differ from it: such runs could not be told apart."""
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=_ROOT, capture_output=True, text=True, check=True)
-    if status.stdout:
-        raise SystemExit(f"commit first, so that the log can say what was tried; changed:\n{status.stdout}")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=_ROOT, capture_output=True, text=True, check=True)
-    return commit.stdout.strip()
+def code() -> str:
+    """What is under test, as git names its files: all but pages and recorded figures, which change no run. Raises
+    `SystemExit` when files differ from the commit: such runs could not be told apart."""
+    if changed := _git("status", "--porcelain"):
+        raise SystemExit(f"commit first, so that the log can say what was tried; changed:\n{changed}")
+    files = (line.partition("\t") for line in _git("ls-tree", "-r", "HEAD").splitlines())
+    told = [f"{blob} {path}" for blob, _, path in files if not path.startswith("docs/") and path not in _FIGURES]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def noted(series: dict[str, Any]) -> list[dict[str, Any]]:
@@ -52,7 +63,7 @@ def busy(loops: int) -> Iterator[None]:
 
 def run_once(series: dict[str, Any], number: int) -> dict[str, Any]:
     """One run of `make test`; blocks until it is over."""
-    said = _REPORTS / f"again-{series['commit'][:8]}-{series['python']}-busy{series['busy']}-{number}.log"
+    said = _REPORTS / f"again-{series['code']}-{series['python']}-busy{series['busy']}-{number}.log"
     began = time.monotonic()
     with said.open("w") as output, busy(series["busy"]):
         command = ["make", "--no-print-directory", "test", f"PYTHON={sys.executable}", f"VENV={sys.prefix}"]
@@ -74,7 +85,7 @@ def main() -> int:
     options = parser.parse_args()
     _REPORTS.mkdir(exist_ok=True)
     python = "{}.{}".format(*sys.version_info)
-    series = {"commit": tree(), "python": python, "busy": options.busy}
+    series = {"code": code(), "python": python, "busy": options.busy}
     runs = noted(series)
     for number in range(len(runs), options.runs):
         runs.append(run_once(series, number + 1))
