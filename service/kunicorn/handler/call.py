@@ -26,7 +26,8 @@ from confluent_kafka import Message
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.cancellation import settled, step_aside
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
-from kunicorn.handler.decode.forms import Form, form_of
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.decode.forms import Form, Gathered, form_of
 from kunicorn.handler.extras import install_extra
 from kunicorn.handler.load import DrainDeadline, Handler, HandlerTimeout, error_message
 from kunicorn.handler.middleware import Within
@@ -59,6 +60,8 @@ class OfSome(Exception):
         """How the records behind these end, without another call."""
         self.undone = count
         """Number of records that the call had and has not done: an interruption fails all of them."""
+        self.interrupted = False
+        """The interruption of this call was met: it was another record's."""
 
     @property
     def groups(self) -> Sequence[Decided]:
@@ -70,6 +73,10 @@ class OfFirst(OfSome):
     """Failure of a call as a whole that had the first records of a batch alone, as the next one cannot be decoded or is
     of a call of its own. It says nothing of those behind, which the handler has not seen.
     """
+
+
+class OfUncalled(OfSome):
+    """Failure of the record behind those that the call had, and has done: the handler was not called with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,22 +175,44 @@ def store_done(
     raise some
 
 
+def gathered_by(form: Form, messages: Sequence[Message]) -> Gathered:
+    """The argument of a batch's call. What decoding has ended by, or a filter, is of the first record alone, but where
+    all wait (`NotDecodableYet`).
+    """
+    try:
+        return form.batch(messages)
+    except (NotDecodableYet, DrainDeadline, GeneratorExit):
+        raise
+    except BaseException as error:
+        return Gathered(None, 0, error)
+
+
 def store_failed(
-    error: BaseException, messages: Sequence[Message], count: int, following: Sequence[int], cells: memoryview, at: int
+    error: BaseException,
+    messages: Sequence[Message],
+    gathered: Gathered,
+    following: Sequence[int],
+    cells: memoryview,
+    at: int,
 ) -> None:
-    """Meet what a call with the first `count` of a batch's messages has raised: store what is done, and raise the
-    failure of the others; returns if every one of these is done.
+    """Meet what a call with leading messages of a batch, those that were gathered, has raised: store what is done, and
+    raise the failure of the others; returns if every one of these is done.
     """
     try:
         if not isinstance(error, BatchError):
             raise error
-        store_done(error, messages[:count], following, cells, at)
-    except (OfSome, DrainDeadline, GeneratorExit):
+        store_done(error, messages[: gathered.records], following, cells, at)
+    except OfSome as some:
+        some.interrupted = isinstance(gathered.undecodable, HandlerTimeout)
+        raise
+    except (DrainDeadline, GeneratorExit):
         raise
     except BaseException as failure:
-        if count == len(messages):
+        if gathered.records == len(messages):
             raise
-        raise OfFirst(failure, count=count) from failure
+        first = OfFirst(failure, count=gathered.records)
+        first.interrupted = isinstance(gathered.undecodable, HandlerTimeout)
+        raise first from failure
 
 
 def raised_from(error: BatchError) -> BaseException | None:
@@ -217,9 +246,11 @@ def met(error: BaseException, interruption: Interruption | None, progress: int) 
 
 
 def _met_in_batch(some: OfSome, interruption: Interruption | None) -> BaseException:
-    error = interrupted(some.error, interruption.error if interruption is not None else None)
+    error = some.error
+    if interruption is not None and not some.interrupted:
+        error = interrupted(error, interruption.error)
     if isinstance(error, HandlerTimeout):
-        return OfSome(timed_out(error), some.ahead, some.undone)
+        return type(some)(timed_out(error), some.ahead, some.undone)
     return error if isinstance(error, DrainDeadline) else some
 
 
@@ -483,16 +514,16 @@ class BatchCalls(PlainCalls):
     ) -> None:
         if interrupts:
             return
-        gathered = self._form.batch(messages)
+        gathered = gathered_by(self._form, messages)
         if count := gathered.records:
             try:
                 if (returned := self._handle(gathered.argument)) is not None:
                     self._on_return(returned, origin, following[0] - 1, following[count - 1])
             except BaseException as error:
-                store_failed(error, messages, count, following, cells, at)
+                store_failed(error, messages, gathered, following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
-            raise OfSome(gathered.undecodable)
+            raise OfUncalled(gathered.undecodable)
 
 
 class AsyncCalls(OwnLoop):
@@ -558,13 +589,13 @@ class AsyncCalls(OwnLoop):
     ) -> None:
         if interrupts:
             return
-        gathered = self._form.batch(messages)
+        gathered = gathered_by(self._form, messages)
         if count := gathered.records:
             try:
                 if (returned := await self._handle(gathered.argument)) is not None:
                     self._on_return(returned, origin, following[0] - 1, following[count - 1])
             except BaseException as error:
-                store_failed(error, messages, count, following, cells, at)
+                store_failed(error, messages, gathered, following, cells, at)
             cells[at] = following[count - 1]
         if gathered.undecodable is not None:
-            raise OfSome(gathered.undecodable)
+            raise OfUncalled(gathered.undecodable)

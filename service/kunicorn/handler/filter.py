@@ -239,12 +239,15 @@ class Filtered:
 
     def batch(self, messages: Run) -> Gathered:
         dropped: dict[int, Dropped] = {}
-        failure: Exception | None = None
+        failure: BaseException | None = None
         count = len(messages)
         for index, message in enumerate(messages):
             try:
                 name = self.filters.dropped_by(message)
-            except (FilterFailed, Expired) as error:
+            except (DrainDeadline, GeneratorExit):
+                raise
+            except BaseException as error:
+                # A time-out, too, is of the record that the filter was called with.
                 count, failure = index, error
                 break
             if name is not None:
@@ -320,7 +323,7 @@ class Filtered:
         if not isinstance(error, Done):
             try:
                 said = of.widened(error)
-            except ValueError as strange:
+            except Exception as strange:  # A class of the user's may lack what its __init__ did not set.
                 said = of.widened(strange)
         self._tell(of)
         return said

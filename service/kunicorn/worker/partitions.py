@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as ClientPartition
 
-from kunicorn.handler.call import OfSome
+from kunicorn.handler.call import OfSome, OfUncalled
 from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import error_type
 from kunicorn.handler.record import offset_of
@@ -377,7 +377,10 @@ class Partitions:
         says: these, in hand. None: all of it is to be handled again.
         """
         with self._lock:
-            calls = finished if flight.tracker.slots.bounds is None else 0
+            # Of a batch only that call counts which has done all that it had.
+            calls = (
+                finished if flight.tracker.slots.bounds is None else int(isinstance(some, OfUncalled) and finished > 0)
+            )
             share = took_ns // (calls + 1)
             self._took(flight, took_ns - share, calls)
             self._succeeded(flight, calls, now_ns())
@@ -390,8 +393,8 @@ class Partitions:
                 rest.messages = joined([rest.messages[:1], rest.tracker.without_done(rest.messages[1:])])
             if some.count < len(rest.messages):
                 behind = self._scheduler.split(rest, some.count)
-                if (gate := flight.tracker.slots.gate) is not None and flight.tracker.slots.bounds is None:
-                    gate.unused(behind.messages, now_ns())
+                if (gate := flight.tracker.slots.gate) is not None:
+                    gate.unused(behind.messages[some.undone - some.count :], now_ns())
                 self._scheduler.decide(behind, some.decided)
             if finished:
                 now = now_ns()

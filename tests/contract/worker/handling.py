@@ -13,7 +13,7 @@ from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.outcome import BatchError, DeadLetter, Halt, Outcome, Send, Skip, Wait
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
-from tests.contract.worker.plan import SPOILT, Plan
+from tests.contract.worker.plan import DEADLY, SPOILT, Plan
 from tests.contract.worker.stepping import NANOSECONDS, STEPS, Over
 from tests.contract.worker.supervised import Memory, Partition
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation
@@ -257,6 +257,8 @@ class Handling:
             raise NotDecodableYet("the registry does not answer")
         if value == SPOILT:
             raise ValueError("it is spoilt")
+        if value == DEADLY:
+            raise SystemExit("it is deadly")
         return value
 
     def _store(self, call: Call, offset: int) -> None:

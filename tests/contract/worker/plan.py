@@ -69,8 +69,8 @@ TROUBLE: Mapping[str, int] = {
 }
 """What handlers may do instead of returning at once, likewise."""
 
-SPOILT, LEGIBLE = b"spoilt", b'{"number": 1}'
-"""A value that cannot be decoded, and one that can."""
+LEGIBLE, SPOILT, DEADLY = b'{"number": 1}', b"spoilt", b"deadly"
+"""A value that can be decoded, one that cannot, and one by which decoders of single values end otherwise."""
 FILTERED_KEY = b"c"
 """Records with it are dropped where a way filters."""
 _FILTER = FilterRule(on="key", none_of=[FILTERED_KEY.decode()])
@@ -343,7 +343,7 @@ def _log_drawn(choices: Choices, tp: TopicPartition, spoilt_percent: int) -> Log
         key = b"abc"[(at := choices.below(3)) : at + 1]
         value = bytes(400) if choices.chance(10) else b"value"
         if spoilt_percent:
-            value = SPOILT if choices.chance(spoilt_percent) else LEGIBLE
+            value = choices.pick((SPOILT, SPOILT, DEADLY)) if choices.chance(spoilt_percent) else LEGIBLE
         records.append(written(tp, offset, key, value))
         offset += 1
     log = Log(tp, records, begin, offset + choices.pick((0, 0, 1, 2)))

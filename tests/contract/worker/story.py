@@ -46,6 +46,7 @@ from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.handling import Handling, Trouble, keep
 from tests.contract.worker.plan import (
+    DEADLY,
     DECODERS_FROM,
     FILTERED_KEY,
     GATES_FROM,
@@ -92,7 +93,7 @@ class Story:
             if plan.way(log.tp.topic).filters:
                 _drop(log)
             if plan.decodes:
-                _spoil(log, plan.on_undecodable or plan.on_failure)
+                _spoil(log, plan)
         self.partitions = [Partition(log, slot, log.begin) for slot, log in enumerate(self.logs.values())]
         self.calls: list[Call] = []
         self.handling = self._handler()
@@ -533,9 +534,12 @@ def _drop(log: Log) -> None:
             record.finish("filtered")
 
 
-def _spoil(log: Log, end: str) -> None:
+def _spoil(log: Log, plan: Plan) -> None:
+    undecodable = plan.on_undecodable or plan.on_failure
+    columns = plan.way(log.tp.topic).mode == "arrow"
+    ends = {SPOILT: undecodable, DEADLY: undecodable if columns else plan.on_failure}
     for record in log.records:
-        if record.message.value() == SPOILT and not record.filtered:
+        if (end := ends.get(record.message.value() or b"")) is not None and not record.filtered:
             record.spoilt = True
             if end == "skip":
                 record.finish("not to be decoded")

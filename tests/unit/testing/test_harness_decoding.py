@@ -120,6 +120,91 @@ def test_a_batch_that_fails_as_a_whole_says_nothing_of_rows_behind_one_that_cann
     assert run.committed == {("test", 0): 6}
 
 
+class PanicException(BaseException):
+    """As a decoder in Rust ends by."""
+
+
+def _end_badly(how: str) -> None:
+    if how == "exits":
+        raise SystemExit("no")
+    if how == "panics":
+        raise PanicException("called unwrap on None")
+    if how == "has no memory":
+        raise MemoryError
+    if how == "hangs":
+        time.sleep(60)
+
+
+def decoded(value: bytes) -> bytes:
+    _end_badly(value.decode())
+    return value
+
+
+def is_kept(given: Record) -> bool:
+    _end_badly((given.value or b"").decode())
+    return given.value != b"dropped"
+
+
+BAD_ENDS = ["exits", "panics", "has no memory", "hangs"]
+
+
+@pytest.mark.parametrize("mode", ["batch", "batch_async"])
+@pytest.mark.parametrize("how", BAD_ENDS)
+@pytest.mark.parametrize("by", ["decoder", "filter"])
+def test_whatever_a_decoder_or_a_filter_ends_by_is_of_its_record_alone(by: str, how: str, mode: str) -> None:
+    seen: list[int] = []
+
+    def handle(batch: Batch) -> None:
+        seen.extend(batch.offsets())
+
+    async def handle_async(batch: Batch) -> None:
+        seen.extend(batch.offsets())
+
+    told = {"value": f"{__name__}:decoded"} if by == "decoder" else {"filters": [{"function": f"{__name__}:is_kept"}]}
+    run = HandlerTest(
+        handle if mode == "batch" else handle_async,
+        mode="batch",
+        on_failure="skip",
+        max_attempts=1,
+        handler_timeout_ms=500,
+        **told,
+    ).run(*map(record, ["a", "b", "c", how, "d", "e"]))
+    assert run.outcomes == ["done"] * 3 + ["skipped"] + ["done"] * 2
+    assert seen == [0, 1, 2, 4, 5]
+    assert [type(each).__name__ for each in run.errors] != []
+
+
+def test_a_handler_that_fails_before_a_record_that_hangs_its_decoder_has_failed_by_its_own_error() -> None:
+    def handle(batch: Batch) -> None:
+        if 0 in batch.offsets():
+            raise ValueError("no")
+
+    run = HandlerTest(
+        handle, mode="batch", value=f"{__name__}:decoded", on_failure="skip", max_attempts=1, handler_timeout_ms=500
+    ).run(*map(record, ["a", "b", "hangs", "c"]))
+    assert [[type(error).__name__ for error in each.errors] for each in run.records] == [
+        ["ValueError"], ["ValueError"], ["TimeoutError"], [],
+    ]  # fmt: skip
+
+
+def test_an_error_of_a_batch_that_lacks_what_its_own_class_sets_says_nothing_of_what_a_filter_dropped() -> None:
+    class Odd(BatchError):
+        def __init__(self) -> None:
+            pass
+
+    def handle(batch: Batch) -> None:
+        raise Odd
+
+    run = HandlerTest(
+        handle,
+        mode="batch",
+        on_failure="skip",
+        max_attempts=1,
+        filters=[{"function": f"{__name__}:is_kept"}],
+    ).run(*map(record, ["a", "dropped", "b", "dropped"]))
+    assert run.outcomes == ["skipped", "filtered", "skipped", "filtered"]
+
+
 def test_the_record_that_a_batch_failed_by_is_alone_before_one_that_cannot_be_decoded() -> None:
     given = [record(b"nonsense" if number == 3 else b"%d" % number) for number in range(6)]
     run = HandlerTest(

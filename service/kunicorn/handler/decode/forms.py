@@ -6,7 +6,6 @@ Caller: a process that handles, when it sets its handlers up; then for every cal
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import itertools
@@ -18,11 +17,11 @@ from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import REGISTERED, Decoding
-from kunicorn.handler.decode import Undecodable
+from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then, one
 from kunicorn.handler.decode.models import Model, model_of
 from kunicorn.handler.extras import install_extra
-from kunicorn.handler.load import error_message, user_traceback
+from kunicorn.handler.load import DrainDeadline, error_message, user_traceback
 from kunicorn.handler.messages import values
 from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 
@@ -34,9 +33,9 @@ class Gathered:
     argument: Any
     records: int
     """Number of leading messages in the argument."""
-    undecodable: Exception | None = None
-    """Error of the first message that is left out because it cannot be decoded, or a filter has failed on it; None:
-    there is none."""
+    undecodable: BaseException | None = None
+    """What decoding the first message that is left out has ended by, or a filter of it; None: there is none, or that
+    one comes in the next call."""
 
 
 class Form(Protocol):
@@ -146,22 +145,43 @@ class _Spread:
 
 def decoded_columns(
     messages: Sequence[Message], value: Decoder, key: Decoder
-) -> tuple[tuple[list[Any], list[Any]], Undecodable | None]:
-    """Decoded values and keys of the leading messages, and the error of the first one that cannot be decoded.
+) -> tuple[tuple[list[Any], list[Any]], BaseException | None]:
+    """Decoded values and keys of the leading messages, and what decoding the next one has ended by: whatever a decoder
+    raises, and a time-out, is of its record alone.
 
-    Raises `NotDecodableYet`.
+    Raises `NotDecodableYet`, and `DrainDeadline`.
     """
     # Which one cannot be decoded is found out only when one cannot: looking at each would cost every batch.
-    with contextlib.suppress(Exception):
-        columns = list(value.each(messages)), list(key.each(messages))
-        if len(columns[0]) == len(columns[1]) == len(messages):
-            return columns, None
+    decoded: list[Any] = []
+    decoded_keys: list[Any] = []
+    try:
+        decoded.extend(value.each(messages))
+        decoded_keys.extend(key.each(messages))
+        if len(decoded) == len(decoded_keys) == len(messages):
+            return (decoded, decoded_keys), None
+    except Exception:
+        return _one_by_one(messages, value, key)
+    except (DrainDeadline, GeneratorExit):
+        raise
+    except BaseException as failure:
+        # It is not asked again: what hangs would hang again, and only one time-out comes in a call.
+        leading = len(decoded) if len(decoded) < len(messages) else len(decoded_keys)
+        columns, sooner = decoded_columns(messages[:leading], value, key)
+        return columns, sooner or failure
+    return _one_by_one(messages, value, key)
+
+
+def _one_by_one(
+    messages: Sequence[Message], value: Decoder, key: Decoder
+) -> tuple[tuple[list[Any], list[Any]], BaseException | None]:
     decoded: list[Any] = []
     decoded_keys: list[Any] = []
     for message in messages:
         try:
             pair = one(value, message, Part.VALUE), one(key, message, Part.KEY)
-        except Undecodable as failure:
+        except (NotDecodableYet, DrainDeadline, GeneratorExit):
+            raise
+        except BaseException as failure:
             return (decoded, decoded_keys), failure
         decoded.append(pair[0])
         decoded_keys.append(pair[1])

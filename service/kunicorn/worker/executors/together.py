@@ -158,11 +158,15 @@ def _ends(flights: Sequence[InFlight], done: int, error: BaseException | None) -
     else:
         some = OfSome(error, count=sum(len(each.messages) for each in flights) - done)
     named = chain.from_iterable(repeat(each.error, each.records) for each in some.groups)
+    called = done + some.undone + len(some.ahead)
     first = 0
     for flight in flights:
         rows = range(first, first + len(flight.messages))
         undone = [row for row in rows if row >= done and row not in some.ahead]
-        yield _end(flight, first, undone, [next(named, None) for _ in undone])
+        ended = _end(flight, first, undone, [next(named, None) for _ in undone])
+        if ended.some is not None:
+            ended.some.undone = max(ended.some.count, sum(row < called for row in undone))
+        yield ended
         first = rows.stop
 
 

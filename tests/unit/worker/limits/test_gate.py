@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
-from kunicorn.handler.call import OfSome
+from kunicorn.handler.call import OfSome, OfUncalled
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
+from kunicorn.handler.decode import Undecodable
+from kunicorn.handler.retry import End
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.limits.gate import Gate, gate_of
-from kunicorn.worker.progress import Attempt, Bounds, Slots
+from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from kunicorn.worker.stats import Counters
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
 from tests.unit.worker import sending_handlers
@@ -180,3 +184,72 @@ def test_records_of_another_partition_in_the_same_call_cost_what_they_are(counts
     used = limited.rate_use()
     assert used is not None
     assert 12 - used[0] == left
+
+
+# -- batches with records that cannot be decoded -----------------------------------------------------------------------
+
+
+def batched(gate: Gate, size: int) -> Table:
+    return Table(Slots("partition", 1, runs=True, bounds=Bounds(size, None, 0, 0), gate=gate))
+
+
+def pass_over_undecodable(table: Table, gate: Gate, flight: InFlight, done: int) -> None:
+    """That many records of the flight are handled, and the next one cannot be decoded."""
+    if done:
+        table.ledger.cells[flight.tracker.cell] = offsets_of(flight)[done - 1] + 1
+    rest = table.table.failed(flight, done, 10, OfUncalled(Undecodable("no JSON")))
+    assert rest is not None
+    gate.failed(rest, Undecodable("no JSON"), now_ns())
+    table.table.pass_over(Attempt(rest), End.SKIP, None)
+
+
+def test_records_that_the_handler_is_not_called_with_take_no_token_however_often_they_come() -> None:
+    limiting = gate(rate_limit=RateLimiting(0.001, 1000.0, "service", "records"))
+    table = batched(limiting, 100)
+    table.begin(P0, *range(100))
+    seen = 0
+    while (flight := table.table.start_next(table.slots)) is not None:
+        offsets = offsets_of(flight)
+        seen += (done := next(at for at, offset in enumerate(offsets) if offset % 10 == 9))
+        pass_over_undecodable(table, limiting, flight, done)
+    used = limiting.rate_use()
+    assert used is not None
+    assert (seen, round(used[0])) == (90, 90)
+
+
+def test_a_call_that_has_done_all_it_had_counts_although_the_record_behind_cannot_be_decoded() -> None:
+    half = CircuitBreaking(["builtins.OSError"], failure_share=0.5, window_ms=60_000, min_calls=5, open_ms=1, probes=1)
+    breaking = gate(half)
+    table = batched(breaking, 10)
+    table.begin(P0)
+    for call in range(50):
+        table.fetch(P0, *range(10 * call, 10 * call + 10))
+        flight = table.take()
+        if call % 10 == 9:
+            failed = table.table.failed(flight, 0, 10, OfSome(OSError("away"), count=10))
+            assert failed is not None
+            breaking.failed(failed, OSError("away"), now_ns())
+            table.table.pass_over(Attempt(failed), End.SKIP, None)
+        else:
+            pass_over_undecodable(table, breaking, flight, 9)
+    assert not breaking.broken, "one call in ten has failed"
+
+
+def test_batches_of_which_nothing_comes_to_the_handler_hide_no_later_call_from_the_breaker() -> None:
+    drops: Drops = deque()
+    config = HandlerConfig("shop:handle", "batch", {}, 10, 1, 0, 0, circuit_breaker=OPENS_AT_ONCE)
+    breaking = gate_of(config, Counters(), drops)
+    assert breaking is not None
+    table = batched(breaking, 10)
+    table.begin(P0)
+    for call in range(40):
+        table.fetch(P0, 2 * call, 2 * call + 1)
+        flight = table.take()
+        drops.append(Drop(flight.messages[0], saved=True))
+        pass_over_undecodable(table, breaking, flight, 1)
+    for offset in range(80, 110):
+        table.fetch(P0, offset)
+        table.handle(table.take())
+    table.fetch(P0, 110)
+    assert breaking.failed(table.take(), OSError("away"), now_ns()) is None, "one of thirty-one"
+    assert not breaking.broken
