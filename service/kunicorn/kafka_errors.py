@@ -305,7 +305,9 @@ _FINAL: Mapping[ErrorCode, str] = {
         "this user needs a right on the cluster itself (to produce, IDEMPOTENT_WRITE before Kafka 2.8): the brokers' "
         "authorizer log names it"
     ),
-    _E.INVALID_TIMESTAMP: "its timestamp is too far from now: see the topic's message.timestamp.before.max.ms",
+    _E.INVALID_TIMESTAMP: (
+        "its timestamp is too far from now: raise the topic's message.timestamp.before.max.ms, or .after.max.ms"
+    ),
     _E.UNSUPPORTED_SASL_MECHANISM: "set kafka.sasl_mechanism to one that the listener offers",
     _E.ILLEGAL_SASL_STATE: (
         "the listener asks for no SASL; set kafka.security_protocol to PLAINTEXT or SSL, or kafka.bootstrap_servers to "

@@ -150,6 +150,8 @@ def test_letters_that_were_replayed_are_not_replayed_again(letters: str) -> None
 
 HALF = "failure: half a character"
 """A message that is no text: what is left of bytes that were none."""
+ALIKE = {name for name in GOLDEN["letters"] if "with headers under our names" in name}
+"""Of a record whose producer has written a header `kunicorn-x`."""
 
 
 def _letters() -> dict[str, Table]:
@@ -176,7 +178,7 @@ def _with_todays_names(sent: Table) -> Table:
 def test_letters_are_the_same_but_for_the_names_of_our_own_exceptions() -> None:
     letters = _letters()
     assert letters.keys() == GOLDEN["letters"].keys()
-    others = {name for name in letters if letters[name] != GOLDEN["letters"][name]} - {HALF}
+    others = {name for name in letters if letters[name] != GOLDEN["letters"][name]} - {HALF} - ALIKE
     assert others == {
         "failure: the handler asks for a dead letter",
         "failure: the handler asks for a retry",
@@ -194,6 +196,15 @@ def test_of_a_message_that_is_no_text_the_letter_says_what_it_was_where_it_had_a
         ["kunicorn-error-message", r"caf\udce9"]
     ]
     assert {**was, "headers": None} == {**now, "headers": None}
+
+
+def test_headers_that_only_begin_as_ours_do_stay_where_they_were_dropped() -> None:
+    letters = _letters()
+    for name in ALIKE:
+        was, now = GOLDEN["letters"][name], letters[name]
+        assert [key for key, _ in now["headers"] if key not in dict(was["headers"])] == ["kunicorn-x"]
+        assert [pair for pair in now["headers"] if pair[0] != "kunicorn-x"] == was["headers"]
+        assert {**was, "headers": None} == {**now, "headers": None}
 
 
 @pytest.mark.parametrize("name", [name for name, sent in GOLDEN["letters"].items() if ".retry." not in sent["topic"]])

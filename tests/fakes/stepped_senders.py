@@ -10,6 +10,7 @@ from kunicorn.backoff import Backoff
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, FromWorker
 from kunicorn.worker.produce import transactions
 from kunicorn.worker.produce.outbox import ENDS, Outbox, OutputBatch, Step, TransactionOrder
+from kunicorn.worker.produce.request_sizes import RequestSizes
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Table, Transactions
 from kunicorn.worker.stats import Counters
@@ -42,6 +43,7 @@ class SteppedSenders:
             TransactionOrder(),
             self._hear,
             3600.0,
+            RequestSizes({}),
         )
         self.every = [Transactions(cast(Any, TransactionalProducer(brokers)), shared) for _ in range(producers)]
         self._batches: list[OutputBatch | None] = [None] * producers

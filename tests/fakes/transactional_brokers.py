@@ -50,6 +50,8 @@ class TransactionalBrokers:
     calls: list[str] = field(default_factory=list)
     open: set[Transaction] = field(default_factory=set)
     written: int = 0
+    largest_batch: int | None = None
+    """Bytes of values; more at a time are refused as a whole."""
 
     def called(self, name: str) -> None:
         """Answer with the fault that is due."""
@@ -80,16 +82,20 @@ class TransactionalProducer:
         self._brokers = brokers
         self._transaction = Transaction(False)
         self._reports: list[tuple[Callable[[KafkaError | None, Any], None], KafkaError | None]] = []
+        self._batch = 0
+        """Bytes that are not reported yet."""
 
     def begin_transaction(self) -> None:
         """Nothing is known of it at the brokers yet."""
         self._brokers.called("begin")
         self._transaction = Transaction()
         self._reports.clear()
+        self._batch = 0
 
     def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Any, *more: Any) -> None:
         """Append it."""
         self._brokers.open.add(self._transaction)
+        self._batch += len(value)
         if value == TOO_LARGE_VALUE:
             self._reports.append((told, TOO_LARGE))
             return
@@ -104,9 +110,12 @@ class TransactionalProducer:
 
     def poll(self, seconds: float) -> int:
         """Likewise."""
+        most = self._brokers.largest_batch
+        refused = TOO_LARGE if most is not None and self._batch > most else None
         while self._reports:
             told, error = self._reports.pop()
-            told(error, None)
+            told(refused or error, None)
+        self._batch = 0
         return 0
 
     def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], group: bytes, seconds: float) -> None:

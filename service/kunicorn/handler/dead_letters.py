@@ -1,8 +1,8 @@
 """Dead letters and retry records: what a record looks like in the topic that a failure sends it to.
 
 Key, value and headers are the original's. Origin, error and tries are added as headers whose names begin with
-`kunicorn-`, as UTF-8 text; headers that the original already had under such names are replaced. A dead letter keeps the
-original's timestamp. A record in a retry topic has that of its sending, since the topic's delay and retention count
+`kunicorn-`, as UTF-8 text; headers that the original already had under these names are replaced. A dead letter keeps
+the original's timestamp. A record in a retry topic has that of its sending, since the topic's delay and retention count
 from there; its origin stands in headers (`kunicorn.handler.record`).
 
 Used by workers, by the drivers of Spark jobs, and by `kunicorn dlq`. Pure: no Kafka client is called here.
@@ -21,7 +21,6 @@ from kunicorn.handler.load import error_message, user_traceback
 from kunicorn.handler.record import ATTEMPTS, OFFSET, PARTITION, RETRY_TOPIC, TIMESTAMP, TOPIC, Record
 from kunicorn.handler.retry import End, Policies, Reason, reason_of
 
-PREFIX = "kunicorn-"
 GROUP = "kunicorn-group"
 ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK = "kunicorn-error-type", "kunicorn-error-message", "kunicorn-error-stack"
 TIME = "kunicorn-time"
@@ -30,6 +29,14 @@ STYLE = "kunicorn-headers"
 """Whose headers a letter has beside ours: "spring", "connect" or "karafka"."""
 REPLAYS = "kunicorn-replays"
 """How often the record was sent back to its topic by `kunicorn dlq replay`; stays with the record."""
+
+OURS = frozenset(
+    {
+        *(TOPIC, PARTITION, OFFSET, TIMESTAMP, ATTEMPTS, RETRY_TOPIC, GROUP),
+        *(ERROR_TYPE, ERROR_MESSAGE, ERROR_STACK, TIME, STYLE, REPLAYS),
+    }
+)
+"""Names that headers of ours have; others that begin alike are the producer's."""
 
 WORKER_DIED = "WorkerDied"
 """The error's type where the record killed its workers."""
@@ -167,7 +174,7 @@ def letter_of(record: Source, group: str, cause: Cause, now_ms: int, style: str 
 
 def with_ours(headers: Headers, added: Mapping[str, str]) -> Headers:
     """`headers` with the `added` ones; earlier ones of the same names are dropped."""
-    kept = [(name, value) for name, value in headers if not name.startswith(PREFIX) or name == REPLAYS]
+    kept = [(name, value) for name, value in headers if name not in OURS or name == REPLAYS]
     return [*kept, *((name, text.encode(errors="replace")) for name, text in added.items())]
 
 
@@ -193,7 +200,7 @@ def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = No
     """Parse a dead letter's headers: ours, or those of Spring, Kafka Connect or Karafka. `timestamp`: the letter's, for
     those who do not tell when it was given up. Raises `Unreadable`."""
     every = list(headers)
-    ours = {name: value.decode(errors="replace") for name, value in every if name.startswith(PREFIX) and value}
+    ours = {name: value.decode(errors="replace") for name, value in every if name in OURS and value}
     others = None if TOPIC in ours else letter_styles.read_any(every)
     style = ours.get(STYLE, letter_styles.OWN)
     missing = [name for name in (TOPIC, PARTITION, OFFSET, ERROR_TYPE, TIME) if name not in ours]
@@ -214,7 +221,7 @@ def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = No
             cause,
             int(ours[TIME]),
             replays,
-            [pair for pair in every if not (pair[0].startswith(PREFIX) or letter_styles.is_of(style, pair[0]))],
+            [pair for pair in every if not (pair[0] in OURS or letter_styles.is_of(style, pair[0]))],
         )
     except ValueError as error:
         raise Unreadable(f"a header that is no number: {error}") from error
@@ -223,7 +230,7 @@ def read(headers: Iterable[tuple[str, bytes | None]], timestamp: int | None = No
 def _of_others(style: str, facts: letter_styles.Facts, every: Headers, time_ms: int, replays: int) -> Told:
     """A letter that somebody else has written, which kunicorn replays as its own."""
     cause = Cause(facts.error, facts.message, facts.stack, facts.attempts)
-    own = [pair for pair in every if not (pair[0].startswith(PREFIX) or letter_styles.is_of(style, pair[0]))]
+    own = [pair for pair in every if not (pair[0] in OURS or letter_styles.is_of(style, pair[0]))]
     return Told(facts.topic, facts.partition, facts.offset, facts.group, cause, time_ms, replays, own)
 
 

@@ -199,6 +199,9 @@ def letter_properties(
         "delivery.timeout.ms": delivery_timeout_ms,
         # A letter is waited for: there is nothing to gather.
         "linger.ms": 0,
+        # `max.message.bytes` counts what is compressed: a record that its producer has compressed, and whose topic
+        # takes just that, would never get into a dead-letter or retry topic, nor back.
+        "compression.type": "zstd",
         "enable.metrics.push": False,
         # With broker defaults a producer's question for an unknown topic makes one, of one partition.
         "allow.auto.create.topics": False,
@@ -270,6 +273,9 @@ _RETRY_BACKOFF_MS = 5
 """A broker that still writes a transaction's markers answers the next one's first request with
 CONCURRENT_TRANSACTIONS; with librdkafka's default of 100 ms each transaction took 120 ms, with this 30."""
 _RETRY_BACKOFF_MAX_MS = 1000
+_IN_ORDER: Mapping[str, Property] = {"max.in.flight.requests.per.connection": 1}
+"""Idempotence keeps the order of requests that are repeated; without it the next one overtakes, of librdkafka's million
+that may be under way."""
 _KBYTE = 1024
 _MOST_MESSAGES = 10_000_000
 """`buffer_memory` bounds what is on its way; the client's own limits shall never be met before it."""
@@ -299,6 +305,7 @@ def producer_properties(  # noqa: PLR0913 - each is a setting
         "reconnect.backoff.max.ms": 1000,
         # How large a record may be is the topic's to say.
         "message.max.bytes": LARGEST_BYTES,
+        **({} if acks == "all" else _IN_ORDER),
         **security,
         **{name: value for name, value in consumers_extra.items() if name.startswith(EVERY_CLIENTS)},
         **extra,

@@ -156,10 +156,14 @@ class ProducingSettings(EncodingSettings):
     )
     linger_ms: int = Field(5, ge=0, le=900_000, description="How long outputs gather before they are sent together.")
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
-        "none", description="How outputs are compressed."
+        "none",
+        description="How outputs are compressed; in transactions also dead letters and records for retry topics, which "
+        "otherwise have zstd.",
     )
     acks: Literal["all", "1"] = Field(
-        "all", description="Which replicas must have an output; with 1 the end of a broker can lose it."
+        "all",
+        description="Which replicas must have an output; with 1 the end of a broker can lose it. Of dead letters and "
+        "records for retry topics all must.",
     )
     buffer_memory: int = Field(
         33_554_432,

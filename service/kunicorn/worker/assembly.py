@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.call import ReturnCheck, arguments_of, calls_for
-from kunicorn.handler.config import HandlerConfig, ProducingTarget
+from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.handler.decode.forms import need_arrow
 from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.filter import OnFiltered
@@ -46,7 +46,8 @@ from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
 from kunicorn.worker.loop import Executors, Loop
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
-from kunicorn.worker.produce.sender import Acknowledging, Outputs, Sender, SenderThreads, Startable
+from kunicorn.worker.produce.request_sizes import RequestSizes
+from kunicorn.worker.produce.sender import Acknowledging, Channel, Channels, Outputs, Sender, SenderThreads, Startable
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
 from kunicorn.worker.progress import Interrupts, Slots
@@ -121,15 +122,27 @@ class _Senders:
         self.group_metadata = GroupMetadata()
         traced = any(config.tracing is not None for config in given.configure.handlers)
         self._telemetry = SendTelemetry(given.counters, traced=traced)
+        self._acknowledged: dict[str, Producer] = {}
+        """Producers of what is sent at least once, by the kind of it."""
 
-    def acknowledging(self, client: Mapping[str, Any], *, at_once: bool) -> Sequence[Sender]:
-        """The sender that delivers at least once. `at_once`: its producer is made now."""
-        first = [self._acknowledged(client)] if at_once else []
+    def acknowledging(self, letters: DeadLetterTarget | None, outputs: ProducingTarget | None) -> Sequence[Sender]:
+        """The sender that delivers at least once. The producer of outputs is made now, that of letters with the first
+        one.
+        """
+        by_outputs = None if outputs is None else self._channel("outputs", outputs.client, at_once=True)
+        # Without letters nothing goes by their channel.
+        by_letters = by_outputs if letters is None else self._channel("letters", letters.client, at_once=False)
+        assert by_letters is not None
+        return [Acknowledging(Channels(by_letters, by_outputs), self._outbox, self._table, self._telemetry)]
 
+    def _channel(self, kind: str, client: Mapping[str, Any], *, at_once: bool) -> Channel:
         def make() -> Producer:
-            return first.pop() if first else self._acknowledged(client)
+            self._acknowledged[kind] = producer = self._producer(client, {})
+            self._given.login.use(*self._acknowledged.values())
+            return producer
 
-        return [Acknowledging(make, self._outbox, self._table, self._telemetry, often=at_once)]
+        first = [make()] if at_once else []
+        return Channel(lambda: first.pop() if first else make(), RequestSizes(client))
 
     def transactional(self, target: ProducingTarget) -> Sequence[Sender]:
         """Those that deliver in transactions. Blocks until what a predecessor left open is ended, under their ids and
@@ -153,6 +166,7 @@ class _Senders:
             TransactionOrder(),
             given.report,
             longest,
+            RequestSizes(target.client),
         )
         return [Transactions(producer, shared) for producer in producers]
 
@@ -182,10 +196,6 @@ class _Senders:
 
     def _producers_of(self, target: ProducingTarget, whole: str) -> Sequence[Producer]:
         return [self._producer(target.client, {"transactional.id": f"{whole}-{turn}"}) for turn in _TURNS]
-
-    def _acknowledged(self, client: Mapping[str, Any]) -> Producer:
-        self._given.login.use(producer := self._producer(client, {}))
-        return producer
 
     def _producer(self, client: Mapping[str, Any], own: Mapping[str, str]) -> Producer:
         """A producer. `own`: properties that only this one of the producers has."""
@@ -302,13 +312,10 @@ def _sending(given: _Given, outbox: Outbox, table: Partitions) -> Sending:
     """The senders, which begin at once. Raises `CannotServe`."""
     made, target = _Senders(given, outbox, table), given.configure.producing
     try:
-        if target is None:
-            assert given.configure.dead_letters is not None
-            senders = made.acknowledging(given.configure.dead_letters.client, at_once=False)
-        elif target.delivery == "transactions":
+        if target is not None and target.delivery == "transactions":
             senders = made.transactional(target)
         else:
-            senders = made.acknowledging(target.client, at_once=True)
+            senders = made.acknowledging(given.configure.dead_letters, target)
         sending = Sending(outbox, given.makers.senders(outbox, senders), made.group_metadata, made.end_left)
         sending.start()
     except (KafkaException, ValueError, TypeError) as error:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from kunicorn import Batch, Record, Send, Wait
+from kunicorn import Batch, DeadLetter, Record, Send, Wait
 
 _SECONDS = float(os.environ.get("KUNICORN_HANDLER_MS", "0")) / 1000
 
@@ -72,3 +72,19 @@ def picky(record: Record) -> Send:
 def picky_batch(batch: Batch) -> list[Send]:
     """The same of each."""
     return [picky(record) for record in batch]
+
+
+def fail_batch(batch: Batch) -> None:
+    """Every record of every batch is given up."""
+    raise DeadLetter("none of these")
+
+
+def large(batch: Batch) -> list[Send]:
+    """Outputs of five thousand bytes; of a record that says so, one larger than the topics of these tests take."""
+    return [
+        Send(
+            value=f"{record.partition}:{record.offset}:".ljust(300_000 if record.value == b"large" else 5000, "x"),
+            key=record.key,
+        )
+        for record in batch
+    ]

@@ -139,3 +139,16 @@ def test_more_in_sync_than_there_are_replicas_is_refused(tmp_path: Path) -> None
 def test_settings_that_brokers_do_not_tell_are_left_alone(tmp_path: Path) -> None:
     found = planned(made(tmp_path, LETTERS), {"orders": ORDERS, "orders.dead-letters": Topic(1, 3, {})})
     assert (found.changes, found.by_hand, found.fine) == ([], [], 2)
+
+
+def test_a_dead_letter_topic_takes_timestamps_as_far_ahead_as_the_consumed_topics_do(tmp_path: Path) -> None:
+    ahead = "message.timestamp.after.max.ms"
+    orders = Topic(12, 3, {**USUAL, ahead: "9000000000"})
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": orders}).changes
+    assert then(change)[ahead] == "9000000000"
+    letters = Topic(12, 3, {**USUAL, "max.message.bytes": "9000000", "retention.ms": "-1", ahead: "3600000"})
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": orders, "orders.dead-letters": letters}).changes
+    assert change.configs == {ahead: ("3600000", "9000000000")}
+    usual = Topic(12, 3, {**USUAL, ahead: "3600000"})
+    (change,) = planned(made(tmp_path, LETTERS), {"orders": usual}).changes
+    assert ahead not in then(change)

@@ -9,7 +9,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.handler.dead_letters import Cause, Unreadable, cause_of, letter_of, read, replayed
+from kunicorn.handler.dead_letters import Cause, Unreadable, cause_of, letter_of, read, replayed, retry_of
 from kunicorn.handler.record import Record
 
 CAUSE = Cause("ValueError", "no such customer", "in charge", 3)
@@ -77,3 +77,14 @@ def test_an_endless_message_and_stack_are_bounded() -> None:
     cause = cause_of(caught.value, 1)
     assert len(cause.message) == 1_000
     assert 0 < len(cause.stack) <= 8_000
+
+
+def test_headers_of_the_producers_own_that_begin_as_ours_do_stay_with_the_record() -> None:
+    own: list[tuple[str, bytes | None]] = [("kunicorn-tenant", b"shop"), ("kunicorn-topic", b"not ours")]
+    retried = retry_of(record(own), "shop", CAUSE, 1, "shop.retry-5s")
+    letter = letter_of(record(list(retried.headers)), "shop", CAUSE, 2)
+    told = read(letter.headers)
+    assert told.headers == [("kunicorn-tenant", b"shop")]
+    assert replayed(told)[0] == ("kunicorn-tenant", b"shop")
+    names = [name for name, _ in letter.headers]
+    assert sorted(names) == sorted(set(names))

@@ -1,14 +1,19 @@
-"""The properties of the workers' consumers."""
+"""The properties of the workers' clients."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from kunicorn.errors import ConfigError
-from kunicorn.librdkafka.properties import OWNED_PROPERTIES, client_properties
+from kunicorn.librdkafka.properties import (
+    OWNED_PROPERTIES,
+    client_properties,
+    letter_properties,
+    producer_properties,
+)
 
 
 def properties(**overrides: Any) -> dict[str, str | int | float | bool]:
@@ -77,3 +82,42 @@ def test_librdkafka_takes_the_properties_whatever_the_memory(
 ) -> None:
     found = properties(memory_per_worker_mb=megabytes, extra=extra, brokers=brokers, client_rack="a")
     Consumer({**found, "log_level": 0}).close()
+
+
+def of_outputs(**overrides: Any) -> dict[str, str | int | float | bool]:
+    """A producer's, with everything at its plainest."""
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": ["a:1"],
+        "client_id": "orders-0",
+        "security": {},
+        "consumers_extra": {},
+        "extra": {},
+        "transactional_id": None,
+        "transaction_timeout_ms": 10_000,
+        "delivery_timeout_ms": 30_000,
+        "linger_ms": 5,
+        "compression_type": "none",
+        "acks": "all",
+        "buffer_memory": 1 << 25,
+    }
+    return producer_properties(**{**arguments, **overrides})
+
+
+IN_FLIGHT = "max.in.flight.requests.per.connection"
+
+
+def test_without_idempotence_no_request_overtakes_one_that_is_repeated() -> None:
+    assert IN_FLIGHT not in of_outputs()
+    found = of_outputs(acks="1")
+    assert (found["enable.idempotence"], found[IN_FLIGHT]) == (False, 1)
+    assert of_outputs(acks="1", extra={IN_FLIGHT: 5})[IN_FLIGHT] == 5
+    Producer({**found, "log_level": 0})
+
+
+def test_letters_are_compressed_and_go_to_all_replicas_whatever_the_consumers_properties_say() -> None:
+    extra: dict[str, str | int | float | bool] = {"compression.type": "none", "acks": 1, "enable.idempotence": False}
+    found = letter_properties(
+        bootstrap_servers=["a:1"], client_id="orders-0", security={}, extra=extra, delivery_timeout_ms=1000
+    )
+    assert (found["compression.type"], found["acks"], found["enable.idempotence"]) == ("zstd", "all", True)
+    Producer({**found, "log_level": 0})

@@ -342,3 +342,17 @@ def test_in_whatever_order_and_whatever_is_aborted_every_record_is_committed_onc
         more()
     world.senders.finish()
     world.check(NUMBER, given_up)
+
+
+def test_outputs_that_are_too_large_only_together_are_aborted_once_and_sent_in_pieces() -> None:
+    world = World()
+    values = [(b"%d" % offset).ljust(100, b"x") for offset in range(8)]
+    world.brokers.largest_batch = 250
+    for batch in (values[:4], values[4:]):
+        for value in batch:
+            world.handle(0, values.index(value), value)
+        world.senders.take()
+        world.senders.finish()
+    assert world.grants[0].refusals == []
+    assert world.brokers.committed_values() == values
+    assert world.brokers.calls.count("abort") == 1, "the second batch comes in pieces at once"

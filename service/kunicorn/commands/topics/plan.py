@@ -17,7 +17,8 @@ from kunicorn.settings import Settings
 
 CLEANUP, RETENTION = "cleanup.policy", "retention.ms"
 MAX_BYTES, IN_SYNC, UNCLEAN = "max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable"
-CONFIGS = (CLEANUP, RETENTION, MAX_BYTES, IN_SYNC, UNCLEAN)
+AHEAD = "message.timestamp.after.max.ms"
+CONFIGS = (CLEANUP, RETENTION, MAX_BYTES, IN_SYNC, UNCLEAN, AHEAD)
 """The settings of a topic that are looked at."""
 FOR_EVER = -1
 """`retention.ms` of a topic that keeps everything."""
@@ -25,6 +26,8 @@ FOR_EVER = -1
 _HEADERS_BYTES = 65_536
 """Room for the headers that a dead letter has beside its record: a traceback takes most of it."""
 _REPLICAS = 3
+_USUALLY_AHEAD_MS = 3_600_000
+"""Kafka's default of `message.timestamp.after.max.ms` since 4.0."""
 
 
 class Role(StrEnum):
@@ -162,8 +165,9 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     kept = {**written, MAX_BYTES: _largest(there) + _HEADERS_BYTES} if there else written
     deleted = {CLEANUP: "delete"}
     for letters in settings.dead_letter_topics:
-        # A letter keeps its record's time: what is as old as its topic keeps anything would be deleted at once.
-        at_least = {**kept, RETENTION: _later(own.retention_ms, _longest(there))}
+        # A letter keeps its record's time: what is as old as its topic keeps anything would be deleted at once, and
+        # what is further ahead of the clock than the letters' topic allows would be refused for ever.
+        at_least = {**kept, RETENTION: _later(own.retention_ms, _longest(there)), **_ahead(there)}
         found_needs.append(Need(letters, Role.LETTERS, partitions, replicas, at_least, deleted))
     for name, retry in settings.retry_topics.items():
         at_least = {**kept, RETENTION: own.retention_ms + retry.delay_ms}
@@ -175,6 +179,12 @@ def needs(settings: Settings, found: Found) -> list[Need]:
 
 def _largest(inputs: Sequence[Topic]) -> int:
     return max(each.number(MAX_BYTES) or 0 for each in inputs)
+
+
+def _ahead(inputs: Sequence[Topic]) -> dict[str, int]:
+    """How far the timestamps of what is consumed may be ahead of the clock, where that is further than usual."""
+    furthest = max((each.number(AHEAD) or 0 for each in inputs), default=0)
+    return {AHEAD: furthest} if furthest > _USUALLY_AHEAD_MS else {}
 
 
 def _longest(inputs: Sequence[Topic]) -> int:

@@ -7,8 +7,8 @@ partition is). 2. Nobody but the senders waits for a broker.
 `Acknowledging` has a batch's outputs produced; its offsets count when the brokers have acknowledged them all. What is
 not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
 
-Records that were given up go the same way to the dead-letter topic, and to retry topics: where nothing else is sent, by
-a producer that is made when the first letter is due.
+Records that were given up go the same way to the dead-letter topic, and to retry topics, by a `Channel` of their own:
+its producer is made when the first letter is due.
 
 `refusal` says which errors of an output are its record's fault, and which are a broker's trouble. Pure.
 """
@@ -23,7 +23,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -37,6 +39,7 @@ from kunicorn.handler.outputs import Outgoing, calls_sending, outputs_of, refuse
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.worker.executors.executor import Returned
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Outbox, OutputBatch
+from kunicorn.worker.produce.request_sizes import RequestSizes, with_following
 from kunicorn.worker.produce.telemetry import Output, SendTelemetry
 from kunicorn.worker.progress import InFlight
 
@@ -219,6 +222,7 @@ def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException 
 
 log = logging.getLogger("kunicorn.worker")
 
+_ENTRY, _GIVEN_UP = itemgetter(0), attrgetter("given_up")
 _FLUSH_SECONDS = 1.0
 _FULL_QUEUE_SECONDS = 0.05
 BACKOFF = Backoff(first_seconds=0.15, longest_seconds=3.75, jitter=1 / 3)
@@ -278,26 +282,90 @@ def _told(
         failed(output, error)
 
 
+class Channel:
+    """A producer of some kind of outputs: made when the first of them is due, and anew after a fatal error, as an
+    idempotent one does nothing any more behind that. Caller: a sender's thread.
+    """
+
+    def __init__(self, make: Callable[[], Producer], sizes: RequestSizes) -> None:
+        self._make = make
+        self._producer: Producer | None = None
+        self._sizes = sizes
+        self._piece: list[Output] = []
+        """What is produced, and its reports not waited for."""
+        self._reported: list[tuple[Output, KafkaError]] = []
+        """Of that: what was not delivered."""
+        self._failed: list[tuple[Output, KafkaError]] = []
+
+    def put(self, outputs: Sequence[Output]) -> None:
+        """Produce these behind those before them."""
+        for piece in self._sizes.pieces(outputs):
+            if self._sizes and self._piece:
+                self._wait()
+            if self._producer is None:
+                self._producer = self._make()
+            self._piece += piece
+            put(self._producer, piece, self._note)
+
+    def flush(self) -> list[tuple[Output, KafkaError]]:
+        """Wait for the reports of all that was put since the last time; those that were not delivered. What brokers
+        refuse as too large together with others is sent once more in smaller pieces before it counts.
+        """
+        self._wait()
+        failed, self._failed = self._failed, []
+        return failed
+
+    def serve(self) -> None:
+        """Keep the client's login fresh."""
+        if self._producer is not None:
+            self._producer.poll(0)
+
+    def _wait(self) -> None:
+        while self._producer is not None and self._producer.flush(_FLUSH_SECONDS):
+            pass
+        (piece, self._piece), (reported, self._reported) = (self._piece, []), (self._reported, [])
+        if not reported:
+            return
+        if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in reported):
+            self._producer = None
+        again = with_following(piece, self._sizes.refused_together(piece, reported))
+        ids = set(map(id, again))
+        self._failed += [(output, error) for output, error in reported if id(output) not in ids]
+        if again:
+            self.put(again)
+            self._wait()
+
+    def _note(self, output: Output, error: KafkaError) -> None:
+        self._reported.append((output, error))
+
+
+class Channels(NamedTuple):
+    """What a worker sends at least once goes by these."""
+
+    letters: Channel
+    outputs: Channel | None = None
+    """None: only letters are sent."""
+
+
 class Acknowledging:
-    """`Sender` that delivers at least once. Caller: the sender's thread."""
+    """`Sender` that delivers at least once. Caller: the sender's thread.
+
+    Letters have a channel of their own: nothing but the letter is left of their records, whatever `acks` and
+    `compression_type` say of outputs.
+    """
 
     def __init__(
         self,
-        make: Callable[[], Producer],
+        channels: Channels,
         outbox: Outbox,
         table: DeliveryListener,
         telemetry: SendTelemetry,
-        *,
-        often: bool = True,
     ) -> None:
-        """`make` makes the producer when it is needed, and a new one after a fatal error."""
-        self.often = often
-        self._make = make
-        self._producer: Producer | None = None
+        self.often = channels.outputs is not None
+        self._channels = channels
         self._outbox = outbox
         self._table = table
         self._telemetry = telemetry
-        self._failed: list[tuple[Output, KafkaError]] = []
 
     def deliver(self, batch: OutputBatch) -> None:
         left, retries = outputs_in(batch.entries), Retries(BACKOFF)
@@ -307,6 +375,7 @@ class Acknowledging:
             # One that was given up meanwhile need not arrive.
             left = [(entry, output) for entry, output in left if entry.origin.takes_output_at(entry.offset)]
             if left:
+                self.serve()
                 time.sleep(retries.failed())
         delivered = self._outbox.live(batch)
         self._telemetry.count_sent(delivered)
@@ -315,27 +384,28 @@ class Acknowledging:
             self._table.rewind(rewound)
 
     def serve(self) -> None:
-        """Keep the client's login fresh."""
-        if self._producer is not None:
-            self._producer.poll(0)
+        """Keep the clients' logins fresh."""
+        for channel in self._channels:
+            if channel is not None:
+                channel.serve()
 
     def _send(self, outputs: Sequence[Output]) -> list[tuple[Output, KafkaError]]:
-        """Produce the outputs and wait for their reports; those that were not delivered."""
-        self._failed = []
-        if self._producer is None:
-            self._producer = self._make()
+        """Send the outputs, each by its channel; those that were not delivered."""
+        letters, by_outputs = self._channels
         sending = self._telemetry.begun(outputs)
-        put(self._producer, outputs, self._note)
-        while self._producer.flush(_FLUSH_SECONDS):
-            pass
-        sending.ended(self._failed)
-        return self._failed
-
-    def _note(self, output: Output, error: KafkaError) -> None:
-        self._failed.append((output, error))
+        if by_outputs is None or not any(map(_GIVEN_UP, map(_ENTRY, outputs))):
+            channel = by_outputs or letters
+            channel.put(outputs)
+            failed = channel.flush()
+        else:
+            for given_up, some in groupby(outputs, lambda output: output[0].given_up is not None):
+                (letters if given_up else by_outputs).put(list(some))
+            failed = [*by_outputs.flush(), *letters.flush()]
+        sending.ended(failed)
+        return failed
 
     def _again(self, failed: Sequence[tuple[Output, KafkaError]], rewound: dict[int, int]) -> list[Output]:
-        """Outputs that are worth another try. An idempotent producer does nothing any more after a fatal error."""
+        """Outputs that are worth another try."""
         left = []
         for (entry, output), error in failed:
             if (why := refusal(entry, output, error)) is not None:
@@ -347,6 +417,4 @@ class Acknowledging:
             error = failed[-1][1]
             self._outbox.note_trouble(error.str())
             log.warning(f"{len(left)} outputs were not acknowledged, they are sent again: {error.str()}")
-            if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in failed):
-                self._producer = None
         return left

@@ -42,6 +42,7 @@ from kunicorn.worker.produce.outbox import (
     Turn,
     result_of,
 )
+from kunicorn.worker.produce.request_sizes import RequestSizes
 from kunicorn.worker.produce.sender import BACKOFF, Fenced, outputs_in, put, reached, refusal
 from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
@@ -129,6 +130,7 @@ class Shared(NamedTuple):
     """Sends to the supervisor."""
     longest: float
     """Seconds that a transaction may be open while it waits for the one before: the brokers end it at some time."""
+    sizes: RequestSizes
 
 
 class Transactions:
@@ -144,7 +146,10 @@ class Transactions:
         self._identity: CommitAs | None = None
         self._batch = OutputBatch([])
         self._live: Sequence[Entry] = ()
+        self._piece: Sequence[Output] = ()
+        """What was produced last, all at once."""
         self._failed: list[tuple[Output, KafkaError]] = []
+        """Of that."""
         self._sending: SendOperation | None = None
         self._rewound: dict[int, int] = {}
         """Refusals that this sender met, by origin; see `DeliveryListener.rewind`."""
@@ -249,7 +254,7 @@ class Transactions:
         return Result.OK if self._live else Result.EMPTY
 
     def _begin(self) -> Result:
-        self._failed = []
+        self._failed, self._piece = [], ()
         self._producer.begin_transaction()
         return Result.OK
 
@@ -257,8 +262,19 @@ class Transactions:
         self._opened_at = time.monotonic()
         outputs = outputs_in(self._live)
         self._sending = self._shared.telemetry.begun(outputs)
-        put(self._producer, outputs, self._note)
+        for piece in self._shared.sizes.pieces(outputs):
+            if self._piece:
+                self._flush_piece()
+            if self._failed:
+                break  # It is aborted anyway.
+            self._piece = piece
+            put(self._producer, piece, self._note)
         return Result.ABORTABLE if self._refuse() else Result.OK
+
+    def _flush_piece(self) -> None:
+        """Wait for the brokers' answers, which come within `delivery.timeout.ms`, good or bad."""
+        while self._producer.flush(_CALL_SECONDS):
+            pass
 
     def _flush(self) -> Result:
         if self._producer.flush(_CALL_SECONDS):
@@ -300,11 +316,15 @@ class Transactions:
         self._failed.append((output, error))
 
     def _refuse(self) -> bool:
-        """Whether some output will never be taken: its record is left out of the next transaction."""
+        """Whether some output will never be taken: its record is left out of the next transaction. What is too large
+        together with others is none: the next one sends it in smaller pieces.
+        """
         refused = False
-        for (entry, output), error in self._failed:
+        together = set(map(id, self._shared.sizes.refused_together(self._piece, self._failed)))
+        for failed, error in self._failed:
+            entry, output = failed
             self._why = f"an output was not delivered: {error.name()}: {error.str()}"
-            if (why := refusal(entry, output, error)) is not None:
+            if id(failed) not in together and (why := refusal(entry, output, error)) is not None:
                 if number := self._shared.outbox.refuse(entry, why):
                     self._rewound[entry.origin.number] = number
                 self._why, refused = str(why), True

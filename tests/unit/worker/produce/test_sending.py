@@ -12,14 +12,18 @@ import pytest
 
 from kunicorn.errors import FENCED_STATUS, ExitCode
 from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
+from kunicorn.handler.dead_letters import Cause, dead_letters
+from kunicorn.handler.outputs import Outgoing
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Configure, EndTransactions
-from kunicorn.testing.memory import MemoryConsumer, MemoryLog, MemoryProducer
+from kunicorn.testing.memory import MemoryConsumer, MemoryLog, MemoryProducer, SentRecord
 from kunicorn.worker import assembly
 from kunicorn.worker.assembly import Makers, assemble
 from kunicorn.worker.control import apply
-from kunicorn.worker.produce.outbox import Outbox
+from kunicorn.worker.produce.outbox import Entry, GivenUp, Outbox, OutputBatch
 from kunicorn.worker.produce.sender import Sender
+from tests.fakes.origins import FakeOrigin
+from tests.unit.worker.produce.output_batches import entry
 from tests.unit.worker.whole import order
 from tests.waiting import wait_until
 
@@ -36,14 +40,19 @@ class NoThreads:
         """The test takes none."""
 
 
-def producers(target: ProducingTarget | None, *told: EndTransactions) -> tuple[list[dict[str, Any]], list[int]]:
-    """The properties of each that a worker begins with, and the numbers of senders that it starts. `told`: what the
-    supervisor says then."""
+def producers(
+    target: ProducingTarget | None,
+    *told: EndTransactions,
+    batches: Sequence[OutputBatch] = (),
+    sent: dict[str, list[SentRecord]] | None = None,
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The properties of each that a worker makes, and the numbers of senders that it starts. `told`: what the
+    supervisor says then; `batches`: what the first sender delivers, which `sent` has by the `acks` of its producer."""
     made, threads = list[dict[str, Any]](), list[NoThreads]()
 
     def make(properties: dict[str, Any], logger: Any) -> Any:
         made.append(properties)
-        return MemoryProducer([])
+        return MemoryProducer([] if sent is None else sent.setdefault(str(properties.get("acks")), []))
 
     def senders(outbox: Outbox, senders: Sequence[Sender]) -> NoThreads:
         threads.append(NoThreads(outbox, senders))
@@ -62,11 +71,13 @@ def producers(target: ProducingTarget | None, *told: EndTransactions) -> tuple[l
         log_level="info",
         log_format="text",
         producing=target,
-        dead_letters=DeadLetterTarget("letters", "g", {}),
+        dead_letters=DeadLetterTarget("letters", "g", {"acks": "all"}),
     )
     assembled = assemble(configure, ledger, lambda message: None, Makers(consumer, producer=make, senders=senders))
     for message in told:
         apply(assembled, message)
+    for batch in batches:
+        threads[0].senders[0].deliver(batch)
     for handling in assembled.handlings.every:
         handling.tear_down()
     ledger.close()
@@ -110,6 +121,19 @@ def test_a_worker_without_transactions_has_no_producer_for_that() -> None:
 
 def test_where_only_letters_are_sent_their_producer_is_made_with_the_first_one() -> None:
     assert producers(None) == ([], [1])
+
+
+def test_letters_go_by_a_producer_of_their_own_which_is_made_with_the_first_one() -> None:
+    origin, sent = FakeOrigin(), dict[str, list[SentRecord]]()
+    given_up = GivenUp(dead_letters("letters"), Cause("ValueError", "no", "", 1))
+    letter = Entry(origin, 1, 2, [Outgoing("letters", b"1", None, None, -1, 0)], given_up)
+    target = ProducingTarget("at_least_once", None, "orders", {"acks": "1"}, 10, 1000, 100)
+    made, _ = producers(target, batches=[OutputBatch([entry(origin, 0)])], sent=sent)
+    assert [properties["acks"] for properties in made] == ["1"]
+    made, _ = producers(target, batches=[OutputBatch([letter, entry(origin, 2), letter])], sent=sent)
+    assert [properties["acks"] for properties in made] == ["1", "all"]
+    topics = {acks: [each.topic for each in records] for acks, records in sent.items()}
+    assert topics == {"1": ["out", "out"], "all": ["letters", "letters"]}
 
 
 _ENDING = """
