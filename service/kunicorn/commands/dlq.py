@@ -49,6 +49,8 @@ class Plan:
     """Letters by partition that are not yet replayed, chosen or not."""
     replayed: int = 0
     foreign: int = 0
+    forgotten: bool = False
+    """Whether the brokers forget what was replayed after `offsets.retention.minutes`."""
 
     def lines(self) -> Iterator[str]:
         """The plan for the person who decides."""
@@ -61,6 +63,11 @@ class Plan:
             yield f"{self.replayed:>8}  replayed before; --from-beginning repeats them"
         if self.foreign:
             yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
+        if self.chosen and self.forgotten:
+            yield (
+                "these brokers forget what was replayed offsets.retention.minutes after the last replay: letters that "
+                "were replayed before that are sent again"
+            )
 
     @property
     def left_out(self) -> int:
@@ -77,6 +84,7 @@ class Plan:
             "left_out": self.left_out,
             "replayed_before": self.replayed,
             "foreign": self.foreign,
+            "forgotten_after_offsets_retention": self.forgotten,
             "sent": sent,
         }
 
@@ -280,6 +288,7 @@ def run(
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)
+        planned.forgotten = topic.forgets()
         say("\n".join(planned.lines()))
         if not planned.chosen:
             return planned.told(0)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer
@@ -29,6 +30,10 @@ from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 _METADATA_BYTES = 4_000
 """The broker takes 4096 (`offset.metadata.max.bytes`)."""
+
+_REMEMBERED = timedelta(days=36_500)
+"""Brokers forget the offsets of a group without members after `offsets.retention.minutes`, a week by default. Letters
+live longer, and what is forgotten is sent, and handled, again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +220,20 @@ class LettersTopic:
             found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)
         return found
 
+    def forgets(self) -> bool:
+        """Whether the brokers forget what was replayed after `offsets.retention.minutes`, as they cannot be told for
+        how long to keep it.
+        """
+        return not self._session.ask(self._session.group.takes_retention)
+
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         """Commit for the side group."""
+        kept = None if self.forgets() else _REMEMBERED
         offsets = {
             TopicPartition(self.name, number): Position(each.upto, done=each.metadata())
             for number, each in replayed.items()
         }
-        answers = self._session.ask(lambda: self._session.group.commit(offsets, ""))
+        answers = self._session.ask(lambda: self._session.group.commit(offsets, "", kept))
         for tp, error in answers.items():
             if error:
                 raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")

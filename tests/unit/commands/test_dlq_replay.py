@@ -107,3 +107,11 @@ def test_letters_that_are_refused_are_told_with_the_most_frequent_reason() -> No
     topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": too_large, b"b": too_large, b"c": None}))
     with pytest.raises(NotAllReplayed, match=r"2 of 3 letters .*: 2 were refused, 2 of them: .*too large"):
         replay(*planned(topic), lambda: None)
+
+
+def test_the_plan_says_where_brokers_forget_what_was_replayed() -> None:
+    _, plan, _ = planned(PlayedTopic([b"a"], PlayedProducer({})))
+    assert not any("forget" in line for line in plan.lines())
+    plan.forgotten = True
+    assert any("offsets.retention.minutes" in line for line in plan.lines())
+    assert plan.told(0)["forgotten_after_offsets_retention"] is True
