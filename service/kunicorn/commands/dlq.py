@@ -22,7 +22,7 @@ from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
 from kunicorn.settings import Settings
-from kunicorn.text import utc
+from kunicorn.text import printable, utc
 
 _REMEMBER_EVERY = 1_000
 _ANSWER_SECONDS = 30.0
@@ -48,6 +48,8 @@ class Plan:
     left: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Letters by partition that are not yet replayed, chosen or not."""
     replayed: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    """Letters of other groups, by group."""
     foreign: int = 0
     forgotten: bool = False
     """Whether the brokers forget what was replayed after `offsets.retention.minutes`."""
@@ -61,6 +63,8 @@ class Plan:
             yield f"{self.left_out:>8}  left out by the filters"
         if self.replayed:
             yield f"{self.replayed:>8}  replayed before; --from-beginning repeats them"
+        for group, count in sorted(self.others.items()):
+            yield f"{count:>8}  of the group {printable(group)!r}, passed over; --group sends them"
         if self.foreign:
             yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
         if self.chosen and self.forgotten:
@@ -83,6 +87,7 @@ class Plan:
             ],
             "left_out": self.left_out,
             "replayed_before": self.replayed,
+            "other_groups": dict(self.others),
             "foreign": self.foreign,
             "forgotten_after_offsets_retention": self.forgotten,
             "sent": sent,
@@ -97,6 +102,8 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
     for letter in topic.letters():
         if letter.told is None:
             found.foreign += 1
+        elif letter.told.group not in ("", topic.group):
+            found.others[letter.told.group] += 1
         elif letter.offset in done[letter.partition]:
             found.replayed += 1
         else:
@@ -278,13 +285,15 @@ def run(
     limit: int | None,
     *,
     letters: str | None = None,
+    group: str | None = None,
     from_beginning: bool,
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Plan, ask for confirmation, send; the result for a program. `letters`: another dead-letter topic than that of the
-    settings. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
-    with opened(settings, letters) as topic:
+    settings; `group`: whose letters, if not those of the settings' group. Blocks. Raises `ConfigError`,
+    `NotAllReplayed`."""
+    with opened(settings, letters, group) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)

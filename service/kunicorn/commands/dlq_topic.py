@@ -169,10 +169,16 @@ class LettersTopic:
     Raises `ConfigError` where the topic is missing or the brokers do not answer.
     """
 
-    def __init__(self, session: ClusterSession, consumer: Consumer, name: str | None = None) -> None:
-        """`session`: of the side group, which remembers what was replayed. `name`: None for the settings' topic."""
+    def __init__(
+        self, session: ClusterSession, consumer: Consumer, name: str | None = None, group: str | None = None
+    ) -> None:
+        """`session`: of the side group, which remembers what was replayed. `name` and `group`: None for those of the
+        settings.
+        """
         settings = session.settings
         self.name = name or settings.dead_letter_topic or default_topic(settings.group.id)
+        self.group = group or settings.group.id
+        """Whose letters are sent back: several groups may share the topic."""
         self._session = session
         self._consumer = consumer
         partitions = self.partitions_of(self.name)
@@ -252,13 +258,15 @@ class LettersTopic:
 
 
 @contextmanager
-def opened(settings: Settings, name: str | None = None) -> Iterator[LettersTopic]:
-    """The dead-letter topic of these settings, or another one. Raises `ConfigError`; `FatalGroupError` where the side
-    group refuses."""
-    with cluster_session(settings, f"{settings.group.id}.dlq-replay") as session:
+def opened(settings: Settings, name: str | None = None, group: str | None = None) -> Iterator[LettersTopic]:
+    """The dead-letter topic of these settings, or another one; `group`: whose letters are sent back, if not those of
+    the settings' group. Raises `ConfigError`; `FatalGroupError` where the side group refuses.
+    """
+    # Each group's own: what is sent back for a group is remembered for its own replays, whoever does it.
+    with cluster_session(settings, f"{group or settings.group.id}.dlq-replay") as session:
         consumer = range_consumer(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"), session.token)
         try:
-            yield LettersTopic(session, consumer, name)
+            yield LettersTopic(session, consumer, name, group)
         finally:
             consumer.close()
 

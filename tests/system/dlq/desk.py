@@ -24,8 +24,10 @@ class Desk:
         settings = group_settings(kafka.bootstrap, [topic], topic)
         self._config.write_text(toml(settings))
 
-    def fill(self) -> None:
-        """Four records; those at 0, 1 and 3 become letters, and a stranger's record lies between them."""
+    def fill(self, group: str | None = None) -> None:
+        """Four records; those at 0, 1 and 3 become letters of the group (of the settings', if none is named), and a
+        stranger's record lies between them.
+        """
         self.kafka.create_topic(self.topic, 1)
         self.kafka.create_topic(self.letters, 1)
         sender = Producer({"bootstrap.servers": self.kafka.bootstrap})
@@ -36,7 +38,7 @@ class Desk:
         records = [Record.of(message) for message in consumed(self.kafka.bootstrap, self.topic, 4)]
         for number, error in ((0, "shop.NoStock"), (1, "WorkerDied"), (3, "shop.NoStock")):
             cause = Cause(error, "no\x1b[31m stock", "in pack", 3)
-            letter = letter_of(records[number], "shop", cause, 1_700_000_000_000 + number)
+            letter = letter_of(records[number], group or self.topic, cause, 1_700_000_000_000 + number)
             assert letter.timestamp is not None
             headers = list(letter.headers)
             sender.produce(self.letters, letter.value, letter.key, headers=headers, timestamp=letter.timestamp)

@@ -31,7 +31,7 @@ def test_list_counts_letters_and_show_shows_one_without_obeying_its_control_char
     assert (told["letters"], told["foreign"], told["groups"][0]["count"]) == (3, 1, 2)
     assert [letter["place"] for letter in told["latest"]] == ["0@3"]
     shown = desk.said("show", "0@3")
-    assert f"from      {desk.topic}-0@3, group shop" in shown
+    assert f"from      {desk.topic}-0@3, group {desk.topic}" in shown
     assert "error     shop.NoStock: no\\x1b[31m stock" in shown
     assert "value     v3" in shown
     letter = json.loads(desk.said("show", "0@3", "--json"))
@@ -66,7 +66,7 @@ def test_letters_of_spring_connect_and_karafka_are_sent_back_as_they_were(desk: 
     desk.kafka.create_topic(desk.letters, 1)
     sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
     for style in ("spring", "connect", "karafka"):
-        facts = Facts(desk.topic, 0, 7, None, "shop", "shop.NoStock", "no stock", "in pack", 3)
+        facts = Facts(desk.topic, 0, 7, None, desk.topic, "shop.NoStock", "no stock", "in pack", 3)
         headers: list[tuple[str, str | bytes | None]] = [("trace", "1"), *written(style, facts)]
         sender.produce(desk.letters, style, "key", headers=headers, timestamp=1_700_000_000_000)
     assert sender.flush(20) == 0
@@ -99,3 +99,12 @@ def test_a_missing_topic_is_named_and_an_empty_one_is_said_to_be_empty(desk: Des
     desk.kafka.create_topic(desk.letters, 2)
     assert f"{desk.letters}: 0 dead letters" in desk.said("list")
     assert "to send back: 0" in desk.said("replay", "--yes")
+
+
+def test_letters_of_another_group_are_counted_and_sent_only_when_it_is_named(desk: Desk) -> None:
+    desk.fill(group="orders")
+    planned = desk.said("replay", "--yes")
+    assert "to send back: 0" in planned
+    assert "3  of the group 'orders', passed over; --group sends them" in planned
+    assert "sent back and acknowledged: 3" in desk.said("replay", "--yes", "--group", "orders")
+    assert "to send back: 0" in desk.said("replay", "--yes", "--group", "orders")

@@ -44,9 +44,13 @@ class PlayedTopic:
     """Dead-letter topic of one partition with these values; `producer` sends them."""
 
     name = "orders.dead-letters"
+    group = "shop"
     delivery_seconds = 300.0
 
-    def __init__(self, values: Iterable[bytes], producer: PlayedProducer) -> None:
+    def __init__(
+        self, values: Iterable[bytes], producer: PlayedProducer, groups: Mapping[bytes, str] | None = None
+    ) -> None:
+        self.groups = groups or {}
         self.values = dict(enumerate(values))
         self.bounds = {0: (0, len(self.values))}
         self.remembered: dict[int, int] = {}
@@ -55,9 +59,9 @@ class PlayedTopic:
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         for offset, value in self.values.items():
             message = Message(topic=self.name, partition=0, offset=offset, key=b"k", value=value)
-            yield Found(
-                0, offset, Record.of(message), Told("orders", 0, offset, "shop", Cause("E", "", "", 1), NOW, 0, [])
-            )
+            group = self.groups.get(value, self.group)
+            told = Told("orders", 0, offset, group, Cause("E", "", "", 1), NOW, 0, [])
+            yield Found(0, offset, Record.of(message), told)
 
     def partitions_of(self, topic: str) -> int:
         return 1
@@ -115,3 +119,13 @@ def test_the_plan_says_where_brokers_forget_what_was_replayed() -> None:
     plan.forgotten = True
     assert any("offsets.retention.minutes" in line for line in plan.lines())
     assert plan.told(0)["forgotten_after_offsets_retention"] is True
+
+
+def test_letters_of_other_groups_are_counted_and_those_without_a_group_are_sent() -> None:
+    producer = PlayedProducer({b"a": None, b"c": None})
+    topic = PlayedTopic([b"a", b"b", b"c"], producer, {b"b": "payments", b"c": ""})
+    letters, chosen, done = planned(topic)
+    assert chosen.chosen == {(0, 0), (0, 2)}
+    assert any("1  of the group 'payments', passed over" in line for line in chosen.lines())
+    assert chosen.told(0)["other_groups"] == {"payments": 1}
+    assert replay(letters, chosen, done, lambda: None) == 2
