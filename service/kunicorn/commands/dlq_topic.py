@@ -198,13 +198,16 @@ class LettersTopic:
         return [TopicPartition(self.name, number) for number in range(partitions)]
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
-        """Records from the beginning (or from `starts`, by partition) up to the ends."""
+        """Records from the beginning (or from `starts`, by partition) up to the ends, without those that retention has
+        taken meanwhile.
+        """
         ranges = [
             OffsetRange(self.name, number, max(first, (starts or {}).get(number, 0)), end)
             for number, (first, end) in self.bounds.items()
         ]
         try:
-            for messages in RangeReader(self._consumer, _PATIENCE, "try again").read(*ranges):
+            reader = RangeReader(self._consumer, _PATIENCE, "try again", passes_over_deleted=True)
+            for messages in reader.read(*ranges):
                 yield from map(_found, messages)
         except RangeUnreadable as error:
             raise ConfigError(f"the dead-letter topic: {error}") from error

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 
+from kunicorn.commands.dlq import NotAllReplayed
+from kunicorn.commands.dlq_topic import LettersTopic
 from kunicorn.errors import ConfigError
 from kunicorn.handler.letter_styles import Facts, written
 from tests.kafka import KafkaCluster
@@ -108,3 +110,21 @@ def test_letters_of_another_group_are_counted_and_sent_only_when_it_is_named(des
     assert "3  of the group 'orders', passed over; --group sends them" in planned
     assert "sent back and acknowledged: 3" in desk.said("replay", "--yes", "--group", "orders")
     assert "to send back: 0" in desk.said("replay", "--yes", "--group", "orders")
+
+
+def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to_be_sent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.fill()
+    made = LettersTopic.producer
+
+    def deleting(topic: LettersTopic) -> Producer:
+        (deleted,) = desk.kafka.admin().delete_records([TopicPartition(desk.letters, 0, 1)]).values()
+        deleted.result(60)
+        return made(topic)
+
+    monkeypatch.setattr(LettersTopic, "producer", deleting)
+    with pytest.raises(NotAllReplayed, match=f"1 of 3 letters .*: 1 are not in '{desk.letters}' any more"):
+        desk.said("replay", "--yes")
+    assert [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 6)[4:]] == [b"v1", b"v3"]
+    assert "to send back: 0" in desk.said("replay", "--yes")
