@@ -8,7 +8,7 @@ is interrupted repeats at most what was on its way. Output is text for people wi
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,8 +19,10 @@ from rich.progress import Progress
 
 from kunicorn.clients.post import Post
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, one_line, opened
+from kunicorn.commands.topics.plan import RETENTION
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
 from kunicorn.text import printable, utc
 
@@ -35,6 +37,48 @@ class NotAllReplayed(ServiceError):
     """
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
+
+
+@dataclass(frozen=True, slots=True)
+class TooOld:
+    """Letters that are sent back with a timestamp which is older than a limit, and so may never be handled."""
+
+    topic: str
+    """Where they go."""
+    count: int
+    setting: str
+    limit_ms: int
+
+    def __str__(self) -> str:
+        why = (
+            "are passed over or given up again" if self.setting == MAX_AGE else "may be deleted before they are handled"
+        )
+        return f"{self.count:>8}  to {self.topic} are older than {self.setting} = {self.limit_ms}, and {why}"
+
+
+MAX_AGE = "handler.max_age_ms"
+
+
+def too_old(
+    times: Mapping[str, Iterable[int]], settings: Settings, retention_ms: Mapping[str, int], now_ms: int
+) -> list[TooOld]:
+    """What a replay would send in vain: letters keep their timestamps. `times`: of those to send, in milliseconds since
+    1970, by topic; `retention_ms`: of the topics that are known to delete records by age. Pure.
+    """
+    found = []
+    for topic, at in sorted(times.items()):
+        limits = {MAX_AGE: _max_age(settings, topic), f"the topic's {RETENTION}": retention_ms.get(topic)}
+        for setting, limit in limits.items():
+            if limit is not None and (count := sum(now_ms - each > limit for each in at)):
+                found.append(TooOld(topic, count, setting, limit))
+    return found
+
+
+def _max_age(settings: Settings, topic: str) -> int | None:
+    try:
+        return settings.handler_of(topic).max_age_ms
+    except LookupError:
+        return None
 
 
 @dataclass(slots=True)
@@ -53,6 +97,9 @@ class Plan:
     foreign: int = 0
     forgotten: bool = False
     """Whether the brokers forget what was replayed after `offsets.retention.minutes`."""
+    times: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Timestamps of the chosen letters, which they keep, by the topic they go to."""
+    old: list[TooOld] = field(default_factory=list)
 
     def lines(self) -> Iterator[str]:
         """The plan for the person who decides."""
@@ -67,6 +114,7 @@ class Plan:
             yield f"{count:>8}  of the group {printable(group)!r}, passed over; --group sends them"
         if self.foreign:
             yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
+        yield from map(str, self.old)
         if self.chosen and self.forgotten:
             yield (
                 "these brokers forget what was replayed offsets.retention.minutes after the last replay: letters that "
@@ -89,6 +137,10 @@ class Plan:
             "replayed_before": self.replayed,
             "other_groups": dict(self.others),
             "foreign": self.foreign,
+            "too_old": [
+                {"topic": each.topic, "records": each.count, "setting": each.setting, "ms": each.limit_ms}
+                for each in self.old
+            ],
             "forgotten_after_offsets_retention": self.forgotten,
             "sent": sent,
         }
@@ -111,6 +163,8 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
             if selection.takes(letter.told, letter.record.key) and (limit is None or len(found.chosen) < limit):
                 found.chosen.add((letter.partition, letter.offset))
                 found.counts[letter.told.topic, letter.told.cause.type] += 1
+                if letter.record.timestamp is not None:
+                    found.times[letter.told.topic].append(letter.record.timestamp)
     if gone := sorted({name for name, _ in found.counts if not topic.partitions_of(name)}):
         raise ConfigError(f"topic {gone[0]!r}, where letters came from, does not exist any more: filter by --topic")
     return found
@@ -298,6 +352,7 @@ def run(
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)
         planned.forgotten = topic.forgets()
+        planned.old = too_old(planned.times, settings, topic.retention_ms(planned.times), wall_ms())
         say("\n".join(planned.lines()))
         if not planned.chosen:
             return planned.told(0)

@@ -17,6 +17,8 @@ from kunicorn.clients.access import range_consumer, token_login
 from kunicorn.clients.config import consumer_properties, dead_letter_target
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import ClusterSession, cluster_session
+from kunicorn.commands.topics.cluster import Admin
+from kunicorn.commands.topics.plan import CLEANUP, FOR_EVER, RETENTION
 from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
@@ -246,6 +248,20 @@ class LettersTopic:
         for tp, error in answers.items():
             if error:
                 raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")
+
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        """For how long these topics keep records; without those that keep them for ever, or whose settings the user may
+        not read.
+        """
+        found: dict[str, int] = {}
+        for name in topics:
+            try:
+                (told,) = Admin(self._session.settings, self._session.token).configs([name]).values()
+            except ConfigError:
+                continue  # It is only warned by it: the right DESCRIBE_CONFIGS is not needed for a replay.
+            if "delete" in told.get(CLEANUP, "") and int(told.get(RETENTION, FOR_EVER)) != FOR_EVER:
+                found[name] = int(told[RETENTION])
+        return found
 
     @property
     def delivery_seconds(self) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kunicorn.commands.dlq import NotAllReplayed
 from kunicorn.commands.dlq_topic import LettersTopic
@@ -128,3 +129,16 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
         desk.said("replay", "--yes")
     assert [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 6)[4:]] == [b"v1", b"v3"]
     assert "to send back: 0" in desk.said("replay", "--yes")
+
+
+def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
+    desk.fill()
+    topic = ConfigResource(
+        ResourceType.TOPIC,
+        desk.topic,
+        incremental_configs=[ConfigEntry("retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)],
+    )
+    (altered,) = desk.kafka.admin().incremental_alter_configs([topic]).values()
+    altered.result(60)
+    planned = desk.said("replay", "--yes", "--error", "NoStock")
+    assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

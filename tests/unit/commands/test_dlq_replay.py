@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay
+from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ExitCode
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.settings import Settings
 
 NOW = 1_700_000_000_000
 Delivered = Callable[[KafkaError | None, Message | None], None]
@@ -129,3 +130,35 @@ def test_letters_of_other_groups_are_counted_and_those_without_a_group_are_sent(
     assert any("1  of the group 'payments', passed over" in line for line in chosen.lines())
     assert chosen.told(0)["other_groups"] == {"payments": 1}
     assert replay(letters, chosen, done, lambda: None) == 2
+
+
+HOUR = 3_600_000
+
+
+def settings_of(**tables: Any) -> Settings:
+    kafka, group = {"bootstrap_servers": ["broker:9092"]}, {"id": "shop", "topics": ["orders", "refunds"]}
+    return Settings.model_validate({"kafka": kafka, "group": group, **tables})
+
+
+def test_letters_that_no_handler_would_see_are_counted_by_what_they_are_too_old_for() -> None:
+    settings = settings_of(handler={"entrypoint": "shop:pay", "max_age_ms": HOUR})
+    times = {"orders": [NOW - 3 * HOUR, NOW - 2 * HOUR, NOW], "refunds": [NOW]}
+    old = too_old(times, settings, {"orders": 150 * 60_000, "refunds": HOUR}, NOW)
+    assert [(each.topic, each.count, each.setting) for each in old] == [
+        ("orders", 2, "handler.max_age_ms"),
+        ("orders", 1, "the topic's retention.ms"),
+    ]
+    plan = Plan(old=old)
+    assert any("2  to orders are older than handler.max_age_ms = 3600000" in line for line in plan.lines())
+    assert [each["records"] for each in plan.told(0)["too_old"]] == [2, 1]
+
+
+def test_each_topic_is_judged_by_its_own_handler() -> None:
+    settings = settings_of(
+        handlers=[
+            {"topics": ["orders"], "entrypoint": "shop:pay", "max_age_ms": HOUR},
+            {"topics": ["refunds"], "entrypoint": "shop:refund"},
+        ]
+    )
+    times = {name: [NOW - 2 * HOUR] for name in ("orders", "refunds", "others")}
+    assert [each.topic for each in too_old(times, settings, {}, NOW)] == ["orders"]
