@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer
 
-from kunicorn.clients.access import range_consumer, token_login
+from kunicorn.clients.access import range_consumer, token_renewal
 from kunicorn.clients.config import consumer_properties, dead_letter_target
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import ClusterSession, cluster_session
@@ -273,7 +273,7 @@ class LettersTopic:
         settings = self._session.settings
         target = dead_letter_target(settings, f"{settings.kafka.client_id}-dlq", self.name)
         assert target is not None
-        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_login(self._session.token)})
+        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_renewal(settings.kafka)})
 
 
 @contextmanager
@@ -283,7 +283,8 @@ def opened(settings: Settings, name: str | None = None, group: str | None = None
     """
     # Each group's own: what is sent back for a group is remembered for its own replays, whoever does it.
     with cluster_session(settings, f"{group or settings.group.id}.dlq-replay") as session:
-        consumer = range_consumer(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"), session.token)
+        properties = consumer_properties(settings, f"{settings.kafka.client_id}-dlq")
+        consumer = range_consumer({**properties, **token_renewal(settings.kafka)}, None)
         try:
             yield LettersTopic(session, consumer, name, group)
         finally:

@@ -19,7 +19,6 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import check
 from kunicorn.commands.cli import app
 from kunicorn.errors import ExitCode
-from kunicorn.ipc.messages import Token
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.observe import requests
 from kunicorn.settings import KafkaSettings, Settings
@@ -368,8 +367,8 @@ def test_at_a_pods_start_an_outage_is_waited_for(
 ) -> None:
     servers, said = [NOWHERE], list[str]()
 
-    def opened(settings: KafkaSettings, token: Token | None) -> Cluster:
-        return open_cluster(settings.model_copy(update={"bootstrap_servers": tuple(servers)}), token)
+    def opened(settings: KafkaSettings) -> Cluster:
+        return open_cluster(settings.model_copy(update={"bootstrap_servers": tuple(servers)}))
 
     def say(finding: Finding) -> None:
         said.append(str(finding))
