@@ -139,3 +139,10 @@ def test_more_in_sync_than_there_are_replicas_is_refused(tmp_path: Path) -> None
 def test_settings_that_brokers_do_not_tell_are_left_alone(tmp_path: Path) -> None:
     found = planned(made(tmp_path, LETTERS), {"orders": ORDERS, "orders.dead-letters": Topic(1, 3, {})})
     assert (found.changes, found.by_hand, found.fine) == ([], [], 2)
+
+
+def test_brokers_that_do_not_tell_how_large_records_may_be_leave_that_of_letters_to_the_brokers(tmp_path: Path) -> None:
+    silent = {name: value for name, value in USUAL.items() if name != "max.message.bytes"}
+    settings = made(tmp_path, LETTERS)
+    (change,) = planned(settings, {"orders": Topic(12, 3, silent)}).changes
+    assert "max.message.bytes" not in then(change)
