@@ -100,6 +100,8 @@ class Plan:
     times: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Timestamps of the chosen letters, which they keep, by the topic they go to."""
     old: list[TooOld] = field(default_factory=list)
+    repeats: bool = False
+    """Whether letters are chosen that were replayed before."""
 
     def lines(self) -> Iterator[str]:
         """The plan for the person who decides."""
@@ -173,18 +175,19 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
 def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
     """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
     sending = _Sending(topic, Post(topic.producer()), done, sent)
+    sending.learn()
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
     try:
         for letter in topic.letters(starts):
-            if (letter.partition, letter.offset) in plan.chosen:
+            if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
                 sending.send(letter)
                 if sending.sent % _REMEMBER_EVERY == 0:
                     sending.remember(plan)
     finally:
         # A Ctrl-C, too: what was delivered by then is remembered.
         sending.remember(plan)
-    if missing := len(plan.chosen) - sending.delivered:
+    if missing := len(plan.chosen) - sending.delivered - len(sending.elsewhere):
         raise NotAllReplayed(
             f"{missing} of {len(plan.chosen)} letters were not delivered: {', '.join(sending.failures(plan))}; another "
             f"replay sends them"
@@ -198,6 +201,8 @@ class _Sending:
     def __init__(self, topic: LettersTopic, post: Post, done: dict[int, Replayed], told: Callable[[], None]) -> None:
         self.sent = self.delivered = 0
         self.refused: Counter[str] = Counter()
+        self.elsewhere: set[tuple[int, int]] = set()
+        """Chosen letters that another replay has delivered since the plan was made."""
         self._topic = topic
         self._post = post
         self._done = done
@@ -239,12 +244,27 @@ class _Sending:
             yield f"{refused} were refused, {count} of them: {why}"
         if silent := self.sent - self.delivered - refused:
             yield f"{silent} are not acknowledged, and may arrive yet"
-        if gone := len(plan.chosen) - self.sent:
+        if gone := len(plan.chosen) - self.sent - len(self.elsewhere):
             yield f"{gone} are not in {self._topic.name!r} any more"
 
+    def is_done(self, letter: Found, plan: Plan) -> bool:
+        """Whether another replay has delivered this letter since the plan was made."""
+        done = not plan.repeats and letter.offset in self._done[letter.partition]
+        if done:
+            self.elsewhere.add((letter.partition, letter.offset))
+        return done
+
+    def learn(self) -> None:
+        """Read what is remembered by now: a person may think for long at the prompt, and another one may replay."""
+        for number, known in self._topic.replayed().items():
+            self._done[number].learn(known)
+
     def remember(self, plan: Plan) -> None:
-        """Wait until what is on its way is answered, then commit for the side group."""
+        """Wait until what is on its way is answered, then commit for the side group, with what other replays have
+        committed meanwhile: nothing fences commits of a group without members.
+        """
         self._post.flush(self._topic.delivery_seconds + _ANSWER_SECONDS)
+        self.learn()
         for number, (_, end) in self._topic.bounds.items():
             self._done[number].settle(plan.left[number], end)
         self._topic.remember(self._done)
@@ -351,6 +371,7 @@ def run(
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)
+        planned.repeats = from_beginning
         planned.forgotten = topic.forgets()
         planned.old = too_old(planned.times, settings, topic.retention_ms(planned.times), wall_ms())
         say("\n".join(planned.lines()))

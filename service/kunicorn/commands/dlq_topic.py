@@ -84,6 +84,11 @@ class Replayed:
         """Note that the letter was delivered to its topic."""
         self._beyond.add(offset)
 
+    def learn(self, other: Replayed) -> None:
+        """Take over what another replay has delivered."""
+        self.upto = max(self.upto, other.upto)
+        self._beyond |= other._beyond
+
     def settle(self, left: Iterable[int], end: int) -> None:
         """Move `upto` to the first offset that is `left` to be replayed (of those below `end`), else to `end`."""
         upto = min((offset for offset in left if offset not in self), default=end)

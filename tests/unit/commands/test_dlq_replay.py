@@ -55,6 +55,8 @@ class PlayedTopic:
         self.values = dict(enumerate(values))
         self.bounds = {0: (0, len(self.values))}
         self.remembered: dict[int, int] = {}
+        self.by_others = Replayed()
+        """What another replay has committed."""
         self._producer = producer
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
@@ -69,6 +71,9 @@ class PlayedTopic:
 
     def producer(self) -> Producer:
         return cast(Producer, self._producer)
+
+    def replayed(self) -> dict[int, Replayed]:
+        return {0: self.by_others}
 
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         self.remembered = {number: each.upto for number, each in replayed.items()}
@@ -162,3 +167,20 @@ def test_each_topic_is_judged_by_its_own_handler() -> None:
     )
     times = {name: [NOW - 2 * HOUR] for name in ("orders", "refunds", "others")}
     assert [each.topic for each in too_old(times, settings, {}, NOW)] == ["orders"]
+
+
+def test_letters_that_another_replay_has_sent_behind_the_plan_are_left_out_and_stay_remembered() -> None:
+    topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": None}))
+    letters, chosen, done = planned(topic)
+    for offset in (1, 2):
+        topic.by_others.add(offset)
+    assert replay(letters, chosen, done, lambda: None) == 1
+    assert topic.remembered == {0: 3}
+
+
+def test_a_replay_from_the_beginning_repeats_what_is_remembered() -> None:
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer({b"a": None, b"b": None}))
+    letters, chosen, done = planned(topic)
+    chosen.repeats = True
+    topic.by_others.add(0)
+    assert replay(letters, chosen, done, lambda: None) == 2
