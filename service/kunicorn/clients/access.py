@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -15,13 +16,11 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from kunicorn.clients.column_reader import BEHIND_DAMAGE, ColumnReader
 from kunicorn.clients.config import consumer_properties, dead_letter_target, security_of, token_request
 from kunicorn.clients.oauth import request
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session, current_token
+from kunicorn.clients.session import JOB_PATIENCE, bearer_token, cluster_session
 from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.fetch.properties import decoder_of, fetcher_of
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.auth import BearerToken
-from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.librdkafka.errors import librdkafka, log_client_error
 from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import KafkaSettings, Settings
@@ -67,7 +66,7 @@ class Access:
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties}
         made = decoder_of(own, compiled(), timestamp_types=timestamp_types)
-        bearer = self._bearer if self.kafka.uses_tokens else None
+        bearer = partial(bearer_token, self.kafka) if self.kafka.uses_tokens else None
         fetcher, queue = fetcher_of(own, security_of(self.kafka, bearer), made, BEHIND_DAMAGE)
         fetcher.start()
         return ColumnReader(fetcher, queue, self._edges, **reading)
@@ -77,14 +76,6 @@ class Access:
             if tp.partition >= session.count(tp.topic):
                 raise ConfigError(f"there is no partition {tp}: was its topic deleted?")
             return session.edges([tp])[tp]
-
-    def _bearer(self) -> BearerToken:
-        """Token for one log-in. Called in a thread of its own. Raises `AuthenticationFailed`."""
-        try:
-            token = current_token(self.kafka)
-        except PeerError as error:
-            raise AuthenticationFailed(f"no OAUTHBEARER token: {error}") from error
-        return BearerToken(token.value, token.extensions)
 
     def letters(self) -> Producer:
         """Producer of dead letters: every in-sync replica acknowledges, and keys go where Java's partitioner puts
@@ -105,18 +96,7 @@ class Access:
             client.set_sasl_credentials(self.kafka.sasl_username, self.kafka.secret("sasl_password") or "")
 
     def _callbacks(self) -> dict[str, Any]:
-        callbacks: dict[str, Any] = {"error_cb": log_client_error}
-        if self.kafka.uses_tokens:
-            callbacks["oauth_cb"] = self._token
-        return callbacks
-
-    def _token(self, _: str | None) -> tuple[str, float, str, dict[str, str]]:
-        """confluent-kafka's `oauth_cb`; asked again when 80 % of the token's life are over."""
-        try:
-            token = request.fetch(token_request(self.kafka))
-        except PeerError as error:
-            raise RuntimeError(f"no OAUTHBEARER token: {error}") from error
-        return token.value, token.expires_at, token.principal, token.extensions
+        return {"error_cb": log_client_error, **token_renewal(self.kafka)}
 
 
 def fetch_tuning(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,6 +114,21 @@ def range_consumer(properties: Mapping[str, Any], token: Token | None) -> Consum
     """Consumer for a `RangeReader`, of a process that ends soon and has its token. Raises `ConfigError`."""
     own = {**properties, "enable.partition.eof": True, "log_level": 0, **token_login(token)}
     return made(lambda: Consumer(own))
+
+
+def token_renewal(kafka: KafkaSettings) -> dict[str, Any]:
+    """Properties with which a client asks for a token, and for the next one when 80 % of its life are over."""
+    if not kafka.uses_tokens:
+        return {}
+
+    def login(_: str | None) -> tuple[str, float, str, dict[str, str]]:
+        try:
+            token = request.fetch(token_request(kafka))
+        except PeerError as error:
+            raise RuntimeError(f"no OAUTHBEARER token: {error}") from error
+        return token.value, token.expires_at, token.principal, token.extensions
+
+    return {"oauth_cb": login}
 
 
 def token_login(token: Token | None) -> dict[str, Any]:

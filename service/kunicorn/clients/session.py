@@ -74,11 +74,21 @@ def current_token(kafka: KafkaSettings) -> Token:
     return token
 
 
-def open_cluster(kafka: KafkaSettings, token: Token | None) -> Cluster:
+def bearer_token(kafka: KafkaSettings) -> BearerToken:
+    """Token for one log-in, a fresh one where the last is nearly over. Blocks. Raises `AuthenticationFailed`."""
+    try:
+        token = current_token(kafka)
+    except PeerError as error:
+        raise AuthenticationFailed(f"no OAUTHBEARER token: {error}") from error
+    return BearerToken(token.value, token.extensions)
+
+
+def open_cluster(kafka: KafkaSettings) -> Cluster:
     """The cluster, with nothing sent yet; the caller closes it. Raises `ConfigError`."""
     # A command says by itself what failed, once, and does not try again.
     logging.getLogger("kunicorn.wire").setLevel(logging.CRITICAL)
-    login = None if token is None else partial(BearerToken, token.value, token.extensions)
+    # A command may last longer than a token: brokers close the connection then (KIP-368), and a new one logs in anew.
+    login = partial(bearer_token, kafka) if kafka.uses_tokens else None
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
@@ -121,7 +131,7 @@ class ClusterSession:
         self.settings = settings
         self.group_id = group_id
         self.token = token
-        self.cluster = open_cluster(settings.kafka, token)
+        self.cluster = open_cluster(settings.kafka)
         self.group = GroupAdmin(self.cluster, group_id, REQUEST_TIMEOUT)
         self._level = IsolationLevel[settings.kafka.isolation_level.upper()]
         self._runner = runner

@@ -367,12 +367,16 @@ def replay_letters(  # noqa: PLR0913 - each is an option
     key: Annotated[str | None, typer.Option(help="The record's key, as text.")] = None,
     topic: Annotated[str | None, typer.Option(help="The topic they came from.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Letters of this group, if not of the settings' own; several may share the topic."),
+    ] = None,
     from_beginning: Annotated[bool, typer.Option(help="Those that were replayed before, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; required where there is no terminal.")] = False,
     letters: Annotated[str | None, typer.Option(help="Another dead-letter topic than dead_letters.topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a program; with --yes.")] = False,
 ) -> None:
-    """Send letters back with their key, value, headers and timestamp, and count the replay in a header.
+    """Send the group's letters back with their key, value, headers and timestamp, and count the replay in a header.
 
     Shows what would be sent, and asks. What was delivered is remembered: a second replay does not repeat it. The
     letters stay in the dead-letter topic.
@@ -401,6 +405,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         chosen,
         limit,
         letters=letters,
+        group=group,
         from_beginning=from_beginning,
         confirm=lambda: yes or typer.confirm("Send them back?"),
         say=(lambda _: None) if as_json else typer.echo,

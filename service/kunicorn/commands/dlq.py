@@ -8,7 +8,7 @@ is interrupted repeats at most what was on its way. Output is text for people wi
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -19,10 +19,12 @@ from rich.progress import Progress
 
 from kunicorn.clients.post import Post
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection, one_line, opened
+from kunicorn.commands.topics.plan import RETENTION
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
-from kunicorn.text import utc
+from kunicorn.text import printable, utc
 
 _REMEMBER_EVERY = 1_000
 _ANSWER_SECONDS = 30.0
@@ -37,6 +39,48 @@ class NotAllReplayed(ServiceError):
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
 
+@dataclass(frozen=True, slots=True)
+class TooOld:
+    """Letters that are sent back with a timestamp which is older than a limit, and so may never be handled."""
+
+    topic: str
+    """Where they go."""
+    count: int
+    setting: str
+    limit_ms: int
+
+    def __str__(self) -> str:
+        why = (
+            "are passed over or given up again" if self.setting == MAX_AGE else "may be deleted before they are handled"
+        )
+        return f"{self.count:>8}  to {self.topic} are older than {self.setting} = {self.limit_ms}, and {why}"
+
+
+MAX_AGE = "handler.max_age_ms"
+
+
+def too_old(
+    times: Mapping[str, Iterable[int]], settings: Settings, retention_ms: Mapping[str, int], now_ms: int
+) -> list[TooOld]:
+    """What a replay would send in vain: letters keep their timestamps. `times`: of those to send, in milliseconds since
+    1970, by topic; `retention_ms`: of the topics that are known to delete records by age. Pure.
+    """
+    found = []
+    for topic, at in sorted(times.items()):
+        limits = {MAX_AGE: _max_age(settings, topic), f"the topic's {RETENTION}": retention_ms.get(topic)}
+        for setting, limit in limits.items():
+            if limit is not None and (count := sum(now_ms - each > limit for each in at)):
+                found.append(TooOld(topic, count, setting, limit))
+    return found
+
+
+def _max_age(settings: Settings, topic: str) -> int | None:
+    try:
+        return settings.handler_of(topic).max_age_ms
+    except LookupError:
+        return None
+
+
 @dataclass(slots=True)
 class Plan:
     """Dead letters that a replay would send, and those that it would leave out."""
@@ -48,7 +92,16 @@ class Plan:
     left: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Letters by partition that are not yet replayed, chosen or not."""
     replayed: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    """Letters of other groups, by group."""
     foreign: int = 0
+    forgotten: bool = False
+    """Whether the brokers forget what was replayed after `offsets.retention.minutes`."""
+    times: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Timestamps of the chosen letters, which they keep, by the topic they go to."""
+    old: list[TooOld] = field(default_factory=list)
+    repeats: bool = False
+    """Whether letters are chosen that were replayed before."""
 
     def lines(self) -> Iterator[str]:
         """The plan for the person who decides."""
@@ -59,8 +112,16 @@ class Plan:
             yield f"{self.left_out:>8}  left out by the filters"
         if self.replayed:
             yield f"{self.replayed:>8}  replayed before; --from-beginning repeats them"
+        for group, count in sorted(self.others.items()):
+            yield f"{count:>8}  of the group {printable(group)!r}, passed over; --group sends them"
         if self.foreign:
             yield f"{self.foreign:>8}  no dead letters of kunicorn's, passed over"
+        yield from map(str, self.old)
+        if self.chosen and self.forgotten:
+            yield (
+                "these brokers forget what was replayed offsets.retention.minutes after the last replay: letters that "
+                "were replayed before that are sent again"
+            )
 
     @property
     def left_out(self) -> int:
@@ -76,7 +137,13 @@ class Plan:
             ],
             "left_out": self.left_out,
             "replayed_before": self.replayed,
+            "other_groups": dict(self.others),
             "foreign": self.foreign,
+            "too_old": [
+                {"topic": each.topic, "records": each.count, "setting": each.setting, "ms": each.limit_ms}
+                for each in self.old
+            ],
+            "forgotten_after_offsets_retention": self.forgotten,
             "sent": sent,
         }
 
@@ -89,6 +156,8 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
     for letter in topic.letters():
         if letter.told is None:
             found.foreign += 1
+        elif letter.told.group not in ("", topic.group):
+            found.others[letter.told.group] += 1
         elif letter.offset in done[letter.partition]:
             found.replayed += 1
         else:
@@ -96,6 +165,8 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
             if selection.takes(letter.told, letter.record.key) and (limit is None or len(found.chosen) < limit):
                 found.chosen.add((letter.partition, letter.offset))
                 found.counts[letter.told.topic, letter.told.cause.type] += 1
+                if letter.record.timestamp is not None:
+                    found.times[letter.told.topic].append(letter.record.timestamp)
     if gone := sorted({name for name, _ in found.counts if not topic.partitions_of(name)}):
         raise ConfigError(f"topic {gone[0]!r}, where letters came from, does not exist any more: filter by --topic")
     return found
@@ -104,18 +175,19 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
 def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Callable[[], None]) -> int:
     """Send what is planned; the number of delivered letters. `sent` is called for each. Raises `NotAllReplayed`."""
     sending = _Sending(topic, Post(topic.producer()), done, sent)
+    sending.learn()
     starts = {number: end for number, (_, end) in topic.bounds.items()}
     starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
     try:
         for letter in topic.letters(starts):
-            if (letter.partition, letter.offset) in plan.chosen:
+            if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):
                 sending.send(letter)
                 if sending.sent % _REMEMBER_EVERY == 0:
                     sending.remember(plan)
     finally:
         # A Ctrl-C, too: what was delivered by then is remembered.
         sending.remember(plan)
-    if missing := len(plan.chosen) - sending.delivered:
+    if missing := len(plan.chosen) - sending.delivered - len(sending.elsewhere):
         raise NotAllReplayed(
             f"{missing} of {len(plan.chosen)} letters were not delivered: {', '.join(sending.failures(plan))}; another "
             f"replay sends them"
@@ -129,6 +201,8 @@ class _Sending:
     def __init__(self, topic: LettersTopic, post: Post, done: dict[int, Replayed], told: Callable[[], None]) -> None:
         self.sent = self.delivered = 0
         self.refused: Counter[str] = Counter()
+        self.elsewhere: set[tuple[int, int]] = set()
+        """Chosen letters that another replay has delivered since the plan was made."""
         self._topic = topic
         self._post = post
         self._done = done
@@ -170,12 +244,27 @@ class _Sending:
             yield f"{refused} were refused, {count} of them: {why}"
         if silent := self.sent - self.delivered - refused:
             yield f"{silent} are not acknowledged, and may arrive yet"
-        if gone := len(plan.chosen) - self.sent:
+        if gone := len(plan.chosen) - self.sent - len(self.elsewhere):
             yield f"{gone} are not in {self._topic.name!r} any more"
 
+    def is_done(self, letter: Found, plan: Plan) -> bool:
+        """Whether another replay has delivered this letter since the plan was made."""
+        done = not plan.repeats and letter.offset in self._done[letter.partition]
+        if done:
+            self.elsewhere.add((letter.partition, letter.offset))
+        return done
+
+    def learn(self) -> None:
+        """Read what is remembered by now: a person may think for long at the prompt, and another one may replay."""
+        for number, known in self._topic.replayed().items():
+            self._done[number].learn(known)
+
     def remember(self, plan: Plan) -> None:
-        """Wait until what is on its way is answered, then commit for the side group."""
+        """Wait until what is on its way is answered, then commit for the side group, with what other replays have
+        committed meanwhile: nothing fences commits of a group without members.
+        """
         self._post.flush(self._topic.delivery_seconds + _ANSWER_SECONDS)
+        self.learn()
         for number, (_, end) in self._topic.bounds.items():
             self._done[number].settle(plan.left[number], end)
         self._topic.remember(self._done)
@@ -270,16 +359,21 @@ def run(
     limit: int | None,
     *,
     letters: str | None = None,
+    group: str | None = None,
     from_beginning: bool,
     confirm: Callable[[], bool],
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Plan, ask for confirmation, send; the result for a program. `letters`: another dead-letter topic than that of the
-    settings. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
-    with opened(settings, letters) as topic:
+    settings; `group`: whose letters, if not those of the settings' group. Blocks. Raises `ConfigError`,
+    `NotAllReplayed`."""
+    with opened(settings, letters, group) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
         planned = plan(topic, selection, nothing if from_beginning else done, limit)
+        planned.repeats = from_beginning
+        planned.forgotten = topic.forgets()
+        planned.old = too_old(planned.times, settings, topic.retention_ms(planned.times), wall_ms())
         say("\n".join(planned.lines()))
         if not planned.chosen:
             return planned.told(0)

@@ -8,14 +8,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer
 
-from kunicorn.clients.access import range_consumer, token_login
+from kunicorn.clients.access import range_consumer, token_renewal
 from kunicorn.clients.config import consumer_properties, dead_letter_target
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import ClusterSession, cluster_session
+from kunicorn.commands.topics.cluster import Admin
+from kunicorn.commands.topics.plan import CLEANUP, FOR_EVER, RETENTION
 from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
@@ -29,6 +32,10 @@ from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 _METADATA_BYTES = 4_000
 """The broker takes 4096 (`offset.metadata.max.bytes`)."""
+
+_REMEMBERED = timedelta(days=36_500)
+"""Brokers forget the offsets of a group without members after `offsets.retention.minutes`, a week by default. Letters
+live longer, and what is forgotten is sent, and handled, again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,11 @@ class Replayed:
     def add(self, offset: int) -> None:
         """Note that the letter was delivered to its topic."""
         self._beyond.add(offset)
+
+    def learn(self, other: Replayed) -> None:
+        """Take over what another replay has delivered."""
+        self.upto = max(self.upto, other.upto)
+        self._beyond |= other._beyond
 
     def settle(self, left: Iterable[int], end: int) -> None:
         """Move `upto` to the first offset that is `left` to be replayed (of those below `end`), else to `end`."""
@@ -164,10 +176,16 @@ class LettersTopic:
     Raises `ConfigError` where the topic is missing or the brokers do not answer.
     """
 
-    def __init__(self, session: ClusterSession, consumer: Consumer, name: str | None = None) -> None:
-        """`session`: of the side group, which remembers what was replayed. `name`: None for the settings' topic."""
+    def __init__(
+        self, session: ClusterSession, consumer: Consumer, name: str | None = None, group: str | None = None
+    ) -> None:
+        """`session`: of the side group, which remembers what was replayed. `name` and `group`: None for those of the
+        settings.
+        """
         settings = session.settings
         self.name = name or settings.dead_letter_topic or default_topic(settings.group.id)
+        self.group = group or settings.group.id
+        """Whose letters are sent back: several groups may share the topic."""
         self._session = session
         self._consumer = consumer
         partitions = self.partitions_of(self.name)
@@ -187,13 +205,16 @@ class LettersTopic:
         return [TopicPartition(self.name, number) for number in range(partitions)]
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
-        """Records from the beginning (or from `starts`, by partition) up to the ends."""
+        """Records from the beginning (or from `starts`, by partition) up to the ends, without those that retention has
+        taken meanwhile.
+        """
         ranges = [
             OffsetRange(self.name, number, max(first, (starts or {}).get(number, 0)), end)
             for number, (first, end) in self.bounds.items()
         ]
         try:
-            for messages in RangeReader(self._consumer, _PATIENCE, "try again").read(*ranges):
+            reader = RangeReader(self._consumer, _PATIENCE, "try again", passes_over_deleted=True)
+            for messages in reader.read(*ranges):
                 yield from map(_found, messages)
         except RangeUnreadable as error:
             raise ConfigError(f"the dead-letter topic: {error}") from error
@@ -215,16 +236,37 @@ class LettersTopic:
             found[tp.partition] = Replayed() if anew else Replayed(at, known.metadata)
         return found
 
+    def forgets(self) -> bool:
+        """Whether the brokers forget what was replayed after `offsets.retention.minutes`, as they cannot be told for
+        how long to keep it.
+        """
+        return not self._session.ask(self._session.group.takes_retention)
+
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         """Commit for the side group."""
+        kept = None if self.forgets() else _REMEMBERED
         offsets = {
             TopicPartition(self.name, number): Position(each.upto, done=each.metadata())
             for number, each in replayed.items()
         }
-        answers = self._session.ask(lambda: self._session.group.commit(offsets, ""))
+        answers = self._session.ask(lambda: self._session.group.commit(offsets, "", kept))
         for tp, error in answers.items():
             if error:
                 raise self._session.refused(error, f"what was replayed of {tp} cannot be remembered")
+
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        """For how long these topics keep records; without those that keep them for ever, or whose settings the user may
+        not read.
+        """
+        found: dict[str, int] = {}
+        for name in topics:
+            try:
+                (told,) = Admin(self._session.settings, self._session.token).configs([name]).values()
+            except ConfigError:
+                continue  # It is only warned by it: the right DESCRIBE_CONFIGS is not needed for a replay.
+            if "delete" in told.get(CLEANUP, "") and int(told.get(RETENTION, FOR_EVER)) != FOR_EVER:
+                found[name] = int(told[RETENTION])
+        return found
 
     @property
     def delivery_seconds(self) -> float:
@@ -236,17 +278,20 @@ class LettersTopic:
         settings = self._session.settings
         target = dead_letter_target(settings, f"{settings.kafka.client_id}-dlq", self.name)
         assert target is not None
-        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_login(self._session.token)})
+        return Producer({**target.client, "linger.ms": 5, "log_level": 0, **token_renewal(settings.kafka)})
 
 
 @contextmanager
-def opened(settings: Settings, name: str | None = None) -> Iterator[LettersTopic]:
-    """The dead-letter topic of these settings, or another one. Raises `ConfigError`; `FatalGroupError` where the side
-    group refuses."""
-    with cluster_session(settings, f"{settings.group.id}.dlq-replay") as session:
-        consumer = range_consumer(consumer_properties(settings, f"{settings.kafka.client_id}-dlq"), session.token)
+def opened(settings: Settings, name: str | None = None, group: str | None = None) -> Iterator[LettersTopic]:
+    """The dead-letter topic of these settings, or another one; `group`: whose letters are sent back, if not those of
+    the settings' group. Raises `ConfigError`; `FatalGroupError` where the side group refuses.
+    """
+    # Each group's own: what is sent back for a group is remembered for its own replays, whoever does it.
+    with cluster_session(settings, f"{group or settings.group.id}.dlq-replay") as session:
+        properties = consumer_properties(settings, f"{settings.kafka.client_id}-dlq")
+        consumer = range_consumer({**properties, **token_renewal(settings.kafka)}, None)
         try:
-            yield LettersTopic(session, consumer, name)
+            yield LettersTopic(session, consumer, name, group)
         finally:
             consumer.close()
 

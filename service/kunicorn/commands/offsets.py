@@ -134,7 +134,8 @@ def read_file(path: Path) -> Mapping[TopicPartition, int]:
     Raises `ConfigError` naming the line. Blocks on the disk.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        # Excel begins what it exports with a byte order mark, which would be part of the first topic's name.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--from-file {path} cannot be read: {error}") from error
     offsets = _from_json(path, text) if text.lstrip().startswith("{") else _from_csv(path, text.splitlines())

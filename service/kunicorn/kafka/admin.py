@@ -20,7 +20,7 @@ from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.consumer_protocol import decode_assignment
-from kunicorn.kafka.coordinator import Coordinator, by_topic
+from kunicorn.kafka.coordinator import COMMIT_WITH_RETENTION, Coordinator, by_topic
 from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
 from kunicorn.kafka.metadata import NO_LEADER, Broker, Metadata
 from kunicorn.kafka.versions import Api
@@ -133,9 +133,11 @@ class GroupAdmin:
             raise CoordinatorUnavailable(answer.error, "its offsets cannot be read")
         return answer.partitions
 
-    async def commit(self, offsets: Mapping[TopicPartition, Position], metadata: str) -> Mapping[TopicPartition, int]:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Position], metadata: str, retention: timedelta | None = None
+    ) -> Mapping[TopicPartition, int]:
         """Commit these offsets without being a member; the error code of each. `metadata`: of those positions that have
-        none of their own.
+        none of their own. `retention`: see `Coordinator.commit`.
 
         The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
         `GroupMetadataManager`): that is the fence between looking at the group and changing it.
@@ -148,10 +150,20 @@ class GroupAdmin:
             offsets=offsets,
             metadata=metadata,
             timeout=self._timeout,
+            retention=retention,
         )
         for error in answer.errors.values():
             self._check_moved(error)
         return answer.errors
+
+    async def takes_retention(self) -> bool:
+        """Whether the coordinator can be told for how long to keep committed offsets."""
+        connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)
+        try:
+            connection.version(Api.OFFSET_COMMIT, COMMIT_WITH_RETENTION)
+        except UnsupportedByBroker:
+            return False
+        return True
 
     async def _ask(self, api: Api, fields: Fields) -> Any:
         connection = await self._cluster.connection((await self._node()).node_id, PURPOSE, self._timeout)

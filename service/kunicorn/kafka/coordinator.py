@@ -70,6 +70,8 @@ _LEAVE_BATCHED = 3
 _FETCH_BATCHED = 8
 COMMIT_BY_NAME = 9
 """The last version of OffsetCommit that names topics by their names."""
+COMMIT_WITH_RETENTION = 4
+"""The last version of OffsetCommit that says for how long offsets are kept. It knows no leader epochs."""
 _FETCH_STABLE = 7
 
 
@@ -552,18 +554,25 @@ class Coordinator:
         metadata: str,
         timeout: float,
         topic_ids: Mapping[str, UUID] = _NO_IDS,
+        retention: timedelta | None = None,
     ) -> CommitAnswer:
         """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right.
 
         Where `topic_ids` has every topic and the broker takes ids, an offset of a topic that is gone is refused with
         UNKNOWN_TOPIC_ID; else it counts for whatever topic has that name now.
+
+        `retention`: the brokers keep the offsets for so long, and not for `offsets.retention.minutes`. The positions
+        have no leader epochs then. Raises `UnsupportedByBroker` where the broker cannot be told so.
         """
         by_id = all(tp.topic in topic_ids for tp in offsets)
+        kept: Fields = {} if retention is None else {"retention_time": retention}
 
         def fields(version: int) -> Fields:
-            return commit(version, self._group_id, generation, member_id, instance_id, offsets, topic_ids, metadata)
+            said = commit(version, self._group_id, generation, member_id, instance_id, offsets, topic_ids, metadata)
+            return {**said, **kept}
 
         at_most = None if by_id else COMMIT_BY_NAME
+        at_most = at_most if retention is None else COMMIT_WITH_RETENTION
         answer = await self._ask(OFFSETS, Api.OFFSET_COMMIT, fields, timeout, at_most)
         return committed(answer, topic_ids)
 

@@ -97,6 +97,12 @@ BY_HAND: Mapping[Api, VersionRange] = {
 }
 """APIs whose requests and answers kio's classes neither write nor read: `kunicorn.fetch` does, and a decoder."""
 
+BY_DEMAND: Mapping[Api, VersionRange] = {
+    # The last one in which a commit says for how long the offset is kept (KIP-211 took that out of 5 and later).
+    Api.OFFSET_COMMIT: VersionRange(4, 4),
+}
+"""Older versions that say what later ones cannot: spoken where `at_most` demands them, and never negotiated."""
+
 
 class Negotiated:
     """Versions that one broker offered on one connection."""
@@ -106,11 +112,14 @@ class Negotiated:
         self._broker = broker
 
     def version(self, api: Api, at_most: int | None = None) -> int:
-        """The highest version that both sides speak, `at_most` where one can be too high. Raises `UnsupportedByBroker`.
+        """The highest version that both sides speak, `at_most` where one can be too high; one of `BY_DEMAND` where that
+        is below all others. Raises `UnsupportedByBroker`.
 
         Only at use: a broker that lacks an API that nobody asks for is a good broker.
         """
         ours = OURS.get(api) or BY_HAND[api]
+        if at_most is not None and at_most < ours.low:
+            ours = BY_DEMAND[api]
         offered = self._offered.get(api)
         if offered is None:
             raise UnsupportedByBroker(f"{self._broker} does not offer {api.title}: is it a Kafka broker?")
@@ -133,7 +142,10 @@ class Schemas(Mapping[tuple[Api, int], Schema]):
     def __init__(self, load: Callable[[Api, int], Schema]) -> None:
         self._load = load
         self._loaded: dict[tuple[Api, int], Schema | None] = {
-            (api, version): None for api, ours in OURS.items() for version in range(ours.low, ours.high + 1)
+            (api, version): None
+            for spoken in (OURS, BY_DEMAND)
+            for api, ours in spoken.items()
+            for version in range(ours.low, ours.high + 1)
         }
 
     def __getitem__(self, key: tuple[Api, int]) -> Schema:

@@ -19,7 +19,6 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import check
 from kunicorn.commands.cli import app
 from kunicorn.errors import ExitCode
-from kunicorn.ipc.messages import Token
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.observe import requests
 from kunicorn.settings import KafkaSettings, Settings
@@ -368,8 +367,8 @@ def test_at_a_pods_start_an_outage_is_waited_for(
 ) -> None:
     servers, said = [NOWHERE], list[str]()
 
-    def opened(settings: KafkaSettings, token: Token | None) -> Cluster:
-        return open_cluster(settings.model_copy(update={"bootstrap_servers": tuple(servers)}), token)
+    def opened(settings: KafkaSettings) -> Cluster:
+        return open_cluster(settings.model_copy(update={"bootstrap_servers": tuple(servers)}))
 
     def say(finding: Finding) -> None:
         said.append(str(finding))
@@ -395,3 +394,20 @@ def wanted(topics: list[str], servers: Sequence[str] = (NOWHERE,)) -> Settings:
             "handler": {"entrypoint": "shop:handle"},
         }
     )
+
+
+def test_transactions_that_brokers_do_not_begin_are_told_with_what_to_do(kafka: KafkaCluster, handlers: Path) -> None:
+    servers = {"bootstrap_servers": kafka.bootstrap.split(",")}
+    isolated = {**servers, "isolation_level": "read_committed"}
+    producing: dict[str, Any] = {"delivery": "transactions", "topic": "refunds-eu", "transactional_id_prefix": "shop-1"}
+    worker = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "shop-1-0-0-a"})
+    worker.init_transactions(60)
+    code, lines = checked(kafka=isolated, producing=producing)
+    assert code is ExitCode.CLEAN
+    assert "brokers begin transactions for 'shop-1-check'" in lines["outputs"]
+    worker.begin_transaction()
+    worker.produce("refunds-eu", "no worker was fenced")
+    worker.commit_transaction(60)
+    code, lines = checked(kafka=isolated, producing={**producing, "transaction_timeout_ms": 3_600_000})
+    assert code is ExitCode.CONFIGURATION
+    assert "lower producing.transaction_timeout_ms" in lines["outputs"]

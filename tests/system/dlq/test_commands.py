@@ -6,58 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
-from typer.testing import CliRunner, Result
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from kunicorn.commands.cli import app
+from kunicorn.commands.dlq import NotAllReplayed
+from kunicorn.commands.dlq_topic import LettersTopic
 from kunicorn.errors import ConfigError
-from kunicorn.handler.dead_letters import Cause, letter_of
 from kunicorn.handler.letter_styles import Facts, written
-from kunicorn.handler.record import Record
 from tests.kafka import KafkaCluster
-from tests.system.members import group_settings, toml
+from tests.system.dlq.desk import Desk
 from tests.system.producing import consumed, headers_of
-
-
-class Desk:
-    """A topic whose records became letters, and the command."""
-
-    def __init__(self, kafka: KafkaCluster, topic: str, directory: Path) -> None:
-        self.kafka, self.topic, self.letters = kafka, topic, f"{topic}.dead-letters"
-        self._config = directory / "config.toml"
-        settings = group_settings(kafka.bootstrap, [topic], topic)
-        self._config.write_text(toml(settings))
-
-    def fill(self) -> None:
-        """Four records; those at 0, 1 and 3 become letters, and a stranger's record lies between them."""
-        self.kafka.create_topic(self.topic, 1)
-        self.kafka.create_topic(self.letters, 1)
-        sender = Producer({"bootstrap.servers": self.kafka.bootstrap})
-        for number in range(4):
-            headers: list[tuple[str, str | bytes | None]] = [("trace", str(number))]
-            sender.produce(self.topic, f"v{number}", "key", headers=headers, timestamp=1_700_000_000_000)
-        assert sender.flush(20) == 0
-        records = [Record.of(message) for message in consumed(self.kafka.bootstrap, self.topic, 4)]
-        for number, error in ((0, "shop.NoStock"), (1, "WorkerDied"), (3, "shop.NoStock")):
-            cause = Cause(error, "no\x1b[31m stock", "in pack", 3)
-            letter = letter_of(records[number], "shop", cause, 1_700_000_000_000 + number)
-            assert letter.timestamp is not None
-            headers = list(letter.headers)
-            sender.produce(self.letters, letter.value, letter.key, headers=headers, timestamp=letter.timestamp)
-            if number == 1:
-                sender.produce(self.letters, "a stranger's")
-        assert sender.flush(20) == 0
-
-    def run(self, *arguments: str) -> Result:
-        """The command as on a command line without a terminal."""
-        return CliRunner().invoke(app, ["dlq", *arguments, "--config", str(self._config)])
-
-    def said(self, *arguments: str) -> str:
-        """What it printed; it has to succeed."""
-        result = self.run(*arguments)
-        if result.exception is not None:
-            raise result.exception
-        return result.stdout
 
 
 @pytest.fixture
@@ -76,7 +34,7 @@ def test_list_counts_letters_and_show_shows_one_without_obeying_its_control_char
     assert (told["letters"], told["foreign"], told["groups"][0]["count"]) == (3, 1, 2)
     assert [letter["place"] for letter in told["latest"]] == ["0@3"]
     shown = desk.said("show", "0@3")
-    assert f"from      {desk.topic}-0@3, group shop" in shown
+    assert f"from      {desk.topic}-0@3, group {desk.topic}" in shown
     assert "error     shop.NoStock: no\\x1b[31m stock" in shown
     assert "value     v3" in shown
     letter = json.loads(desk.said("show", "0@3", "--json"))
@@ -111,7 +69,7 @@ def test_letters_of_spring_connect_and_karafka_are_sent_back_as_they_were(desk: 
     desk.kafka.create_topic(desk.letters, 1)
     sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
     for style in ("spring", "connect", "karafka"):
-        facts = Facts(desk.topic, 0, 7, None, "shop", "shop.NoStock", "no stock", "in pack", 3)
+        facts = Facts(desk.topic, 0, 7, None, desk.topic, "shop.NoStock", "no stock", "in pack", 3)
         headers: list[tuple[str, str | bytes | None]] = [("trace", "1"), *written(style, facts)]
         sender.produce(desk.letters, style, "key", headers=headers, timestamp=1_700_000_000_000)
     assert sender.flush(20) == 0
@@ -144,3 +102,43 @@ def test_a_missing_topic_is_named_and_an_empty_one_is_said_to_be_empty(desk: Des
     desk.kafka.create_topic(desk.letters, 2)
     assert f"{desk.letters}: 0 dead letters" in desk.said("list")
     assert "to send back: 0" in desk.said("replay", "--yes")
+
+
+def test_letters_of_another_group_are_counted_and_sent_only_when_it_is_named(desk: Desk) -> None:
+    desk.fill(group="orders")
+    planned = desk.said("replay", "--yes")
+    assert "to send back: 0" in planned
+    assert "3  of the group 'orders', passed over; --group sends them" in planned
+    assert "sent back and acknowledged: 3" in desk.said("replay", "--yes", "--group", "orders")
+    assert "to send back: 0" in desk.said("replay", "--yes", "--group", "orders")
+
+
+def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to_be_sent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.fill()
+    made = LettersTopic.producer
+
+    def deleting(topic: LettersTopic) -> Producer:
+        (deleted,) = desk.kafka.admin().delete_records([TopicPartition(desk.letters, 0, 1)]).values()
+        deleted.result(60)
+        return made(topic)
+
+    monkeypatch.setattr(LettersTopic, "producer", deleting)
+    with pytest.raises(NotAllReplayed, match=f"1 of 3 letters .*: 1 are not in '{desk.letters}' any more"):
+        desk.said("replay", "--yes")
+    assert [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 6)[4:]] == [b"v1", b"v3"]
+    assert "to send back: 0" in desk.said("replay", "--yes")
+
+
+def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
+    desk.fill()
+    topic = ConfigResource(
+        ResourceType.TOPIC,
+        desk.topic,
+        incremental_configs=[ConfigEntry("retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)],
+    )
+    (altered,) = desk.kafka.admin().incremental_alter_configs([topic]).values()
+    altered.result(60)
+    planned = desk.said("replay", "--yes", "--error", "NoStock")
+    assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

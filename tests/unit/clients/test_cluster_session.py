@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from kunicorn.clients import session
+from kunicorn.clients.access import token_renewal
 from kunicorn.clients.oauth import request
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session, fetch_token
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, fetch_token, open_cluster
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.versions import Api
@@ -129,3 +132,28 @@ def test_a_token_is_used_for_most_of_its_life_and_asked_for_anew_when_its_secret
     assert [token("a"), token("a")] == ["token 1", "token 1"]
     # The second one has no life left.
     assert [token("b"), token("b"), token("b")] == ["token 2", "token 3", "token 3"]
+
+
+def test_whoever_logs_in_behind_a_tokens_life_has_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched = list[Token]()
+
+    def fetch(_: FetchToken) -> Token:
+        fetched.append(Token(f"token {len(fetched) + 1}", time.time(), "kunicorn", {}))
+        return fetched[-1]
+
+    monkeypatch.setattr(request, "fetch", fetch)
+    kafka = KafkaSettings(
+        bootstrap_servers=("127.0.0.1:9",),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://tokens",
+        sasl_oauthbearer_client_id="shop",
+        sasl_oauthbearer_client_secret=SecretStr("s"),
+    )
+    made = dict[str, Any]()
+    monkeypatch.setattr(session, "Cluster", lambda *_, **given: made.update(given))
+    open_cluster(kafka)
+    log_in, connect = token_renewal(kafka)["oauth_cb"], made["security"].sasl.token
+    assert [log_in("")[0], log_in("")[0]] == ["token 1", "token 2"]
+    assert [connect().value, connect().value] == ["token 3", "token 4"]
+    assert token_renewal(KafkaSettings(bootstrap_servers=("127.0.0.1:9",))) == {}

@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay
+from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ExitCode
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.settings import Settings
 
 NOW = 1_700_000_000_000
 Delivered = Callable[[KafkaError | None, Message | None], None]
@@ -44,26 +45,35 @@ class PlayedTopic:
     """Dead-letter topic of one partition with these values; `producer` sends them."""
 
     name = "orders.dead-letters"
+    group = "shop"
     delivery_seconds = 300.0
 
-    def __init__(self, values: Iterable[bytes], producer: PlayedProducer) -> None:
+    def __init__(
+        self, values: Iterable[bytes], producer: PlayedProducer, groups: Mapping[bytes, str] | None = None
+    ) -> None:
+        self.groups = groups or {}
         self.values = dict(enumerate(values))
         self.bounds = {0: (0, len(self.values))}
         self.remembered: dict[int, int] = {}
+        self.by_others = Replayed()
+        """What another replay has committed."""
         self._producer = producer
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         for offset, value in self.values.items():
             message = Message(topic=self.name, partition=0, offset=offset, key=b"k", value=value)
-            yield Found(
-                0, offset, Record.of(message), Told("orders", 0, offset, "shop", Cause("E", "", "", 1), NOW, 0, [])
-            )
+            group = self.groups.get(value, self.group)
+            told = Told("orders", 0, offset, group, Cause("E", "", "", 1), NOW, 0, [])
+            yield Found(0, offset, Record.of(message), told)
 
     def partitions_of(self, topic: str) -> int:
         return 1
 
     def producer(self) -> Producer:
         return cast(Producer, self._producer)
+
+    def replayed(self) -> dict[int, Replayed]:
+        return {0: self.by_others}
 
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         self.remembered = {number: each.upto for number, each in replayed.items()}
@@ -107,3 +117,70 @@ def test_letters_that_are_refused_are_told_with_the_most_frequent_reason() -> No
     topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": too_large, b"b": too_large, b"c": None}))
     with pytest.raises(NotAllReplayed, match=r"2 of 3 letters .*: 2 were refused, 2 of them: .*too large"):
         replay(*planned(topic), lambda: None)
+
+
+def test_the_plan_says_where_brokers_forget_what_was_replayed() -> None:
+    _, plan, _ = planned(PlayedTopic([b"a"], PlayedProducer({})))
+    assert not any("forget" in line for line in plan.lines())
+    plan.forgotten = True
+    assert any("offsets.retention.minutes" in line for line in plan.lines())
+    assert plan.told(0)["forgotten_after_offsets_retention"] is True
+
+
+def test_letters_of_other_groups_are_counted_and_those_without_a_group_are_sent() -> None:
+    producer = PlayedProducer({b"a": None, b"c": None})
+    topic = PlayedTopic([b"a", b"b", b"c"], producer, {b"b": "payments", b"c": ""})
+    letters, chosen, done = planned(topic)
+    assert chosen.chosen == {(0, 0), (0, 2)}
+    assert any("1  of the group 'payments', passed over" in line for line in chosen.lines())
+    assert chosen.told(0)["other_groups"] == {"payments": 1}
+    assert replay(letters, chosen, done, lambda: None) == 2
+
+
+HOUR = 3_600_000
+
+
+def settings_of(**tables: Any) -> Settings:
+    kafka, group = {"bootstrap_servers": ["broker:9092"]}, {"id": "shop", "topics": ["orders", "refunds"]}
+    return Settings.model_validate({"kafka": kafka, "group": group, **tables})
+
+
+def test_letters_that_no_handler_would_see_are_counted_by_what_they_are_too_old_for() -> None:
+    settings = settings_of(handler={"entrypoint": "shop:pay", "max_age_ms": HOUR})
+    times = {"orders": [NOW - 3 * HOUR, NOW - 2 * HOUR, NOW], "refunds": [NOW]}
+    old = too_old(times, settings, {"orders": 150 * 60_000, "refunds": HOUR}, NOW)
+    assert [(each.topic, each.count, each.setting) for each in old] == [
+        ("orders", 2, "handler.max_age_ms"),
+        ("orders", 1, "the topic's retention.ms"),
+    ]
+    plan = Plan(old=old)
+    assert any("2  to orders are older than handler.max_age_ms = 3600000" in line for line in plan.lines())
+    assert [each["records"] for each in plan.told(0)["too_old"]] == [2, 1]
+
+
+def test_each_topic_is_judged_by_its_own_handler() -> None:
+    settings = settings_of(
+        handlers=[
+            {"topics": ["orders"], "entrypoint": "shop:pay", "max_age_ms": HOUR},
+            {"topics": ["refunds"], "entrypoint": "shop:refund"},
+        ]
+    )
+    times = {name: [NOW - 2 * HOUR] for name in ("orders", "refunds", "others")}
+    assert [each.topic for each in too_old(times, settings, {}, NOW)] == ["orders"]
+
+
+def test_letters_that_another_replay_has_sent_behind_the_plan_are_left_out_and_stay_remembered() -> None:
+    topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": None}))
+    letters, chosen, done = planned(topic)
+    for offset in (1, 2):
+        topic.by_others.add(offset)
+    assert replay(letters, chosen, done, lambda: None) == 1
+    assert topic.remembered == {0: 3}
+
+
+def test_a_replay_from_the_beginning_repeats_what_is_remembered() -> None:
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer({b"a": None, b"b": None}))
+    letters, chosen, done = planned(topic)
+    chosen.repeats = True
+    topic.by_others.add(0)
+    assert replay(letters, chosen, done, lambda: None) == 2

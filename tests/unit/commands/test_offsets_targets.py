@@ -78,14 +78,15 @@ def test_a_range_that_ends_before_it_begins_is_refused() -> None:
     [
         "orders,0,12\n\n# a note\n orders , 1 , 0 \n",
         '"orders",0,12\n"orders",1,0\n',
+        "\ufefforders,0,12\norders,1,0\n",
         '{"partitions": [{"topic": "orders", "partition": 0, "committed": 12},'
         ' {"topic": "orders", "partition": 1, "committed": 0}, {"topic": "x", "partition": 0, "committed": null}]}',
     ],
-    ids=["plain", "quoted", "json"],
+    ids=["plain", "quoted", "with a byte order mark", "json"],
 )
 def test_a_file_names_an_offset_for_each_partition(tmp_path: Path, text: str) -> None:
     path = tmp_path / "offsets"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     assert Options(from_file=path).target(NOW_MS) == FromFile({ORDERS[0]: 12, ORDERS[1]: 0})
 
 

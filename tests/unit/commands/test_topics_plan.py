@@ -152,3 +152,10 @@ def test_a_dead_letter_topic_takes_timestamps_as_far_ahead_as_the_consumed_topic
     usual = Topic(12, 3, {**USUAL, ahead: "3600000"})
     (change,) = planned(made(tmp_path, LETTERS), {"orders": usual}).changes
     assert ahead not in then(change)
+
+
+def test_brokers_that_do_not_tell_how_large_records_may_be_leave_that_of_letters_to_the_brokers(tmp_path: Path) -> None:
+    silent = {name: value for name, value in USUAL.items() if name != "max.message.bytes"}
+    settings = made(tmp_path, LETTERS)
+    (change,) = planned(settings, {"orders": Topic(12, 3, silent)}).changes
+    assert "max.message.bytes" not in then(change)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -385,6 +386,19 @@ async def test_commits_are_answered_by_name_and_not_by_position(
     assert (sent.generation_id_or_member_epoch, sent.member_id) == (3, "m")
     first = sent.topics[0].partitions[0]
     assert (first.committed_offset, first.committed_leader_epoch, first.committed_metadata) == (5, 2, "here")
+
+
+async def test_offsets_with_a_retention_are_committed_in_the_version_that_knows_it(
+    broker: FakeBroker, coordinator: Coordinator
+) -> None:
+    at_version(broker, Api.OFFSET_COMMIT, 10)
+    broker.script[Api.OFFSET_COMMIT] = commits(4)
+    days = timedelta(days=36_500)
+    answer = await coordinator.commit(
+        **MEMBER, offsets={T0: Position(5)}, metadata="here", topic_ids={"t": TOPIC_ID}, retention=days
+    )
+    assert answer.errors[T0] == 0
+    assert (broker.asked[-1].version, broker.asked[-1].message.retention_time) == (4, days)
 
 
 def fetches(version: int, error: int = 0) -> Script:

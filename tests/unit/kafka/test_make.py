@@ -36,8 +36,13 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
     Api.SYNC_GROUP: lambda _: coordinator.sync("g", 3, "m", "pod-0", "range", {"m": [T0], "n": [T1]}),
     Api.HEARTBEAT: lambda _: coordinator.heartbeat("g", 3, "m", "pod-0"),
     Api.LEAVE_GROUP: lambda version: coordinator.leave(version, "g", "m", "pod-0", "because"),
-    Api.OFFSET_COMMIT: lambda version: coordinator.commit(
-        version, "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, {"t": TOPIC_ID}, "x"
+    Api.OFFSET_COMMIT: lambda version: (
+        coordinator.commit(version, "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, {"t": TOPIC_ID}, "x")
+        if version > coordinator.COMMIT_WITH_RETENTION
+        else {
+            **coordinator.commit(version, "g", 3, "m", None, {T1: Position(7)}, {}, "x"),
+            "retention_time": timedelta(days=36_500),
+        }
     ),
     Api.OFFSET_FETCH: lambda version: coordinator.fetch_offsets(version, "g", [T1, T0], require_stable=True),
     Api.CONSUMER_GROUP_HEARTBEAT: lambda _: coordinator.consumer_heartbeat(

@@ -48,6 +48,14 @@ def test_a_version_can_be_too_high_for_what_is_to_be_said() -> None:
     assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT, at_most=9) == 9
 
 
+def test_a_version_below_ours_is_spoken_where_it_is_demanded() -> None:
+    assert offers(2, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT, at_most=4) == 4
+    with pytest.raises(UnsupportedByBroker, match="OffsetCommit in versions 5-10"):
+        offers(5, 10, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT, at_most=4)
+    with pytest.raises(UnsupportedByBroker, match="OffsetCommit in versions 2-6"):
+        offers(2, 6, Api.OFFSET_COMMIT).version(Api.OFFSET_COMMIT)
+
+
 def test_importing_the_client_makes_no_message_class() -> None:
     code = "import sys, kunicorn.supervisor.service; print(sum(name.startswith('kio.schema.') for name in sys.modules))"
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

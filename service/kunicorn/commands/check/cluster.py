@@ -123,7 +123,7 @@ async def findings(settings: Settings) -> AsyncIterator[Finding]:
     if token is not None:
         left = token.expires_at - time.time()
         yield Finding("token", f"OAUTHBEARER token of {token.principal!r}, valid for {left:.0f} s")
-    cluster = open_cluster(kafka, token)
+    cluster = open_cluster(kafka)
     try:
         async for finding in _asked(settings, cluster):
             yield finding

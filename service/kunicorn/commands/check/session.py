@@ -16,6 +16,7 @@ from kunicorn.columns.decoding import compiled
 from kunicorn.commands.check import cluster
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.outputs import output_findings
+from kunicorn.commands.check.transactions import transactions
 from kunicorn.commands.check.trial import importable, set_up, tried
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.linux import IS_LINUX
@@ -143,13 +144,17 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
 
 
 def _findings_beyond(settings: Settings) -> Iterator[Finding]:
-    """Findings about the schema registry and the cluster."""
+    """Findings about the schema registry and the cluster; about transactions where the cluster's are good."""
     yield from cluster.registry_findings(settings)
     yield from output_findings(settings, IMPORT_TIMEOUT)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)
+        answered = True
         while (finding := runner.run(anext(findings, None))) is not None:
+            answered = answered and finding.failure is None
             yield finding
+    if answered and settings.producing.in_transactions:
+        yield transactions(settings)
 
 
 def _allocator(settings: Settings) -> Finding:

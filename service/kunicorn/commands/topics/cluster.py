@@ -18,7 +18,7 @@ from kunicorn.clients.session import REQUEST_TIMEOUT, ClusterSession, partition_
 from kunicorn.commands.topics.plan import CONFIGS, Change, Found, found_in
 from kunicorn.errors import ConfigError
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka_errors import describe, fault
+from kunicorn.librdkafka.errors import fault_of
 from kunicorn.librdkafka.properties import letter_properties
 from kunicorn.settings import Settings
 
@@ -75,8 +75,8 @@ def _answered(answer: Future[Any], what: str, rights: str) -> Any:
         return answer.result(_LIMIT + REQUEST_TIMEOUT)
     except KafkaException as error:
         code, why = error.args[0].code(), error.args[0].str()
-        remedy = fault(code).remedy(topic=what, rights=rights)
-        raise ConfigError(f"{what}: {describe(code)} ({why}): {remedy}") from error
+        found = fault_of(code)
+        raise ConfigError(f"{what}: {found} ({why}): {found.remedy(topic=what, rights=rights)}") from error
     except TimeoutError as error:
         raise ConfigError(f"{what}: no broker has answered within {_LIMIT:g} s; look whether it was done") from error
 

@@ -162,7 +162,9 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     partitions = own.partitions or max((topic.partitions for topic in there), default=None)
     written = {IN_SYNC: in_sync}
     found_needs = [Need(name, Role.INPUT, own.partitions, replicas) for name in found.inputs]
-    kept = {**written, MAX_BYTES: _largest(there) + _HEADERS_BYTES} if there else written
+    largest = _largest(there)
+    # Nothing is known of brokers that do not tell it: a topic for headers alone would take no letter.
+    kept = written if largest is None else {**written, MAX_BYTES: largest + _HEADERS_BYTES}
     deleted = {CLEANUP: "delete"}
     for letters in settings.dead_letter_topics:
         # A letter keeps its record's time: what is as old as its topic keeps anything would be deleted at once, and
@@ -177,8 +179,8 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     return found_needs
 
 
-def _largest(inputs: Sequence[Topic]) -> int:
-    return max(each.number(MAX_BYTES) or 0 for each in inputs)
+def _largest(inputs: Sequence[Topic]) -> int | None:
+    return max((told for each in inputs if (told := each.number(MAX_BYTES)) is not None), default=None)
 
 
 def _ahead(inputs: Sequence[Topic]) -> dict[str, int]:
