@@ -62,7 +62,7 @@ class Member:
     policy: str = "earliest"
     tasks: ServiceTasks = field(default_factory=ServiceTasks)
     spent: Spent = field(default_factory=Spent)
-    may_commit = True
+    may_commit = goes_by_ids = True
 
     def __post_init__(self) -> None:
         self.tps = [TopicPartition(f"topic-{number % 20}", number // 20) for number in range(self.count)]

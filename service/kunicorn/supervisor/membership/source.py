@@ -51,6 +51,10 @@ class AssignmentSource(Protocol):
         """The committer; None where no offsets are kept."""
 
     @property
+    def goes_by_ids(self) -> bool:
+        """Whether a partition whose topic was created anew is entered again, for the topic that has its name."""
+
+    @property
     def requested(self) -> asyncio.Event:
         """Set once the first partitions are asked for: JoinGroup is on its way, or there is no group to join."""
 
@@ -240,6 +244,5 @@ class StartLookup:
         waits for a newer one: the older one may go on for others, and what it chose is behind what is committed."""
         table = self._assignment.table
         ours = table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
-        # In a group it is entered again, for the topic that has its name; [assign] goes by names alone.
-        gone = self._source.commits is not None and table.is_of_gone_topic(partition)
+        gone = self._source.goes_by_ids and table.is_of_gone_topic(partition)
         return ours and partition.starts == starts and not gone

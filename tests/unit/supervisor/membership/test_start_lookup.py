@@ -31,7 +31,7 @@ ZERO, ONE = tps(0, 1)
 class World:
     """One worker, its member's partitions, and the brokers: `AssignmentSource`, `Offsets` and `CommitTarget`."""
 
-    may_commit = True
+    may_commit = goes_by_ids = True
 
     def __init__(self, policy: str = "earliest") -> None:
         self.stage = Stage(workers=1)
