@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from confluent_kafka import Message
 
 from kunicorn.handler.config import HandlerConfig, RateLimiting
+from kunicorn.handler.record import Record
 from kunicorn.worker.limits.token_bucket import TokenBucket
 from kunicorn.worker.progress import InFlight
 from kunicorn.worker.scheduler import UNLIMITED
@@ -164,8 +164,8 @@ def _key_of(header: str | None) -> Callable[[Message], object]:
         return lambda message: message.key()
 
     def value(message: Message) -> object:
-        headers: Any = message.headers() or ()
-        return next((value for name, value in headers if name == header), None)
+        # By the record: the client raises where another header's name is not UTF-8.
+        return next((value for name, value in Record.of(message).headers if name == header), None)
 
     return value
 
