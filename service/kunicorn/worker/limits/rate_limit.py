@@ -3,7 +3,8 @@ has the lock.
 
 With one bucket nothing of the handler starts while it is empty. With one for each key only the records of a key wait
 that is ahead of its rate, and with them their partition, or lane. Such a record has taken its token in advance, so that
-of many that wait each has a time of its own, and none is looked at in vain.
+of many that wait each has a time of its own, and none is looked at in vain. It gives the token back where it leaves
+before that time, with its partition, or behind others that are put before it.
 """
 
 from __future__ import annotations
@@ -82,6 +83,9 @@ class RateLimit:
         """Never asked: whatever starts may start as a whole."""
         raise AssertionError(flight)
 
+    def forgo(self, flight: InFlight, now: int) -> None:
+        """Take back what the flight has paid in advance: it does not start."""
+
     def change(self, per_second: float, burst: float, now: int) -> None:
         """Go on at another rate."""
         self.per_second = per_second
@@ -131,6 +135,11 @@ class KeyedRateLimit(RateLimit):
         flight.paid = 1
         self._waits += 1
         return wait
+
+    def forgo(self, flight: InFlight, now: int) -> None:
+        if flight.paid:
+            self._bucket_of(flight.messages[0], now).take(-flight.paid, now)
+            flight.paid = 0
 
     def wait_ns(self, now: int) -> int:
         return 0
