@@ -20,7 +20,7 @@ from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.forms import BYTES, Gathered
 from kunicorn.handler.decode.json_columns import JsonReader
 from kunicorn.handler.messages import Run, asked, columns
-from kunicorn.handler.record import Record, milliseconds_of
+from kunicorn.handler.record import Record, any_headers, milliseconds_of
 from kunicorn.handler.rows import NAMES, VALUE, fitting
 
 _HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
@@ -57,7 +57,7 @@ def rows_of(messages: Sequence[Message]) -> pa.RecordBatch:
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
-    if not any(asked(messages, "headers")):
+    if not any_headers(messages):
         return pa.nulls(len(messages), _HEADERS)
     pairs = (Record.of(message).headers for message in messages)
     return pa.array([[{"name": name, "value": value} for name, value in each] or None for each in pairs], _HEADERS)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from kunicorn.handler.messages import Run, asked, columns
-from kunicorn.handler.record import Record, milliseconds_of
+from kunicorn.handler.record import Record, any_headers, milliseconds_of
 from kunicorn.handler.rows import HEADERS as HEADERS_AT
 from kunicorn.handler.rows import KEY, NAMES, OFFSET, PARTITION, TIMESTAMP, TOPIC, VALUE
 
@@ -120,7 +120,7 @@ def _times(micros: list[int | None]) -> pa.Array:
 
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
-    if not any(asked(messages, "headers")):
+    if not any_headers(messages):
         return pa.nulls(len(messages), HEADERS)
     pairs = (Record.of(message).headers for message in messages)
     return pa.array([[{"key": name, "value": value} for name, value in each] or None for each in pairs], HEADERS)

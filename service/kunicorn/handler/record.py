@@ -309,16 +309,35 @@ _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 """In place of a header's name that is not UTF-8."""
 
 
+def any_headers(messages: Iterable[Message]) -> bool:
+    """Whether one of them has headers."""
+    for message in messages:
+        # Not by the record, which makes a list for each.
+        try:
+            if message.headers():
+                return True
+        except SystemError:
+            _repair(message)
+            return True
+    return False
+
+
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     try:
         headers = message.headers()
     except SystemError:
-        headers = _repaired(message.headers())
-        message.set_headers(headers)
+        headers = _repair(message)
     if not headers:
         return []
     pairs = headers.items() if isinstance(headers, dict) else headers
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def _repair(message: Message) -> list[tuple[str, str | bytes | None]]:
+    """Replace the headers of a message that has answered with an error, before anybody looks again."""
+    headers = _repaired(message.headers())
+    message.set_headers(headers)
+    return headers
 
 
 def _repaired(headers: Any) -> list[tuple[str, str | bytes | None]]:

@@ -237,7 +237,8 @@ def _going_on(messages: Iterable[Message]) -> Iterator[_ProducersContext | None]
     """The context of each record whose headers may name a span, which goes on into outputs and logs."""
     around = get_current()
     for message in messages:
-        if message.headers():
+        # By the record: the client raises where a header's name is not UTF-8, and its second answer ends the process.
+        if Record.of(message).headers:
             context = _ProducersContext(around) if around else _ProducersContext()
             context.message, context.is_read = message, False
             yield context

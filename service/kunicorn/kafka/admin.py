@@ -301,8 +301,9 @@ async def list_offsets(
     """The offset at `LATEST`, `EARLIEST` or a timestamp (milliseconds), for each partition asked.
 
     A timestamp finds the first record not older than it; the answer's offset is −1 where there is none. Every partition
-    has an answer, with an error of its own: `NETWORK_EXCEPTION` if its leader did not reply. Refreshes metadata and
-    asks once more where that may help. Ends within twice `timeout`, and raises no `PeerError`.
+    has an answer, with an error of its own: `NETWORK_EXCEPTION` if its leader did not reply, `UNSUPPORTED_VERSION` if
+    it does not offer the API. Refreshes metadata and asks once more where that may help. Ends within twice `timeout`,
+    and raises no `PeerError`.
     """
 
     def fields(batch: Batch, metadata: Metadata) -> Fields:
@@ -411,6 +412,9 @@ async def _ask_leader(
     try:
         connection = await cluster.connection(leader, LOG_PURPOSE, timeout)
         message = await connection.request(question.api, question.fields(batch, cluster.metadata), timeout)
+    except UnsupportedByBroker as error:
+        logger.info("%s for %d partitions: %s", question.api.title, len(batch), error)
+        return {each: question.failed(ErrorCode.UNSUPPORTED_VERSION) for each in batch}
     except PeerError as error:
         logger.info("%s for %d partitions: %s", question.api.title, len(batch), error)
         return {each: question.failed(ErrorCode.NETWORK_EXCEPTION) for each in batch}

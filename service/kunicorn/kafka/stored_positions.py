@@ -16,6 +16,8 @@ whether another topic had its name when the position was stored; and a policy (`
 6. The policy is `none`, and nothing is stored or the log does not reach the position: a person decides.
 7. What was done ahead of the position is done only where the log still has those records. What lies at or above the end
    of the position's leader epoch may be other records by now, and none counts where the position itself was cut off.
+8. While the leader cannot tell where the epoch ends (`unanswered`), the position is neither taken nor replaced: it is
+   asked again. A leader that does not know the epoch, or is never going to tell, leaves rules 1 to 6.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import NamedTuple
 
 from kunicorn.group.protocol import Committed, EpochEnd
 from kunicorn.ipc import bitmap
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Offsets, Position, TopicPartition
 
 
@@ -110,6 +113,19 @@ def done_within(stored: Position, start: int, end: int) -> str:
 def known_ends(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartition, int]:
     """Where the logs of leader epochs end, of the partitions whose leader knows that (KIP-320)."""
     return {tp: each.end_offset for tp, each in answers.items() if not each.error and each.end_offset != NO_OFFSET}
+
+
+_NEVER_TOLD = frozenset(
+    {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+"""Where an epoch ends is told neither by a broker without that API nor to a user without the right."""
+
+
+def unanswered(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartition, int]:
+    """Error codes of leaders that may tell another time where an epoch ends: behind an election, above all, which is
+    when a stored position may be beyond it. Until they have told, no such position may be started from.
+    """
+    return {tp: each.error for tp, each in answers.items() if each.error and each.error not in _NEVER_TOLD}
 
 
 def up_to_epochs(logs: Mapping[TopicPartition, Edges], epoch_ends: Offsets) -> dict[TopicPartition, Edges]:

@@ -18,6 +18,7 @@ from kunicorn.errors import PeerError
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Rate, Rates, RateUse
 from kunicorn.kafka.admin import GroupAdmin
+from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
 from kunicorn.observe.status import RateStatus
 from kunicorn.settings import Settings
@@ -73,6 +74,8 @@ class RateShares:
         self._pool = pool
         self._members = 1
         """As the coordinator described the group last."""
+        self._refusal = int(ErrorCode.NONE)
+        """The error that it answered with last."""
         self._seen: dict[int, tuple[float, Mapping[int, RateUse]]] = {}
         """By pid: when the Pong came that was looked at last, and what it told, by handler."""
         self._uses: dict[int, Mapping[int, Use]] = {}
@@ -200,9 +203,20 @@ class RateShares:
             log.warning(f"the group's members cannot be counted, rates are divided by {self._members}: {error}")
             admin.forget()
             return _AGAIN_SECONDS
+        self._tell_refusal(described.error)
         if described.error or not described.members:
             return _AGAIN_SECONDS
         if len(described.members) != self._members:
             log.info(f"rates are divided by {len(described.members)}, the group's members")
             self._members = len(described.members)
         return _DESCRIBE_SECONDS
+
+    def _tell_refusal(self, error: int) -> None:
+        """Log the coordinator's refusal, once until it answers otherwise: each pod has the rate that it divides."""
+        before, self._refusal = self._refusal, error
+        if error and error != before:
+            remedy = fault(error).remedy(group=f"group {self._settings.group.id!r}", rights="DESCRIBE")
+            log.warning(
+                f"the group's members cannot be counted, rates are divided by {self._members}: {describe(error)}; "
+                f"{remedy}; or set rate_limit.members"
+            )

@@ -13,6 +13,7 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -212,7 +213,7 @@ class Grants:
         reports = []
         for grant in grants:
             self.client.leave(grant)
-            self._scheduler.close(grant.tracker)
+            self._close(grant.tracker)
             self._leave_letters(grant)
             if grant.busy:
                 grant.state = GrantState.STOPPING
@@ -236,7 +237,7 @@ class Grants:
     def end(self, grant: Grant, failure: GrantFailure) -> None:
         """Have the grant end with this failure, once nothing of it is in hand."""
         self.client.leave(grant)
-        self._scheduler.close(grant.tracker)
+        self._close(grant.tracker)
         if grant.state is not GrantState.STOPPING:
             grant.state, grant.failure = GrantState.STOPPING, failure
         if grant.tracker.sending:
@@ -301,8 +302,14 @@ class Grants:
         self.end(grant, GrantFailure(report.kind, report.error))
         self.conclude(grant)
 
+    def _close(self, tracker: OffsetTracker) -> None:
+        if (gate := tracker.slots.gate) is not None:
+            # Tokens that were taken in advance, before the records are dropped: these have the keys.
+            gate.forgo(chain.from_iterable(lane.queue for lane in tracker.lanes.values()), now_ns())
+        self._scheduler.close(tracker)
+
     def _forget(self, grant: Grant) -> None:
-        self._scheduler.close(grant.tracker)
+        self._close(grant.tracker)
         # What a record that was interrupted has left must not count under the next grant.
         grant.tracker.discarded = True
         del self.open[grant.number]

@@ -427,6 +427,7 @@ class Partitions:
                     self._open[recalled.tracker.grant].mirror.left(recalled)
                     recalled.withdraw()
                     recalled.refusal = None
+                self._gates.recalled(flight.lane, now_ns())
                 if (refused := self._refused(flight)) is not None:
                     failed.append(refused)
         self.interrupts.request()

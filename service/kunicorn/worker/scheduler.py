@@ -590,7 +590,8 @@ class Scheduler:
         for flight in reversed(tracker.order):
             if tracker.bytes <= keep_bytes or flight is lowest:
                 break
-            if flight.stage is Stage.QUEUED and not flight.failures and flight.lane.queue[-1] is flight:
+            begins = flight.failures or flight.paid
+            if flight.stage is Stage.QUEUED and not begins and flight.lane.queue[-1] is flight:
                 flight.lane.queue.pop()
                 self._unqueue(flight)
                 flight.stage, flight.messages = Stage.DROPPED, ()

@@ -13,12 +13,15 @@ from confluent_kafka import ConsumerGroupState, Producer
 from confluent_kafka import TopicPartition as Coordinates
 from confluent_kafka.admin import NewPartitions
 
+from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.commands.demo.judge import Audit
+from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members
 from tests.system.producing import committed_offsets, produce, producer
+from tests.waiting import wait_until
 
 Assigned = Callable[..., Members]
 
@@ -221,6 +224,33 @@ def test_a_halted_partition_does_not_keep_a_replay_from_ending(
     member = assigned([topic], stop="end", settings={"handler": handler}).start()
     assert member.exit_code() == 6, member.output()
     assert f"1 partitions are halted, or their topic is deleted, before their end: {topic}:1" in member.output()
+
+
+def test_a_topic_created_anew_is_consumed_from_its_beginning(
+    kafka: KafkaCluster, topic: str, assigned: Assigned
+) -> None:
+    """The new topic is longer than the old one was: no position is out of range to give it away."""
+    kafka.create_topic(topic, 2)
+    members = assigned([topic], start="earliest", settings={"kafka": {"metadata_max_age_ms": 2000}})
+    member = members.start()
+    for partition in range(2):
+        produce(kafka.bootstrap, topic, 100, partition=partition)
+    member.wait(lambda: handled_up_to(member) == 200, "the old topic")
+    kafka.admin().delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    kafka.create_topic(topic, 2)
+    began = now_ns()
+    for partition in range(2):
+        produce(kafka.bootstrap, topic, 300, partition=partition)
+    every = {(partition, offset) for partition in range(2) for offset in range(300)}
+    member.wait(lambda: "deleted and created anew" in member.output(), "the new topic to be noticed")
+    member.wait(lambda: _handled_since(began, members) == every, "the new topic")
+    assert member.stop() == 0
+
+
+def _handled_since(began: int, members: Members) -> set[tuple[int, int]]:
+    entries = (entry for file in read_audit(members.audit) for entry in file.entries())
+    return {(each.partition, each.offset) for each in entries if each.kind == Kind.END and each.time_ns > began}
 
 
 @pytest.mark.long

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from typing import Any, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
+from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.record import Batch, Record
+from tests.fakes.half_read import HALF_READ, HalfRead
 
 
 def test_a_record_tells_what_kafka_knows() -> None:
@@ -112,31 +112,14 @@ def test_without_pyarrow_the_extra_to_install_is_named(monkeypatch: pytest.Monke
         batch_of(4).to_arrow()
 
 
-class HalfRead:
-    """What confluent-kafka makes of a header whose name is not UTF-8: an error, then a tuple with a hole."""
-
-    def __init__(self) -> None:
-        make, value = ctypes.pythonapi.PyTuple_New, b"2"
-        make.restype = ctypes.py_object
-        holed = make(2)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
-        second = id(holed) + tuple.__basicsize__ + ctypes.sizeof(ctypes.c_void_p)
-        ctypes.c_void_p.from_address(second).value = id(value)
-        self.kept: Any = [("a", b"1"), holed, ("b", None)]
-        self.failed = False
-
-    def headers(self) -> Any:
-        """Fails once."""
-        if not self.failed:
-            self.failed = True
-            raise SystemError("returned a result with an exception set")
-        return self.kept
-
-    def set_headers(self, headers: Any) -> None:
-        """Replaces the list."""
-        self.kept = headers
-
-
 def test_a_header_whose_name_is_not_utf_8_has_the_replacement_character_for_it() -> None:
-    record = Record(b"v", cast("Message", HalfRead()))
-    assert record.headers == record.headers == [("a", b"1"), ("\ufffd", b"2"), ("b", None)]
+    record = Record.of(HalfRead())
+    assert record.headers == record.headers == HALF_READ
+
+
+def test_a_batch_as_columns_has_such_a_header_too() -> None:
+    messages = [Message(topic="orders", partition=3, offset=4), HalfRead(5), HalfRead(6)]
+    headers = Batch(messages).to_arrow().column("headers").to_pylist()
+    assert headers == [None, *[[{"key": name, "value": value} for name, value in HALF_READ]] * 2]
+    for_handlers = rows_of([*messages[:2], HalfRead(6)]).column("headers").to_pylist()
+    assert for_handlers == [None, *[[{"name": name, "value": value} for name, value in HALF_READ]] * 2]

@@ -46,6 +46,7 @@ from kunicorn.testing import HandlerTest, record
 from kunicorn.worker.produce.outbox import Entry
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.stats import Counters
+from tests.fakes.half_read import HALF_READ, HalfRead
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = ("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
@@ -288,6 +289,15 @@ def test_with_nobody_who_collects_headers_are_read_only_when_something_asks_for_
 
     call(handle, *(message(offset, headers=[PARENT]) for offset in (7, 8, 9)))
     assert read == [8]
+
+
+@pytest.mark.usefixtures("nobody_collects")
+def test_with_nobody_who_collects_a_header_whose_name_is_not_utf_8_ends_nothing() -> None:
+    seen: list[Any] = []
+    half_read = HalfRead(7)
+    call(lambda record: seen.append(record.headers), half_read, decoding=Decoding())
+    assert seen == [HALF_READ]
+    assert Record.of(half_read).headers == HALF_READ, "its next try has them, too"
 
 
 @pytest.mark.usefixtures("nobody_collects")

@@ -158,3 +158,8 @@ async def test_the_end_of_an_epoch_is_asked_of_the_leader(two: FakeBroker, clust
     asked = two.asked[-1].message.topics[0].partitions[0]
     assert (asked.partition, asked.current_leader_epoch, asked.leader_epoch) == (1, 6, 3)
     assert getattr(two.asked[-1].message, "replica_id", -1) == -1
+
+
+async def test_a_leader_that_does_not_offer_the_api_is_not_one_that_is_away(cluster: Cluster, two: FakeBroker) -> None:
+    del two.versions[Api.OFFSET_FOR_LEADER_EPOCH]
+    assert await epoch_ends(cluster, {T1: 3}, 10.0) == {T1: EpochEnd(ErrorCode.UNSUPPORTED_VERSION)}

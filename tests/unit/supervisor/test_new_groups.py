@@ -72,7 +72,7 @@ class Cluster:
 class Member:
     """Real look-ups, partition table and committer. An `Offsets`, an `AssignmentSource` and a `CommitTarget`."""
 
-    may_commit = True
+    may_commit = goes_by_ids = True
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -10,6 +10,7 @@ import pytest
 
 from kunicorn.errors import PeerError
 from kunicorn.ipc.messages import Rates, RateUse
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings.limits import RateLimitSettings
 from kunicorn.supervisor import rates
 from kunicorn.supervisor.rates import RateShares, Use, deal
@@ -127,7 +128,7 @@ def test_a_limit_of_each_worker_or_of_a_records_key_is_dealt_to_nobody() -> None
 class Coordinator:
     """What it says of the group, one answer after the other; the last one for ever."""
 
-    def __init__(self, *answers: int | PeerError) -> None:
+    def __init__(self, *answers: int | PeerError | ErrorCode) -> None:
         self.answers = list(answers)
         self.asked = 0
         self.forgotten = 0
@@ -137,36 +138,55 @@ class Coordinator:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, PeerError):
             raise answer
+        if isinstance(answer, ErrorCode):
+            return SimpleNamespace(error=int(answer), members=())
         return SimpleNamespace(error=0 if answer else 69, members=[object()] * answer)
 
     def forget(self) -> None:
         self.forgotten += 1
 
 
-def test_members_are_counted_as_the_coordinator_says_and_the_last_number_stays_while_it_cannot(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def counted(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """By how many members the rate is divided, one number after the other, while it answers five questions."""
+
     async def close() -> None: ...
 
-    coordinator = Coordinator(3, PeerError("not authorized"), 0, 5, 5)
     monkeypatch.setattr(rates, "GroupAdmin", lambda *_: coordinator)
     monkeypatch.setattr(rates, "cluster_of", lambda *_: SimpleNamespace(close=close))
     for name in ("_DEAL_SECONDS", "_DESCRIBE_SECONDS", "_AGAIN_SECONDS"):
         monkeypatch.setattr(rates, name, 0)
     shares = shares_of([Played(1, [])], per_second=60)
     limit = RateLimitSettings(per_second=60)
-    counted: list[int] = []
+    found: list[int] = []
 
     async def run() -> None:
         dealing, describing = map(asyncio.ensure_future, shares.works())
         while coordinator.asked < 5:
-            if not counted or counted[-1] != shares.members(limit):
-                counted.append(shares.members(limit))
+            if not found or found[-1] != shares.members(limit):
+                found.append(shares.members(limit))
             await asyncio.sleep(0)
-        counted.append(shares.members(limit))
+        found.append(shares.members(limit))
         dealing.cancel()
         describing.cancel()
 
     asyncio.run(run())
-    assert counted == [1, 3, 5, 5]
+    return found
+
+
+def test_members_are_counted_as_the_coordinator_says_and_the_last_number_stays_while_it_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator = Coordinator(3, PeerError("not authorized"), 0, 5, 5)
+    assert counted(coordinator, monkeypatch) == [1, 3, 5, 5]
     assert coordinator.forgotten == 1
+
+
+def test_a_user_who_may_not_describe_the_group_is_told_once_that_the_rate_is_not_divided(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    coordinator = Coordinator(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert counted(coordinator, monkeypatch)[-1] == 1
+    log = capfd.readouterr().err
+    assert log.count("GROUP_AUTHORIZATION_FAILED (30); this user needs DESCRIBE on group 'shop'") == 1
+    assert "rates are divided by 1" in log
+    assert "set rate_limit.members" in log

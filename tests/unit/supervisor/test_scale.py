@@ -62,7 +62,7 @@ class Member:
     policy: str = "earliest"
     tasks: ServiceTasks = field(default_factory=ServiceTasks)
     spent: Spent = field(default_factory=Spent)
-    may_commit = True
+    may_commit = goes_by_ids = True
 
     def __post_init__(self) -> None:
         self.tps = [TopicPartition(f"topic-{number % 20}", number // 20) for number in range(self.count)]
@@ -109,7 +109,7 @@ class Member:
         return {tp: LogOffset(0, 900 if at == LATEST else 500) for tp, at in queries.items()}
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        return {}
+        return dict.fromkeys(queries, EpochEnd(0))
 
     async def fetch_committed(self, partitions: Collection[TopicPartition]) -> Any:
         raise NotImplementedError

@@ -308,6 +308,8 @@ class GroupDriver:
 class GroupAssignment:
     """Implements `AssignmentSource`."""
 
+    goes_by_ids = True
+
     def __init__(
         self,
         settings: Settings,

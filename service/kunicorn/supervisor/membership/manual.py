@@ -5,7 +5,10 @@
    beginning, else the records between its creation and our noticing it would be lost.
 3. What is consumed is known by the ledgers alone, so a worker's death repeats nothing but the record in hand, and a
    restart of the service begins at `assign.start` again.
-4. A partition that has reached its end is taken from its worker for good. With `run --until-end` it is paused
+4. A topic that is created anew is consumed from its beginning (`stop = "never"`). With `stop = "end"` the range that
+   was to be handled is gone with the old topic: nothing of the new one is handled, and the partition counts as
+   unfinished.
+5. A partition that has reached its end is taken from its worker for good. With `run --until-end` it is paused
    (`kunicorn.supervisor.run_until`): there the group may take it away and bring it back.
 """
 
@@ -38,6 +41,9 @@ log = logs.get("kunicorn.assign")
 
 _LOOK_INTERVAL = 0.25
 _PAUSE = 0.5
+_TOLD_AFTER, _TOLD_EVERY = 10.0, 60.0
+"""Seconds without an answer from some leader until the log says so (an election takes less), and between two such
+lines."""
 _FOR_EVER = 2**63 - 1
 """The workers' lease: there is no membership that could end."""
 _POSITIONS_SHOWN = 200
@@ -73,11 +79,18 @@ class ManualAssignment:
         self._newcomers: set[TopicPartition] = set()
         """Not there at the start: they begin at their beginning."""
         self._finished: set[TopicPartition] = set()
+        self._cut_short: set[TopicPartition] = set()
+        """Their topic was created anew before their end was reached."""
         self._gone: frozenset[TopicPartition] = frozenset()
         self._gone_since = 0.0
         self._fetched = False
         self._leaves = False
         self._told = Notifier()
+
+    @property
+    def goes_by_ids(self) -> bool:
+        """See `AssignmentSource`."""
+        return self._assign.stop == "never"
 
     async def run(self) -> None:
         """See `AssignmentSource`. Raises `ConfigError` for partitions that do not exist or have no start."""
@@ -95,7 +108,7 @@ class ManualAssignment:
         self.over = True
 
     def works(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return [self._watch_topics()]
+        return [self._watch_topics(), self._watch_topic_ids()]
 
     def leave(self, reason: str) -> None:
         self._leaves = True
@@ -124,11 +137,20 @@ class ManualAssignment:
     # -- up to the end -------------------------------------------------------------------------------------------
 
     async def _ends(self) -> Mapping[TopicPartition, int]:
-        """The logs' ends of now; waits until every leader has answered, however long that takes."""
+        """The logs' ends of now; waits until every leader has answered, however long that takes, and says so."""
         ends: dict[TopicPartition, int] = {}
+        tell_at = clock.now() + _TOLD_AFTER
         while (missing := self._known.difference(ends)) and not self._leaves:
             ends |= await known_ends(self._offsets, missing)
-            if len(ends) < len(self._known):
+            missing = missing.difference(ends)
+            if missing and clock.now() >= tell_at:
+                tell_at = clock.now() + _TOLD_EVERY
+                log.warning(
+                    f"no partition begins before all leaders have told where their logs end, and {len(missing)} have "
+                    f"not: {shown(missing)}; start the brokers that lead them, see that this user has DESCRIBE on the "
+                    f"topics, or leave these partitions out of assign.partitions"
+                )
+            if missing:
                 await self._wait(_PAUSE)
         return ends
 
@@ -147,12 +169,12 @@ class ManualAssignment:
             self._fetched = all(_is_fetched(partition) for partition in table.values())
         if self._assign.stop == "never":
             return False
-        reached = [tp for tp in self._known.difference(self._finished) if is_at_its_end(table[tp])]
+        reached = [tp for tp in self._known.difference(self._finished, self._cut_short) if is_at_its_end(table[tp])]
         if reached:
             await self._finish(reached)
         left = [table[tp] for tp in self._known.difference(self._finished)]
         gone = self._gone if clock.now() - self._gone_since >= _GONE_PATIENCE else frozenset()
-        ending = [p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone]
+        ending = [p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone or p.tp in self._cut_short]
         if len(ending) < len(left):
             return False
         if ending:
@@ -225,6 +247,38 @@ class ManualAssignment:
                 self._newcomers |= fresh
                 self._known |= fresh
                 self._take_up(fresh, {})
+
+    async def _watch_topic_ids(self) -> None:
+        await self.requested.wait()
+        while True:
+            await self._topics.recreated.wait()
+            self._topics.recreated.clear()
+            if (gone := self._assignment.table.of_gone_topics()) and not self.over:
+                await (self._renew(gone) if self.goes_by_ids else self._cut(gone))
+
+    async def _renew(self, gone: Collection[TopicPartition]) -> None:
+        log.warning(
+            f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
+            f"one is dropped, the new one is consumed from its beginning",
+            partitions=listed(gone),
+        )
+        self._newcomers.update(gone)
+        now = clock.now()
+        await self._assignment.renew(gone, now + self._drain_timeout, now + self._give_up_after)
+
+    async def _cut(self, gone: Collection[TopicPartition]) -> None:
+        table = self._assignment.table
+        cut = [tp for tp in gone if tp not in self._finished and not is_at_its_end(table[tp])]
+        if not cut:
+            return
+        log.error(
+            f"{len(cut)} partitions belong to a topic that was deleted and created anew: what was to be handled is "
+            f"gone with the old one, and nothing of the new one is handled; start the job again for that",
+            partitions=listed(cut),
+        )
+        self._cut_short.update(cut)
+        now = clock.now()
+        await self._assignment.revoke(cut, now + self._drain_timeout, now + self._give_up_after)
 
 
 def existing(whole: Collection[str], numbered: Collection[TopicPartition], topics: Topics) -> frozenset[TopicPartition]:

@@ -5,6 +5,7 @@ get their start offsets: `StartLookup` goes on until every partition has one, wa
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.table import Unstarted
 from kunicorn.supervisor.tasks import ServiceTasks
+from kunicorn.text import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class AssignmentSource(Protocol):
     @property
     def commits(self) -> OffsetCommitter | None:
         """The committer; None where no offsets are kept."""
+
+    @property
+    def goes_by_ids(self) -> bool:
+        """Whether a partition whose topic was created anew is entered again, for the topic that has its name."""
 
     @property
     def requested(self) -> asyncio.Event:
@@ -104,6 +110,9 @@ _Asked = dict[Partition, int]
 """Those of one look-up, and how many starts each had been given when it began."""
 
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=0.0)
+_TOLD_AFTER, _TOLD_EVERY = 10.0, 60.0
+"""Seconds that the brokers may leave a start offset open before the log says so (an election takes less), and between
+two such lines."""
 _COMMIT_PATIENCE = 1.0
 """Seconds that partitions without a start wait for the commits of those that have one, before both are tried again."""
 
@@ -147,7 +156,7 @@ class StartLookup:
             task.cancel()
 
     async def _find_starts(self, partitions: _Asked) -> None:
-        retries = Retries(_BACKOFF)
+        retries, tell_at = Retries(_BACKOFF), clock.now() + _TOLD_AFTER
         chosen: dict[TopicPartition, Position] = {}
         """Kept until they are committed: the log's end of a later time would skip what was written since."""
         while left := {p: number for p, number in partitions.items() if self._waits(p, number)}:
@@ -155,8 +164,7 @@ class StartLookup:
             try:
                 starts = await self._look_up(asked) if asked else Starts()
             except PeerError as error:
-                log.info(f"start offsets of {len(asked)} partitions are not known yet: {error}")
-                starts = Starts()
+                starts = Starts(waiting={p.tp: str(error) for p in asked})
             kept = {tp for tp in starts.open if self._assignment.table.handler_keeps_offsets(tp.topic)}
             self._assignment.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
             await self._halt(starts.refused | starts.open, left)
@@ -165,9 +173,25 @@ class StartLookup:
             self._assignment.resolved(starts.given, {})
             self._assignment.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen
+            if self._note_waiting(starts.waiting, left, loud=clock.now() >= tell_at):
+                tell_at = clock.now() + _TOLD_EVERY
             await self._choose(chosen, left)
             if any(self._waits(p, number) for p, number in partitions.items()):
                 await asyncio.sleep(retries.failed())
+
+    def _note_waiting(self, reasons: dict[TopicPartition, str], left: _Asked, *, loud: bool) -> bool:
+        """Show at the partitions, and in the log, what their start offsets wait for; whether that was `loud`: above
+        level info, as it lasts."""
+        waiting = self._of_those_waiting(reasons, left)
+        by_reason: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition in left:
+            if (reason := waiting.get(partition.tp)) is not None:
+                partition.wait_for_start(reason)
+                by_reason[reason].append(partition.tp)
+        tell = log.warning if loud else log.info
+        for reason, tps in by_reason.items():
+            tell(f"{len(tps)} partitions wait for their start offset: {reason}", partitions=listed(sorted(tps)))
+        return loud and bool(by_reason)
 
     async def _halt(self, reasons: Mapping[TopicPartition, str], left: _Asked) -> None:
         asked = {p.tp: p for p in left}
@@ -220,6 +244,5 @@ class StartLookup:
         waits for a newer one: the older one may go on for others, and what it chose is behind what is committed."""
         table = self._assignment.table
         ours = table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
-        # In a group it is entered again, for the topic that has its name; [assign] goes by names alone.
-        gone = self._source.commits is not None and table.is_of_gone_topic(partition)
+        gone = self._source.goes_by_ids and table.is_of_gone_topic(partition)
         return ours and partition.starts == starts and not gone

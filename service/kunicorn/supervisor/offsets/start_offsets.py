@@ -6,7 +6,9 @@
   topic was deleted and created anew. That others are committed proves nothing by itself: in a new group members choose
   at the same time, and one look-up may fail where the others do not;
 - not in the log any more: by the policy or its leader epoch, logged and counted. A worker meets what lies outside of
-  the log. What lies within it, and beyond the end of its own leader epoch, is found here, before it is fetched from.
+  the log. What lies within it, and beyond the end of its own leader epoch, is found here, before it is fetched from;
+- no position is taken whose leader cannot tell just now where its epoch ends, nor replaced: leaders answer so behind an
+  election, which is when logs are cut. It is looked up again.
 
 The brokers' answers about offsets, with the group's settings filled in.
 """
@@ -26,7 +28,7 @@ from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.record_times import first_not_older
-from kunicorn.kafka.stored_positions import began_with, done_within, edge_of_new, known_ends, resolve
+from kunicorn.kafka.stored_positions import began_with, done_within, edge_of_new, known_ends, resolve, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Position, TopicPartition
@@ -41,6 +43,12 @@ T = TypeVar("T")
 
 _AT_A_STRETCH = 250
 """So many partitions are told of in the log, each for itself, before the loop has another turn."""
+
+
+_UNSURE = (
+    "whether it was added after the group began is not known yet: wait until the metadata shows it, and the offsets of "
+    "its topic's other partitions are stable"
+)
 
 
 @dataclass(slots=True)
@@ -58,6 +66,8 @@ class Starts:
     """Why the brokers deny us the committed offset; tried again later."""
     open: dict[TopicPartition, str] = field(default_factory=dict)
     """Nothing is committed and `auto_offset_reset` is "none": refused, unless the handler keeps its offsets itself."""
+    waiting: dict[TopicPartition, str] = field(default_factory=dict)
+    """What the brokers say instead of telling one, and the remedy if that lasts; looked up again."""
 
 
 async def look_up(
@@ -82,6 +92,7 @@ async def look_up(
     for tp in partitions:
         found = answer.partitions.get(tp)
         if found is None:
+            starts.waiting[tp] = "the answer to OffsetFetch leaves it out: see the coordinator's log"
             continue
         match reaction(Api.OFFSET_FETCH, found.error):
             case Reaction.PROCEED if found.offset >= 0:
@@ -92,13 +103,8 @@ async def look_up(
                 remedy = fault(found.error).remedy(topic=f"topic {tp.topic!r}", rights="READ")
                 starts.denied[tp] = f"OffsetFetch was answered with {describe(found.error)}: {remedy}"
             case _:
-                log.info(f"the committed offset of {tp} is not stable yet (error {found.error}), asking again")
-    ends = await _ends_of_epochs(offsets, starts.committed)
-    cut = {tp: starts.committed[tp] for tp, end in ends.items() if end < starts.committed[tp].offset}
-    starts.committed = {tp: _as_far_as(each, ends.get(tp)) for tp, each in starts.committed.items() if tp not in cut}
-    if cut:
-        again = await recover(offsets, cut, policy, from_earliest)
-        starts.chosen, starts.refused = again.chosen, again.refused
+                starts.waiting[tp] = _said(tp, "OffsetFetch", found.error)
+    await _check_epochs(offsets, starts, policy, from_earliest)
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
     counts: dict[str, int | None] = {}
     if policy == "latest":
@@ -110,12 +116,41 @@ async def look_up(
     return starts
 
 
-async def _ends_of_epochs(offsets: Offsets, stored: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    """Where the logs of the positions' leader epochs end, as far as their leaders answer. What is committed beyond that
-    was truncated while nobody fetched it, and the log may have grown since: librdkafka finds that only where the leader
-    changes while it fetches; it would pass over what came instead."""
-    epochs = {tp: position.leader_epoch for tp, position in stored.items() if position.leader_epoch != NO_EPOCH}
-    return known_ends(await offsets.epoch_ends(epochs)) if epochs else {}
+async def _check_epochs(offsets: Offsets, starts: Starts, policy: str, from_earliest: Collection[str]) -> None:
+    """Replace what is committed beyond the end of its leader epoch; take back what nobody can check now."""
+    committed = starts.committed
+    ends, unchecked = await _ends_of_epochs(offsets, committed)
+    cut = {tp: committed[tp] for tp, end in ends.items() if end < committed[tp].offset}
+    starts.committed = {
+        tp: _as_far_as(each, ends.get(tp)) for tp, each in committed.items() if tp not in cut and tp not in unchecked
+    }
+    starts.waiting |= unchecked
+    if cut:
+        again = await recover(offsets, cut, policy, from_earliest, ends)
+        starts.chosen, starts.refused = again.chosen, again.refused
+        starts.waiting |= again.waiting
+
+
+async def _ends_of_epochs(
+    offsets: Offsets, stored: Mapping[TopicPartition, Position], known: Mapping[TopicPartition, int] | None = None
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, str]]:
+    """Where the logs of the positions' leader epochs end, as far as their leaders know; and for which partitions the
+    leader cannot tell just now, and why. `known`: what is known already, and not asked again.
+
+    What is committed beyond that end was truncated while nobody fetched it, and the log may have grown since:
+    librdkafka finds that only where the leader changes while it fetches; it would pass over what came instead.
+    """
+    known = known or {}
+    epochs = {tp: at.leader_epoch for tp, at in stored.items() if at.leader_epoch != NO_EPOCH and tp not in known}
+    told = await offsets.epoch_ends(epochs) if epochs else {}
+    answers = {tp: told.get(tp) or EpochEnd(ErrorCode.UNKNOWN_SERVER_ERROR) for tp in epochs}
+    unchecked = {tp: _said(tp, "OffsetForLeaderEpoch", error) for tp, error in unanswered(answers).items()}
+    return known_ends(answers) | dict(known), unchecked
+
+
+def _said(tp: TopicPartition, api: str, error: int) -> str:
+    remedy = fault(error).remedy(topic=f"topic {tp.topic!r}", rights="DESCRIBE", setting="group.topics")
+    return f"{api} was answered with {describe(error)}: {remedy}"
 
 
 def _as_far_as(committed: Position, end: int | None) -> Position:
@@ -131,7 +166,9 @@ async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Sta
     starts = Starts()
     none_before = bitmap.with_partitions(0, "")
     for tp, found in (await offsets.list_offsets(dict.fromkeys(partitions, EARLIEST))).items():
-        if found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
+        if found.error:
+            starts.waiting[tp] = _said(tp, "ListOffsets", found.error)
+        elif found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch, none_before)
     return starts
 
@@ -159,7 +196,11 @@ async def _choose(
     chosen = {}
     for tp, found in (await offsets.list_offsets(queries) if queries else {}).items():
         sure = policy != "latest" or (tp in known and undecided[tp] is not None)
-        if sure and found.error == ErrorCode.NONE and found.offset != NO_OFFSET:
+        if found.error:
+            starts.waiting[tp] = _said(tp, "ListOffsets", found.error)
+        elif not sure:
+            starts.waiting[tp] = _UNSURE
+        elif found.offset != NO_OFFSET:
             chosen[tp] = Position(found.offset, found.leader_epoch, bitmap.with_partitions(undecided[tp], ""))
     if chosen:
         starts.chosen.update(chosen)
@@ -183,26 +224,35 @@ async def find(offsets: Offsets, queries: Mapping[TopicPartition, int]) -> Start
     """
     starts = Starts()
     for tp, each in (await first_not_older(offsets.list_offsets, queries)).items():
-        if not each.error and each.offset != NO_OFFSET:
+        if each.error:
+            starts.waiting[tp] = _said(tp, "ListOffsets", each.error)
+        elif each.offset != NO_OFFSET:
             starts.given[tp] = Position(each.offset, each.leader_epoch)
             log.info(f"{tp} starts at offset {each.offset}")
     return starts
 
 
 async def recover(
-    offsets: Offsets, lost: Mapping[TopicPartition, Position], policy: str, from_earliest: Collection[str] = ()
+    offsets: Offsets,
+    lost: Mapping[TopicPartition, Position],
+    policy: str,
+    from_earliest: Collection[str] = (),
+    epoch_ends: Mapping[TopicPartition, int] | None = None,
 ) -> Starts:
-    """New start offsets for positions that the log does not hold; `from_earliest` as in `look_up`. Raises
-    `PeerError`."""
+    """New start offsets for positions that the log does not hold; `from_earliest` as in `look_up`. `epoch_ends`: where
+    leaders have just said that the positions' epochs end. Raises `PeerError`."""
     starts = Starts()
     policies = {tp: "earliest" if tp.topic in from_earliest else policy for tp in lost}
     earliest, latest = await asyncio.gather(
         offsets.list_offsets(dict.fromkeys(lost, EARLIEST)), offsets.list_offsets(dict.fromkeys(lost, LATEST))
     )
-    ends = await _ends_of_epochs(offsets, lost)
+    ends, starts.waiting = await _ends_of_epochs(offsets, lost, epoch_ends)
     async for tp, position in in_stretches(lost.items()):
         first, last = earliest.get(tp), latest.get(tp)
-        if first is None or last is None or first.error or last.error:
+        if first is None or last is None or tp in starts.waiting:
+            continue
+        if error := first.error or last.error:
+            starts.waiting[tp] = _said(tp, "ListOffsets", error)
             continue
         edges, policy = Edges(first.offset, last.offset), policies[tp]
         target, _, done = resolve(tp, position, edges, policy, epoch_end=ends.get(tp))

@@ -148,6 +148,10 @@ class Partition:
         """Its topic has its name after all."""
         self.lost = self.disowned = False
 
+    def wait_for_start(self, reason: str) -> None:
+        """Note why its start offset is not known yet."""
+        self.reason = reason
+
     def out_of_range(self, error: str) -> None:
         """Look its start offset up anew: the position is not in the log."""
         self.advance(PartitionEvent.OUT_OF_RANGE, error)

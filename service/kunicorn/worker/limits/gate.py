@@ -26,7 +26,7 @@ from kunicorn.observe import catalogue as c
 from kunicorn.text import utc
 from kunicorn.worker.limits.circuit_breaker import CircuitBreaker, Limits, State
 from kunicorn.worker.limits.rate_limit import RateLimit, rate_limit_of
-from kunicorn.worker.progress import InFlight, Slots
+from kunicorn.worker.progress import InFlight, Lane, Slots
 from kunicorn.worker.scheduler import UNLIMITED, Scheduler
 from kunicorn.worker.stats import Counters
 
@@ -138,6 +138,14 @@ class Gate:
             at = utc(wall_ms() + wait_ns // _NS_PER_MS, "milliseconds")
             why = f"offset {flight.offset} waits until {at}: its key is limited to {self._rate.per_second:g} a second"
             return Held(now + wait_ns, RATE_LIMIT, why)
+
+    def forgo(self, flights: Iterable[InFlight], now: int) -> None:
+        """Give back what was taken in advance for these, which have not started: they do so some other time, if at
+        all."""
+        with self._lock:
+            if self._rate is not None:
+                for flight in flights:
+                    self._rate.forgo(flight, now)
 
     def took(self, flight: InFlight, now: int) -> None:
         """Note that these records start."""
@@ -318,6 +326,12 @@ class Gates:
         if count < len(flight.messages):
             self._scheduler.split(flight, count)
         return True
+
+    def recalled(self, lane: Lane, now: int) -> None:
+        """Note that what is handled again comes before what the lane had next: a run's time does not count any more."""
+        slots = lane.tracker.slots
+        if slots.runs and slots.gate is not None:
+            slots.gate.forgo(lane.queue, now)
 
     def held(self) -> Iterable[tuple[InFlight, int]]:
         """Records that wait before their first try since the last time, and until when (nanoseconds)."""

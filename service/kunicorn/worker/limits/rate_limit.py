@@ -3,18 +3,19 @@ has the lock.
 
 With one bucket nothing of the handler starts while it is empty. With one for each key only the records of a key wait
 that is ahead of its rate, and with them their partition, or lane. Such a record has taken its token in advance, so that
-of many that wait each has a time of its own, and none is looked at in vain.
+of many that wait each has a time of its own, and none is looked at in vain. It gives the token back where it leaves
+before that time, with its partition, or behind others that are put before it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from confluent_kafka import Message
 
 from kunicorn.handler.config import HandlerConfig, RateLimiting
+from kunicorn.handler.record import Record
 from kunicorn.worker.limits.token_bucket import TokenBucket
 from kunicorn.worker.progress import InFlight
 from kunicorn.worker.scheduler import UNLIMITED
@@ -82,6 +83,9 @@ class RateLimit:
         """Never asked: whatever starts may start as a whole."""
         raise AssertionError(flight)
 
+    def forgo(self, flight: InFlight, now: int) -> None:
+        """Take back what the flight has paid in advance: it does not start."""
+
     def change(self, per_second: float, burst: float, now: int) -> None:
         """Go on at another rate."""
         self.per_second = per_second
@@ -132,6 +136,11 @@ class KeyedRateLimit(RateLimit):
         self._waits += 1
         return wait
 
+    def forgo(self, flight: InFlight, now: int) -> None:
+        if flight.paid:
+            self._bucket_of(flight.messages[0], now).take(-flight.paid, now)
+            flight.paid = 0
+
     def wait_ns(self, now: int) -> int:
         return 0
 
@@ -164,8 +173,8 @@ def _key_of(header: str | None) -> Callable[[Message], object]:
         return lambda message: message.key()
 
     def value(message: Message) -> object:
-        headers: Any = message.headers() or ()
-        return next((value for name, value in headers if name == header), None)
+        # By the record: the client raises where another header's name is not UTF-8.
+        return next((value for name, value in Record.of(message).headers if name == header), None)
 
     return value
 

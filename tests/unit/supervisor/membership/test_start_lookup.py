@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
@@ -29,7 +31,7 @@ ZERO, ONE = tps(0, 1)
 class World:
     """One worker, its member's partitions, and the brokers: `AssignmentSource`, `Offsets` and `CommitTarget`."""
 
-    may_commit = True
+    may_commit = goes_by_ids = True
 
     def __init__(self, policy: str = "earliest") -> None:
         self.stage = Stage(workers=1)
@@ -60,6 +62,7 @@ class World:
         self.looked_up += 1
         for tp in partitions:
             if tp in self.unstable:
+                starts.waiting[tp] = "it is not stable yet: wait for the transaction"
                 continue
             if self.denied:
                 starts.denied[tp] = "OffsetFetch was answered with error 29"
@@ -176,6 +179,30 @@ def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_ha
         world.stage.revive()
         await until(lambda: world.start_of(0) is not None)
         assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
+
+    play(story)
+
+
+def test_a_start_that_is_not_told_is_named_with_the_remedy_at_its_partition_and_when_it_lasts_in_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    told = "1 partitions wait for their start offset: it is not stable yet: wait for the transaction"
+
+    async def story(world: World) -> None:
+        world.committed, world.unstable = {ZERO: 700, ONE: 800}, {ZERO}
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: world.start_of(1) == 800)
+        assert world.assignment.table[ZERO].reason == "it is not stable yet: wait for the transaction"
+        await asyncio.sleep(9.0)
+        assert told not in capfd.readouterr().err, "an election takes less"
+        await asyncio.sleep(4.0)
+        log = capfd.readouterr().err
+        assert log.count(told) == 1
+        assert "orders-0" in log
+        await asyncio.sleep(64.0)
+        assert capfd.readouterr().err.count(told) == 1, "once a minute"
+        world.unstable.clear()
+        await until(lambda: world.start_of(0) == 700)
 
     play(story)
 

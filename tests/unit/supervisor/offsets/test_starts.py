@@ -9,6 +9,7 @@ import pytest
 from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
 from kunicorn.ipc import bitmap
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.offsets.start_offsets import Starts, begin, find, look_up, recover
@@ -24,6 +25,11 @@ class Log:
         self.group_error = group_error
         self.first, self.last = 100, 500
         self.epoch_end: int | None = None
+        self.epoch_errors: list[int] = []
+        """What the leaders say in place of an epoch's end, question by question."""
+        self.questions: list[frozenset[TopicPartition]] = []
+        """Of which partitions they were asked where an epoch ends."""
+        self.list_error = 0
         self.anew: set[str] = set()
         self.asked: set[TopicPartition] = set()
 
@@ -34,7 +40,7 @@ class Log:
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         self.asked |= set(queries)
-        return {tp: LogOffset(0, self._at(at)) for tp, at in queries.items()}
+        return {tp: LogOffset(self.list_error, self._at(at)) for tp, at in queries.items()}
 
     def _at(self, timestamp: int) -> int:
         """Records were written at the times 1000 to 1399; to a later question there is no answer."""
@@ -42,7 +48,10 @@ class Log:
         return special.get(timestamp, max(self.first, timestamp - 900) if timestamp < 1400 else NO_OFFSET)
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
-        return {tp: EpochEnd(0, epoch, self.epoch_end) for tp, epoch in queries.items() if self.epoch_end is not None}
+        self.questions.append(frozenset(queries))
+        end = NO_OFFSET if self.epoch_end is None else self.epoch_end
+        error = self.epoch_errors.pop(0) if self.epoch_errors else 0
+        return {tp: EpochEnd(error) if error else EpochEnd(0, epoch, end) for tp, epoch in queries.items()}
 
     async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
@@ -179,6 +188,69 @@ async def test_what_is_committed_beyond_the_end_of_its_epoch_is_not_started_from
     assert starts.chosen == {OLD: Position(320)}
     assert {tp: start.offset for tp, start in starts.committed.items()} == {NEW: 320, QUIET: 450}
     assert not (await look_up(log, [OLD], "none")).committed, "a person decides"
+
+
+_PASSING = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NETWORK_EXCEPTION]
+
+
+@pytest.mark.parametrize("error", [*_PASSING, ErrorCode.UNKNOWN_SERVER_ERROR])
+async def test_a_committed_offset_is_not_started_from_while_its_leader_cannot_tell_where_its_epoch_ends(
+    error: ErrorCode,
+) -> None:
+    log = Log({OLD: Committed(0, 400, 7), QUIET: Committed(0, 450)})
+    log.epoch_end, log.epoch_errors = 320, [error]
+    starts = await look_up(log, [OLD, QUIET], "latest")
+    assert list(starts.committed) == [QUIET], "without an epoch nothing is asked"
+    assert not starts.chosen
+    assert f"OffsetForLeaderEpoch was answered with {error.name}" in starts.waiting[OLD]
+    assert (await look_up(log, [OLD], "latest")).chosen == {OLD: Position(320)}, "as soon as it is told"
+
+
+_NEVER_TOLD = [
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+]
+
+
+@pytest.mark.parametrize("error", _NEVER_TOLD)
+async def test_a_committed_offset_does_not_wait_for_what_is_never_told(error: ErrorCode) -> None:
+    log = Log({OLD: Committed(0, 400, 7)})
+    log.epoch_errors = [error]
+    starts = await look_up(log, [OLD], "earliest")
+    assert starts.committed == {OLD: Position(400, 7)}
+    assert not starts.waiting
+
+
+async def test_where_an_epoch_ends_is_not_forgotten_on_the_way_to_the_new_start() -> None:
+    log = Log({OLD: Committed(0, 400, 7)})
+    log.epoch_end, log.epoch_errors = 320, [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert (await look_up(log, [OLD], "earliest")).chosen == {OLD: Position(320)}
+    assert log.questions == [{OLD}], "an election may come between two questions"
+
+
+async def test_a_position_that_is_not_in_the_log_is_not_replaced_while_its_epochs_end_is_not_told() -> None:
+    log = Log({})
+    log.epoch_end, log.epoch_errors = 320, [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    lost = {OLD: Position(400, 7), NEW: Position(20)}
+    starts = await recover(log, lost, "earliest")
+    assert starts.chosen == {NEW: Position(100)}
+    assert list(starts.waiting) == [OLD]
+    assert (await recover(log, lost, "earliest")).chosen[OLD] == Position(320)
+
+
+async def test_whatever_is_to_be_looked_up_again_says_what_it_waits_for() -> None:
+    log = Log({OLD: Committed(88, 250), NEW: NOTHING})
+    log.list_error = ErrorCode.LEADER_NOT_AVAILABLE
+    starts = await look_up(log, [OLD, NEW, QUIET], "earliest")
+    assert "UNSTABLE_OFFSET_COMMIT (88)" in starts.waiting[OLD]
+    assert "LEADER_NOT_AVAILABLE (5)" in starts.waiting[NEW]
+    assert "leaves it out" in starts.waiting[QUIET]
+    for each in (await recover(log, {NEW: Position(20)}, "earliest"), await begin(log, [NEW])):
+        assert "LEADER_NOT_AVAILABLE (5)" in each.waiting[NEW]
+    assert "LEADER_NOT_AVAILABLE (5)" in (await find(log, {NEW: EARLIEST})).waiting[NEW]
+    unsure = await look_up(Log({NEW: NOTHING, QUIET: NOTHING}), [NEW], "latest")
+    assert "is not known yet" in unsure.waiting[NEW]
 
 
 @pytest.mark.parametrize(("end", "left"), [(310, {308, 309}), (None, {308, 309, 310, 311}), (300, set()), (250, set())])

@@ -10,13 +10,15 @@ from kunicorn.handler.call import OfSome, OfUncalled
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.retry import End
-from kunicorn.ipc.clock import now_ns
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.positions import TopicPartition
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from kunicorn.worker.stats import Counters
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
 from tests.unit.worker import sending_handlers
+from tests.unit.worker.produce.output_batches import taken
 from tests.unit.worker.tables import P0, P1, Table, offsets_of
 
 OPENS_AT_ONCE = CircuitBreaking(
@@ -184,6 +186,51 @@ def test_records_of_another_partition_in_the_same_call_cost_what_they_are(counts
     used = limited.rate_use()
     assert used is not None
     assert 12 - used[0] == left
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("is_due", [True, False])
+def test_what_waits_for_its_keys_rate_gives_its_token_back_when_its_partition_leaves(
+    *, runs: bool, is_due: bool
+) -> None:
+    table = ten(gate(rate_limit=RateLimiting(0.001, 1, "key", "records")), runs=runs)
+    table.handle(table.take())
+    assert table.started() == []
+    waiting = [flight for flight, _ in table.table.held()]
+    for grant in (3, 5, 7):
+        for flight in waiting if is_due else ():
+            table.table.try_again(flight)
+        table.table.stop([grant - 2])
+        table.start(P0, grant, 1)
+        table.table.begin_turn(0)
+        table.fetch(P0, 1)
+        assert table.started() == []
+        ((flight, until),) = table.table.held()
+        waiting = [flight]
+        assert until - now_ns() < 1001 * NANOSECONDS, "one token's time, however often it has left"
+
+
+def test_what_waits_for_its_keys_rate_pays_anew_where_refused_records_are_put_before_it() -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 2, "key", "records"))
+    table = Table(Slots("partition", 1, runs=True, gate=limited), ON_ACKNOWLEDGEMENT)
+    table.begin(P0, 0, 1, 2)
+    refused = table.take()
+    table.handle(refused, sends=True)
+    table.handle(table.take(), sends=True)
+    assert table.started() == []
+    ((waiting, _),) = table.table.held()
+    batch = taken(table.outbox)
+    number = table.outbox.refuse(batch.entries[0], ValueError("too large"))
+    table.table.rewind({refused.number: number})
+    table.outbox.done(batch)
+    table.table.put_back(refused)
+    table.table.try_again(waiting)
+    again = table.take()
+    assert offsets_of(again) == [0], "by the token that it has given back: the one that waited has none of it"
+    table.handle(again)
+    assert table.started() == []
+    ((_, until),) = table.table.held()
+    assert until - now_ns() < 1001 * NANOSECONDS, "for one token"
 
 
 # -- batches with records that cannot be decoded -----------------------------------------------------------------------

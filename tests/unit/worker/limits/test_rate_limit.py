@@ -14,6 +14,7 @@ from kunicorn.worker.limits import rate_limit
 from kunicorn.worker.limits.rate_limit import KeyedRateLimit
 from kunicorn.worker.limits.token_bucket import TokenBucket
 from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots
+from tests.fakes.half_read import HalfRead
 
 TRACKER = OffsetTracker(TopicPartition("t", 0), 1, Slots("key", 1), 0)
 
@@ -50,6 +51,13 @@ def test_a_new_key_has_a_few_buckets_looked_at_however_many_are_not_full(one_a_m
     assert all(admitted(one_a_minute, key, key) for key in range(11_000))
     assert Buckets.asked <= 5000, "a few for each of the last thousand keys"
     assert [admitted(one_a_minute, key, 11_000) for key in (0, 10_999)] == [0, 0], "what is not full is not forgotten"
+
+
+def test_a_limit_by_header_takes_a_record_with_another_header_whose_name_is_not_utf_8() -> None:
+    told = RateLimiting(1 / 60, 1, "key", "records", "a")
+    limit = KeyedRateLimit(told, HandlerConfig("shop:handle", "record", {}, 1, 1, 0, 0, rate_limit=told), 0)
+    flights = [InFlight(1, TRACKER, Lane(TRACKER, at), at, 0, 1, (HalfRead(at),)) for at in range(2)]
+    assert [limit.admitted(flight, 0) for flight in flights] == [1, 0], "both are of one tenant"
 
 
 def test_full_buckets_are_forgotten_as_new_keys_come(one_a_minute: KeyedRateLimit) -> None:
