@@ -18,7 +18,7 @@ from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import REGISTERED, Decoding
-from kunicorn.handler.decode import Undecodable
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.decode.decoders import NAMED, Decoder, OfBytes, Part, Raw, Then, one
 from kunicorn.handler.decode.models import Model, model_of
 from kunicorn.handler.extras import install_extra
@@ -129,6 +129,8 @@ def argument_of(form: Form, message: Message) -> Any:
     """Argument for this message. Raises `Undecodable`, `NotDecodableYet`."""
     try:
         return next(form.each([message]))
+    except NotDecodableYet:
+        raise  # Whoever is away is asked once.
     except Exception:
         form.blame(message)
         raise
