@@ -23,6 +23,15 @@ class NoTopics(KnownTopics):
         """Nothing."""
 
 
+class Played(Librdkafka):
+    """Of a consumer that may say what its records keep in memory."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """See `Client`."""
+        return int(getattr(self.consumer, "shared_bytes", 0))
+
+
 def parts(
     consumer: Any,
     ledger: Ledger,
@@ -32,4 +41,4 @@ def parts(
 ) -> Parts:
     """With counters that nobody reads."""
     settings = TableSettings(ahead_bytes, delays or {})
-    return Parts(Librdkafka(consumer, NoTopics(), Login(None)), ledger, Counters(), report, Interrupts(), settings)
+    return Parts(Played(consumer, NoTopics(), Login(None)), ledger, Counters(), report, Interrupts(), settings)

@@ -3,7 +3,8 @@
     python -m tests.fakes.schema_registry FILE [PASSWORD [PORT]]
 
 FILE has the schemas by id as JSON, `{"1": {"schema": "…", "schemaType": "AVRO", "subject": "orders-value"}}`, and is
-read at every request; a file that holds a number is the status of every answer. A schema without a subject is of none.
+read at every request; a file that holds a number is the status of every answer, and one that holds `[404, "text"]` has
+the status and the content of every answer that somebody else gives in its place. A schema without a subject is of none.
 Versions of a subject are its ids in their order. What is registered is written into the file; an Avro record with a
 field that its latest version does not have, and no default for it, is incompatible. With PASSWORD only
 `orders:PASSWORD` is served. Prints its port.
@@ -12,7 +13,9 @@ field that its latest version does not have, and no default for it, is incompati
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -49,6 +52,9 @@ class Registry(BaseHTTPRequestHandler):
         schemas = json.loads(self.file.read_text())
         if isinstance(schemas, int):
             self._answer(schemas, {"error_code": schemas, "message": "ordered by the test"})
+            return
+        if isinstance(schemas, list):
+            self._send(schemas[0], schemas[1].encode(), "text/html")
             return
         path = [unquote(each) for each in self.path.partition("?")[0].strip("/").split("/")]
         self._answer(*answer(path, schemas))
@@ -93,9 +99,11 @@ class Registry(BaseHTTPRequestHandler):
             file.write(f"{self.path}\n")
 
     def _answer(self, status: int, body: object) -> None:
-        content = json.dumps(body).encode()
+        self._send(status, json.dumps(body).encode(), "application/vnd.schemaregistry.v1+json")
+
+    def _send(self, status: int, content: bytes, kind: str) -> None:
         self.send_response_only(status)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -135,6 +143,33 @@ def registry(file: Path, password: str = "", port: int = 0) -> Iterator[str]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+class Hanging:
+    """One that takes connections, and does not answer."""
+
+    def __init__(self, listens: socket.socket) -> None:
+        self._listens = listens
+        self.url = f"http://127.0.0.1:{listens.getsockname()[1]}"
+
+    def asked(self) -> int:
+        """How many connections came since this was called last."""
+        found = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._listens.accept()[0].close()
+                found += 1
+        return found
+
+
+@contextmanager
+def hanging() -> Iterator[Hanging]:
+    """It, while the block lasts."""
+    with socket.socket() as listens:
+        listens.bind(("127.0.0.1", 0))
+        listens.listen(50)
+        listens.setblocking(False)
+        yield Hanging(listens)
 
 
 def main() -> None:

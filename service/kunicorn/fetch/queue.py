@@ -101,5 +101,10 @@ class FetchQueue:
         return self._put - self._taken
 
     @property
+    def taken_bytes(self) -> int:
+        """Of rows that are alive and not in it, with whatever they keep in memory."""
+        return max(0, self._held() - self.bytes)
+
+    @property
     def _is_full(self) -> bool:
         return self.bytes >= self._most or (self.bytes > 0 and self._held() >= self._most)

@@ -276,12 +276,17 @@ class Backpressure:
     Of records that wait (for their next try, for a limit) none may be dropped. They count for half of what there is and
     no more, so that the others go on however large they are. Beyond that nothing more is fetched of a partition that
     has its share of them: all of them together stay within what there is.
+
+    Where records share memory with those that came with them, one that does not get on keeps a whole answer alive, and
+    only its own bytes are counted. Once twice as much is alive as there may be, what is queued is copied out.
     """
 
     def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:
         self._scheduler = scheduler
         self._most_bytes = most_bytes
         self._aside: list[Grant] = []
+        self._least_shared = 0
+        """Bytes that were alive at the least since the last copies."""
 
     @property
     def full(self) -> bool:
@@ -292,6 +297,16 @@ class Backpressure:
     def bytes(self) -> int:
         """Bytes that count of all that is kept for a free slot, or until its wait is over."""
         return self._scheduler.waiting_bytes + min(self._scheduler.parked_bytes, self._most_bytes // 2)
+
+    def is_to_copy(self, shared_bytes: int) -> bool:
+        """Whether what is queued is to be copied out of what it came with, of which so many bytes are alive. Copies
+        free nothing of what handlers keep: not before as much again has come are there others."""
+        self._least_shared = min(self._least_shared, shared_bytes)
+        return shared_bytes >= self._most_bytes + max(self._most_bytes, self._least_shared)
+
+    def copied(self, shared_bytes: int) -> None:
+        """Note that all that is queued has been copied, and that so many bytes are alive now."""
+        self._least_shared = shared_bytes
 
     def set_aside(self, grants: Collection[Grant]) -> Collection[Grant]:
         """Partitions of which nothing more is to be fetched for now, and whose tail is dropped. It is fetched again

@@ -69,6 +69,7 @@ class Partitions:
         self.ledger = parts.ledger
         self.settings = parts.settings
         self.draining = False
+        self._client = parts.client
         self._counters, self._slots_of = parts.counters, slots_of
         self._deliveries, self._told = deliveries, told
         self._lock = threading.Lock()
@@ -271,7 +272,7 @@ class Partitions:
     def balance(self, now: int) -> None:
         """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
         which nothing is left before their error; start batches that have waited long enough. Let no handler wait for a
-        suspect of one whose gate is shut."""
+        suspect of one whose gate is shut. Copy what is queued where it keeps much else in memory."""
         with self._lock:
             self._grants.end_due()
             self._scheduler.put_off_suspects(now)
@@ -280,6 +281,17 @@ class Partitions:
             for grant in self._backpressure.set_aside(self._open.values()):
                 self._grants.client.leave(grant)
             self._grants.fetch_again(self._backpressure.fetched_again(len(self._open)))
+        if self._backpressure.is_to_copy(self._client.shared_bytes):
+            self._copy_out()
+
+    def _copy_out(self) -> None:
+        with self._lock:
+            trackers = [each.tracker for each in self._open.values()]
+        for tracker in trackers:
+            # One at a time: whoever has handled a record waits for this.
+            with self._lock:
+                self._scheduler.copy_out(tracker)
+        self._backpressure.copied(self._client.shared_bytes)
 
     def to_be_given_up(self) -> list[InFlight]:
         """Records in hand of grants that are to end, where they are not handled by the loop's own thread."""

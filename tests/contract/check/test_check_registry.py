@@ -62,3 +62,38 @@ def test_a_wrong_login_an_outage_and_an_empty_port_are_told_with_the_setting_and
     with registry(schemas) as url:
         assert "503" in told(url=url)
     assert f"{NOWHERE} cannot be asked: ConnectError" in told(url=NOWHERE)
+
+
+@pytest.mark.parametrize("answer", [[404, "404 page not found"], [302, ""], [200, "<h1>maintenance</h1>"]], ids=str)
+def test_what_answers_in_its_place_is_told(schemas: Path, answer: list[Any]) -> None:
+    schemas.write_text(json.dumps(answer))
+    with registry(schemas) as url:
+        said = told(url=url)
+    assert said.startswith(f"FAILED  registry  {url} cannot be asked: it")
+    assert "maintenance" not in said
+
+
+@pytest.mark.parametrize("of_outputs", [False, True])
+def test_a_handler_whose_time_is_over_before_the_registrys_is_told(schemas: Path, of_outputs: bool) -> None:
+    with registry(schemas) as url:
+        first, second = map(str, registry_findings(impatient(url, 5000, of_outputs=of_outputs)))
+        assert first.startswith("warning registry")
+        assert "handler_timeout_ms = 5000 is over before schema_registry.timeout_ms = 5000" in first
+        assert second == f"ok      registry  {url} answers"
+        assert len(list(registry_findings(impatient(url, 5001, of_outputs=of_outputs)))) == 1
+
+
+def impatient(url: str, handler_timeout_ms: int, *, of_outputs: bool) -> Settings:
+    """Of a handler that decodes by the registry, or whose outputs are encoded by it."""
+    values = {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
+        "group": {"id": "shop", "topics": ["orders"]},
+        "handler": {
+            "entrypoint": "shop:handle",
+            "handler_timeout_ms": handler_timeout_ms,
+            "value": "bytes" if of_outputs else "avro",
+        },
+        "schema_registry": {"url": url},
+    }
+    producing = {"producing": {"delivery": "at_least_once", "topic": "totals", "value": "avro"}} if of_outputs else {}
+    return Settings.model_validate({**values, **producing})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kunicorn.handler.decode.schema_registry import _kept
 from kunicorn.handler.retry import Policies, RetryPolicy, TryAgain
 from tests.contract.decoding.shop_schemas import SCHEMAS, SHOP_ORDER, avro, framed, message
 from tests.fakes.schema_registry import registry
+from tests.waiting import wait_until
 
 
 class Order(msgspec.Struct):
@@ -32,6 +34,20 @@ def take(order: Order) -> None: ...
 
 def decoded(name: str, properties: Any, value: bytes | None) -> Any:
     return one(decoder_of(name, Part.VALUE, Decoding(schema_registry=properties)), message(value), Part.VALUE)
+
+
+def decoded_if_served(properties: Any, value: bytes) -> Any:
+    """None while the registry is away."""
+    with contextlib.suppress(NotDecodableYet):
+        return decoded("avro", properties, value)
+
+
+PROXIES = [
+    [404, "404 page not found: 4111"],
+    [302, ""],
+    [200, "<h1>4111</h1>"],
+    [404, '{"message": "no Route matched"}'],
+]
 
 
 def test_values_are_decoded_by_the_schema_they_name_which_is_asked_for_once(
@@ -86,7 +102,20 @@ def test_while_the_registry_does_not_serve_records_wait_and_are_decoded_once_it_
     verdict = Policies(RetryPolicy(1, 100, 100)).verdict(waits.value, 1000, 10**15, 0.5)
     assert isinstance(verdict, TryAgain)
     schemas.write_text(json.dumps(SCHEMAS))
-    assert decoded("avro", properties, value)["id"] == 7
+    assert wait_until(lambda: decoded_if_served(properties, value), "the registry to be asked again")["id"] == 7
+
+
+@pytest.mark.parametrize("answer", PROXIES, ids=str)
+def test_what_answers_in_the_registrys_place_does_not_say_that_a_schema_is_unknown(
+    properties: dict[str, Any], schemas: Path, answer: list[Any]
+) -> None:
+    value = framed(1, avro({"id": 7, "by": "me"}))
+    schemas.write_text(json.dumps(answer))
+    with pytest.raises(NotDecodableYet, match="the schema registry cannot be asked: it") as waits:
+        decoded("avro", properties, value)
+    assert "4111" not in str(waits.value)
+    schemas.write_text(json.dumps(SCHEMAS))
+    assert wait_until(lambda: decoded_if_served(properties, value), "the registry to be asked again")["id"] == 7
 
 
 def test_a_registry_that_is_not_there_is_waited_for_too() -> None:

@@ -4,8 +4,10 @@ by confluent-kafka's own deserialisers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,8 @@ from tests.contract.encoding.shop_models import (
     ProtoRefund,
     ProtoTotal,
 )
-from tests.fakes.schema_registry import registry
+from tests.fakes.schema_registry import hanging, registry
+from tests.waiting import wait_until
 
 Make = Callable[..., Encoder]
 MODULE = "tests.contract.encoding.shop_models"
@@ -46,6 +49,12 @@ MODULE = "tests.contract.encoding.shop_models"
 def sent(encoder: Encoder, value: Any, topic: str | None = None, **more: Any) -> Any:
     """The output, as it goes to the client."""
     return encoder.encoded(Send(topic, value, **more))
+
+
+def sent_if_served(encoder: Encoder, value: Any) -> Any:
+    """None while the registry is away."""
+    with contextlib.suppress(NotEncodableYet):
+        return sent(encoder, value)
 
 
 def context(topic: str = "totals", part: Any = MessageField.VALUE) -> SerializationContext:
@@ -222,7 +231,9 @@ def test_while_the_registry_does_not_serve_records_wait_and_are_sent_once_it_doe
         sent(encode, TOTAL)
     assert isinstance(Policies(RetryPolicy(1, 100, 100)).verdict(waits.value, 1000, 10**15, 0.5), TryAgain)
     schemas.write_text(json.dumps(SCHEMAS))
-    assert sent(encode, TOTAL).value[:5] == b"\0\0\0\0\2"
+    assert (
+        wait_until(lambda: sent_if_served(encode, TOTAL), "the registry to be asked again").value[:5] == b"\0\0\0\0\2"
+    )
 
 
 def test_a_registry_that_was_away_during_the_first_write_is_asked_again(encoder: Make, schemas: Path) -> None:
@@ -231,7 +242,31 @@ def test_a_registry_that_was_away_during_the_first_write_is_asked_again(encoder:
     with pytest.raises(NotEncodableYet):
         sent(encode, TOTAL)
     schemas.write_text(json.dumps(SCHEMAS))
-    assert sent(encode, TOTAL).value[:5] == b"\0\0\0\0\2"
+    assert (
+        wait_until(lambda: sent_if_served(encode, TOTAL), "the registry to be asked again").value[:5] == b"\0\0\0\0\2"
+    )
+
+
+@pytest.mark.parametrize("answer", [[404, "404 page not found"], [302, ""], [200, "<h1>4111</h1>"]], ids=str)
+def test_what_answers_in_the_registrys_place_fails_no_output(encoder: Make, schemas: Path, answer: list[Any]) -> None:
+    schemas.write_text(json.dumps(answer))
+    with pytest.raises(NotEncodableYet, match="the schema registry cannot be asked: it") as waits:
+        sent(encoder(), TOTAL)
+    assert "4111" not in str(waits.value)
+
+
+def test_threads_do_not_take_the_time_out_of_a_registry_that_hangs_in_turn() -> None:
+    with hanging() as silent, ThreadPoolExecutor(8) as threads:
+        properties: dict[str, Any] = {"url": silent.url, "timeout": 1.0, "max.retries": 0}
+        encode = Encoder(
+            Encoding(OutputEncoding("avro"), schema_registry=properties), "totals", lambda topic, why: None
+        )
+        ends = [threads.submit(sent, encode, TOTAL) for _ in range(8)]
+        for end in ends:
+            with pytest.raises(NotEncodableYet, match="the schema registry cannot be asked: ReadTimeout"):
+                end.result()
+        # Each had to wait for those before it.
+        assert silent.asked() < len(ends)
 
 
 def test_each_schema_is_asked_for_once_by_the_client_that_decoders_have(encoder: Make, schemas: Path) -> None:

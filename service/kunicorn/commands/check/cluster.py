@@ -27,6 +27,7 @@ from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
+from kunicorn.settings.checks import needs_registry
 from kunicorn.supervisor.partitions.balance import workers_wanted
 
 
@@ -315,8 +316,24 @@ def registry_findings(settings: Settings) -> Iterator[Finding]:
     except HandlerLoadError as error:
         yield Finding("registry", str(error), ExitCode.CONFIGURATION)
         return
+    yield from _impatient_handlers(settings)
     if why is None:
         yield Finding("registry", f"{url} answers")
     else:
         remedy = "correct [schema_registry], or start it; records would wait"
         yield Finding("registry", f"{url} cannot be asked: {why}; {remedy}", ExitCode.CONFIGURATION, passes=True)
+
+
+def _impatient_handlers(settings: Settings) -> Iterator[Finding]:
+    """Findings about handlers whose time is over before the registry's: while it hangs they are interrupted, and try
+    after try of records is counted that could wait."""
+    patience = settings.schema_registry.timeout_ms
+    for handler in settings.every_handler:
+        asks = settings.producing.needs_registry or needs_registry(handler.value) or needs_registry(handler.key)
+        if asks and handler.handler_timeout_ms is not None and handler.handler_timeout_ms <= patience:
+            yield Finding(
+                "registry",
+                f"a registry that hangs fails the record: handler_timeout_ms = {handler.handler_timeout_ms} is over "
+                f"before schema_registry.timeout_ms = {patience}; make the latter smaller",
+                warning=True,
+            )

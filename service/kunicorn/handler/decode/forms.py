@@ -128,6 +128,8 @@ def argument_of(form: Form, message: Message) -> Any:
     """Argument for this message. Raises `Undecodable`, `NotDecodableYet`."""
     try:
         return next(form.each([message]))
+    except NotDecodableYet:
+        raise  # Whoever is away is asked once.
     except Exception:
         form.blame(message)
         raise

@@ -3,6 +3,11 @@ extra).
 
 Each worker has one registry client, which asks for a schema once and keeps it. While the registry does not answer,
 records wait (`NotDecodableYet`); a schema that it answers it does not know fails the record.
+
+1. Only the registry can say that it does not know a schema. What stands before it may answer in its place: an ingress
+   without a route, a login page, a page about maintenance. Then it is away, or good records would be given up.
+2. When a question has waited in vain, others fail at once for as long again as it took: one after the other, behind a
+   lock or in an event loop, each would take the registry's whole time-out.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,11 +28,14 @@ from kunicorn.handler.extras import install_extra
 from kunicorn.handler.record import Record
 
 _PASSES = frozenset({401, 403, 407, 408, 429})
-"""HTTP statuses of refusals that are about our rights or will pass, and not about the record; so are all from 500
-on."""
+"""HTTP statuses of refusals that are about our rights or will pass, and not about the record; so are all from
+`_FROM_SERVER` on."""
+_FROM_SERVER = 500
 _BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
 """The default asks the registry for associations that no record here needs."""
 _ANY_SCHEMA = 1
+_SLOW = 0.1
+"""Seconds. A refusal that comes sooner holds up nobody."""
 
 Properties = Mapping[str, str | int | float | bool]
 Deserialise = Callable[[bytes | None, Any], Any]
@@ -38,7 +47,7 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
     """
     kind, _, detail = name.partition(":")
     try:
-        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+        from confluent_kafka.schema_registry import SchemaRegistryClient
         from confluent_kafka.serialization import MessageField, SerializationContext
 
         deserialise = _DESERIALISERS[kind](client_of(SchemaRegistryClient, properties), detail)
@@ -57,7 +66,7 @@ def registered(name: str, part: Part, properties: Properties) -> Decoder:
         try:
             return deserialise(take(message), context)
         except Exception as error:
-            if why := away(error, SchemaRegistryError):
+            if why := away(error):
                 raise NotDecodableYet(f"the schema registry cannot be asked: {why}") from error
             raise
 
@@ -79,7 +88,7 @@ def why_silent(properties: Properties) -> str | None:
     try:
         client_of(SchemaRegistryClient, properties).get_schema(_ANY_SCHEMA)
     except Exception as error:
-        if why := away(error, SchemaRegistryError):
+        if why := away(error):
             return why
         if not any(isinstance(each, SchemaRegistryError) for each in chain(error)):
             raise
@@ -101,9 +110,69 @@ def _kept(kind: Any, properties: tuple[tuple[str, Any], ...]) -> Any:
     fork.
     """
     try:
-        return kind.new_client(dict(properties))
+        client = kind.new_client(dict(properties))
     except (ValueError, TypeError, OSError) as error:
         raise HandlerLoadError(f"the schema registry's client refuses [schema_registry]: {error}") from error
+    # What goes to the registry, past what the client keeps. It has no public place for that; the mock asks nobody.
+    if (requests := getattr(client, "_rest_client", None)) is not None:
+        requests.send_request = _Questions(requests.send_request)
+    return client
+
+
+class RegistryAway(Exception):
+    """The registry did not answer, or not as one."""
+
+
+class _Questions:
+    """What the client asks the registry. Any thread; blocks while it is asked."""
+
+    def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
+        """`ask`: confluent-kafka's. `clock`: seconds."""
+        self._ask, self._clock = ask, clock
+        self._away = ""
+        """Why the last question was not answered."""
+        self._away_until = 0.0
+
+    def __call__(self, *request: Any, **more: Any) -> Any:
+        """Its answer. Raises `RegistryAway`, and confluent-kafka's error for what the registry refuses."""
+        began = self._clock()
+        if began < self._away_until:
+            raise RegistryAway(self._away)
+        try:
+            answer = self._ask(*request, **more)
+            why = "its answer is empty" if answer is None else ""
+        except Exception as error:
+            if not (why := _no_answer(error)):
+                raise
+            self._is_away(why, began)
+            raise RegistryAway(why) from error
+        if why:
+            self._is_away(why, began)
+            raise RegistryAway(why)
+        return answer
+
+    def _is_away(self, why: str, began: float) -> None:
+        now = self._clock()
+        if (took := now - began) >= _SLOW:
+            self._away, self._away_until = why, now + took
+
+
+def _no_answer(error: BaseException) -> str:
+    """Reason why that is no answer of the registry's to what it was asked; empty if it is one."""
+    if (status := getattr(error, "http_status_code", None)) is not None:
+        code = getattr(error, "error_code", None)
+        # confluent-kafka says -1 for what is not JSON, and None for JSON without a code.
+        if not isinstance(code, int) or code < 0:
+            return f"it answers with the HTTP status {status}, and not as a schema registry does"
+        return str(error) if status >= _FROM_SERVER or status in _PASSES else ""
+    if _is_of_transport(error):
+        return f"{type(error).__name__}: {error}"
+    return f"its answer is no JSON ({type(error).__name__})" if isinstance(error, ValueError) else ""
+
+
+def _is_of_transport(error: BaseException) -> bool:
+    """Whether it is of a library that is only there with the extra: connections refused, time-outs, TLS."""
+    return any(kind.__name__ == "RequestError" for kind in type(error).__mro__)
 
 
 def _avro(client: Any, detail: str) -> Deserialise:
@@ -149,15 +218,14 @@ _DESERIALISERS: Mapping[str, Callable[[Any, str], Deserialise]] = {
 }
 
 
-def away(error: BaseException, refusal: type[Any]) -> str:
+def away(error: BaseException) -> str:
     """Reason why the registry did not answer; empty if the error is about something else."""
     for each in chain(error):
-        if isinstance(each, refusal):
-            passes = each.http_status_code >= 500 or each.http_status_code in _PASSES
-            return str(each) if passes else ""
-        # Of a library that is only there with the extra: connections refused, time-outs, TLS.
-        if any(kind.__name__ == "TransportError" for kind in type(each).__mro__):
-            return f"{type(each).__name__}: {each}"
+        if isinstance(each, RegistryAway):
+            return str(each)
+        # Of others that a schema's rules ask, past the registry's client.
+        if hasattr(each, "http_status_code") or _is_of_transport(each):
+            return _no_answer(each)
     return ""
 
 

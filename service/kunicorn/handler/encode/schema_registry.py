@@ -332,7 +332,7 @@ class SchemaEncoder:
 
     def _told(self, error: Exception, written: Any) -> Exception | None:
         """The failure to raise for what the serialiser, or the registry, raised; None: that itself."""
-        if why := away(error, self._refusal):
+        if why := away(error):
             return NotEncodableYet(f"the schema registry cannot be asked: {why}")
         refused = next((each for each in chain(error) if isinstance(each, self._refusal)), None)
         if refused is not None:

@@ -214,6 +214,11 @@ class Client(Protocol):
     def log_in(self) -> None:
         """Heed a password that has come."""
 
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes that are alive of what it has given out, where records share memory with those that came with them; 0:
+        each has memory of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Librdkafka:
@@ -267,6 +272,11 @@ class Librdkafka:
     def log_in(self) -> None:
         """See `Client`."""
         self.login.apply(self.consumer)
+
+    @property
+    def shared_bytes(self) -> int:
+        """See `Client`: each message has memory of its own."""
+        return 0
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[ClientPartition]:

@@ -110,6 +110,11 @@ class OwnFetcher:
     def log_in(self) -> None:
         """Nothing is to be told: each log-in asks `Login` for the password of then."""
 
+    @property
+    def shared_bytes(self) -> int:
+        """See `Client`: a row keeps the whole answer that it came with."""
+        return self._queue.taken_bytes
+
     def _place(self, tp: TopicPartition) -> None:
         assigned = self._assigned[tp]
         number = assigned.number = next(self._numbers)

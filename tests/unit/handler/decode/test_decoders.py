@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
-from kunicorn.handler.decode.decoders import OfMessage, Part, one
-from kunicorn.handler.decode.forms import Decoded, decoded_columns, decoder_of, form_of
+from kunicorn.handler.decode.decoders import OfMessage, Part, Raw, one
+from kunicorn.handler.decode.forms import Decoded, argument_of, decoded_columns, decoder_of, form_of
 
 PLACE = "orders-3@7: its value is no "
 
@@ -138,3 +138,16 @@ def test_a_function_that_cannot_be_a_decoder_is_refused_at_the_start(name: str, 
     with pytest.raises(HandlerLoadError) as refused:
         decoder_of(name, Part.VALUE, Decoding())
     assert why in str(refused.value)
+
+
+def test_a_decoder_whose_service_is_away_is_asked_once_for_a_record() -> None:
+    asked = []
+
+    def ask(message: Message) -> None:
+        asked.append(message.offset())
+        raise NotDecodableYet("the registry is away")
+
+    form = Decoded(OfMessage("avro", ask), Raw(Part.KEY))
+    with pytest.raises(NotDecodableYet):
+        argument_of(form, message(b"\0\0\0\0\1abc"))
+    assert asked == [7]
