@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_sa
 ) -> None:
     kafka.create_topic(topic, 1)
     kafka.create_topic(letters_topic(topic), 1, {"max.message.bytes": "1000"})
-    produce(kafka.bootstrap, topic, ["fail" + "x" * 2000])
+    produce(kafka.bootstrap, topic, ["fail" + os.urandom(2000).hex()])
     failed = start(max_attempts=1, on_failure="dead_letter").expect(Failed)
     assert failed.offset == 0
     assert f"too large for the dead-letter topic '{letters_topic(topic)}'" in failed.error

@@ -66,7 +66,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
             buffer_memory=1 << 24,
         )
         target = ProducingTarget("at_least_once", f"{topic}.out", "rig", properties, 1000, 1 << 24, 5)
-        letters = DeadLetterTarget(f"{topic}.letters", "rig", {})
+        letters = DeadLetterTarget(f"{topic}.letters", "rig", properties)
         worker = processes.worker(
             handler, kafka.bootstrap, [topic], producing=target, dead_letters=letters, **configure
         )
