@@ -168,6 +168,12 @@ class ConsumerTransitions(GroupMember):
             self._slot_wanted_since = now
         return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
 
+    def _lose_coordinator(self, why: str, now: float) -> list[Command]:
+        # The next one gives a whole session to every member that it reads from the log, the dead holder of our slot
+        # among them.
+        self._slot_wanted_since = None
+        return self._coordinator.lost(why, now)
+
     def _release_slot(self, now: float) -> list[Command]:
         """Leave the slot that we may hold ourselves, before joining again. Brokers look at the epoch of its holder and
         not at its id (`GroupMetadataManager.java`, throwIfInstanceIdIsUnreleased): we would wait for our own session's
@@ -383,7 +389,7 @@ class ConsumerMember(ConsumerTransitions):
                 # heartbeats with 15. The coordinator is where it was.
                 return []
             case Reaction.REDISCOVER:
-                return self._coordinator.lost(why, now)
+                return self._lose_coordinator(why, now)
             case Reaction.RETRY:
                 self._retries.failed(now)
                 return []
@@ -406,7 +412,7 @@ class ConsumerMember(ConsumerTransitions):
             return []
         self._heartbeat = None
         self._full = self._may_hold_slot = True
-        return self._coordinator.lost(why, now)
+        return self._lose_coordinator(why, now)
 
     def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:
         if (generation, member_id) != (self.generation, self.member_id):

@@ -333,6 +333,25 @@ def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_mem
     assert talk.now < began + 2 * SESSION
 
 
+@pytest.mark.parametrize("lost_by", ["an answer", "silence"])
+def test_behind_another_coordinator_a_killed_member_holds_the_slot_for_a_whole_session_more(lost_by: str) -> None:
+    talk = Conversation(instance_id="pod-0")
+    talk.find()
+    began = talk.now
+    while talk.now < began + SESSION - 1:
+        talk.answer(error=UNRELEASED)
+    if lost_by == "an answer":
+        talk.answer(error=NOT_COORDINATOR)
+    else:
+        talk.tell(ev.Unanswered(talk.next_beat(), "timed out"))
+    talk.tell(ev.Tick(), after=1)
+    talk.tell(ev.CoordinatorFound())
+    moved = talk.now
+    while talk.now < moved + SESSION + 1:
+        talk.answer(error=UNRELEASED)
+        assert "Fail" not in talk.kinds()
+
+
 @pytest.mark.scenario("0147 fatal")
 def test_a_fenced_instance_is_fatal() -> None:
     talk = Conversation(instance_id="pod-0")
