@@ -52,6 +52,7 @@ class CoordinatorBroker(FakeBroker):
             Api.OFFSET_FETCH: self._fetch,
             Api.DESCRIBE_GROUPS: self._describe,
             Api.LIST_OFFSETS: lambda asked: by_partition(asked, lambda _: {"offset": START}),
+            Api.OFFSET_FOR_LEADER_EPOCH: _no_epoch_known,
         }
         """What it says by itself."""
         self.planned: dict[Api, list[Reply]] = {}
@@ -273,3 +274,14 @@ def _once(answer: asyncio.Future[Any]) -> Callable[[Any], None]:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _no_epoch_known(asked: Asked) -> Reply:
+    """No log is ever cut."""
+    topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
+    row = nested(topic_row, "partitions")
+    topics = tuple(
+        topic_row(topic=topic.topic, partitions=tuple(blank(row, partition=at.partition) for at in topic.partitions))
+        for topic in asked.message.topics
+    )
+    return blank_response(asked.api, asked.version, topics=topics)

@@ -80,7 +80,6 @@ class StoryBroker(CoordinatorBroker):
         self.answers |= {
             Api.METADATA: self._metadata,
             Api.LIST_OFFSETS: self._ends,
-            Api.OFFSET_FOR_LEADER_EPOCH: _no_epoch_known,
         }
 
     # -- whole requests ------------------------------------------------------------------------------------------------
@@ -189,17 +188,6 @@ class StoryBroker(CoordinatorBroker):
             brokers=tuple(broker(node_id=b.node_id, host="127.0.0.1", port=b.port) for b in cloud.brokers),
             topics=(blank(topic, name=TOPIC, topic_id=cloud.topic_id, partitions=partitions),),
         )
-
-
-def _no_epoch_known(asked: Asked) -> Reply:
-    """No story cuts a log."""
-    topic_row = nested(RESPONSES[asked.api, asked.version], "topics")
-    row = nested(topic_row, "partitions")
-    topics = tuple(
-        topic_row(topic=topic.topic, partitions=tuple(blank(row, partition=at.partition) for at in topic.partitions))
-        for topic in asked.message.topics
-    )
-    return blank_response(asked.api, asked.version, topics=topics)
 
 
 _OF_COORDINATORS = frozenset(
