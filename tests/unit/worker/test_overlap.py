@@ -321,6 +321,8 @@ NUMBER = 4
     producers=st.integers(1, 3),
 )
 @example(faults={}, order=[0] * 8 + [1] * 4 + [0] * 2 + [1] * 2, bad=4, producers=2)
+@example(faults={("flush", 3): RETRIABLE}, order=[], bad=1, producers=1)
+@example(faults={("flush", 3): ABORTABLE}, order=[], bad=1, producers=1)
 def test_in_whatever_order_and_whatever_is_aborted_every_record_is_committed_once_and_in_its_order(
     faults: dict[tuple[str, int], KafkaError], order: list[int], bad: int | None, producers: int
 ) -> None:

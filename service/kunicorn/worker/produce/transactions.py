@@ -263,18 +263,28 @@ class Transactions:
         outputs = outputs_in(self._live)
         self._sending = self._shared.telemetry.begun(outputs)
         for piece in self._shared.sizes.pieces(outputs):
-            if self._piece:
-                self._flush_piece()
+            if self._piece and not self._is_answered():
+                return Result.ABORTABLE
             if self._failed:
                 break  # It is aborted anyway.
             self._piece = piece
             put(self._producer, piece, self._note)
         return Result.ABORTABLE if self._refuse() else Result.OK
 
-    def _flush_piece(self) -> None:
-        """Wait for the brokers' answers, which come within `delivery.timeout.ms`, good or bad."""
-        while self._producer.flush(_CALL_SECONDS):
-            pass
+    def _is_answered(self) -> bool:
+        """Wait for the brokers' answers, which come within `delivery.timeout.ms`, good or bad. False where the client
+        does not wait for them: this step is not tried again, as its outputs would be in the transaction twice.
+        """
+        try:
+            while self._producer.flush(_CALL_SECONDS):
+                pass
+        except KafkaException as failure:
+            error: KafkaError = failure.args[0]
+            if result_of(error) is not Result.AGAIN:
+                raise
+            self._why = f"flush: {error.name()}: {error.str()}"
+            return False
+        return True
 
     def _flush(self) -> Result:
         if self._producer.flush(_CALL_SECONDS):
