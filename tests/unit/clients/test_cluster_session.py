@@ -42,6 +42,17 @@ def settings(bootstrap: str, *topics: str) -> Settings:
     )
 
 
+def with_tokens(secret: str) -> KafkaSettings:
+    return KafkaSettings(
+        bootstrap_servers=("kafka:9092",),
+        security_protocol="SASL_SSL",
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://tokens",
+        sasl_oauthbearer_client_id="shop",
+        sasl_oauthbearer_client_secret=SecretStr(secret),
+    )
+
+
 def test_topics_are_found_by_name_and_by_pattern_and_a_missing_one_is_named(broker: RefusingBroker) -> None:
     broker.create("orders-old")
     with cluster_session(settings(broker.bootstrap)) as session:
@@ -116,15 +127,7 @@ def test_a_token_is_used_for_most_of_its_life_and_asked_for_anew_when_its_secret
         return Token(f"token {len(asked)}", time.time() + 3600 * (len(asked) != 2), "kunicorn", {})
 
     def token(secret: str) -> str:
-        kafka = KafkaSettings(
-            bootstrap_servers=("kafka:9092",),
-            security_protocol="SASL_SSL",
-            sasl_mechanism="OAUTHBEARER",
-            sasl_oauthbearer_token_endpoint_url="https://tokens",
-            sasl_oauthbearer_client_id="shop",
-            sasl_oauthbearer_client_secret=SecretStr(secret),
-        )
-        found = asyncio.run(fetch_token(kafka))
+        found = asyncio.run(fetch_token(with_tokens(secret)))
         assert found is not None
         return found.value
 
@@ -142,14 +145,7 @@ def test_whoever_logs_in_behind_a_tokens_life_has_the_next_one(monkeypatch: pyte
         return fetched[-1]
 
     monkeypatch.setattr(request, "fetch", fetch)
-    kafka = KafkaSettings(
-        bootstrap_servers=("127.0.0.1:9",),
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauthbearer_token_endpoint_url="https://tokens",
-        sasl_oauthbearer_client_id="shop",
-        sasl_oauthbearer_client_secret=SecretStr("s"),
-    )
+    kafka = with_tokens("s")
     made = dict[str, Any]()
     monkeypatch.setattr(session, "Cluster", lambda *_, **given: made.update(given))
     open_cluster(kafka)

@@ -15,6 +15,7 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.settings import Settings
+from kunicorn.supervisor.workers.transactions import id_prefix
 
 _LIMIT = 10.0
 """Seconds: a new cluster creates __transaction_state when it is first asked for an id."""
@@ -22,7 +23,8 @@ _LIMIT = 10.0
 
 def transactions(settings: Settings) -> Finding:
     """Whether a producer gets an id beside the workers' (InitProducerId). No worker is fenced by it."""
-    name = _transactional_id(settings)
+    # With the prefix of the workers', which end with their place: the same rights are needed.
+    name = f"{id_prefix(settings, socket.gethostname)}-check"
     target = producing_target(settings, f"{settings.kafka.client_id}-check", name)
     assert target is not None
     own: dict[str, Any] = {**target.client, "log_level": 0, **token_renewal(settings.kafka)}
@@ -35,9 +37,3 @@ def transactions(settings: Settings) -> Finding:
         text = f"transactional id {name!r}: {refusal.str()}; {fault_of(refusal.code()).remedy()}"
         return Finding("outputs", text, ExitCode.CONFIGURATION, passes=refusal.retriable())
     return Finding("outputs", f"brokers begin transactions for {name!r}, an id beside the workers'")
-
-
-def _transactional_id(settings: Settings) -> str:
-    """An id with the prefix of the workers', which end with their place, so that the same rights are needed."""
-    group, prefix = settings.group, settings.producing.transactional_id_prefix
-    return f"{prefix or f'{group.id}-{group.group_instance_id or socket.gethostname()}'}-check"

@@ -32,7 +32,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.membership.requests import CommitRequests, Events, GroupRequests
 from kunicorn.supervisor.membership.revoke import Revocation
-from kunicorn.supervisor.membership.source import StopMessages
+from kunicorn.supervisor.membership.source import StopMessages, new_topics
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.start_offsets import Starts, look_up
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -273,11 +273,7 @@ class GroupDriver:
         gone = self._assignment.table.of_gone_topics()
         if not gone:
             return
-        log.warning(
-            f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
-            f"one is dropped, the new one is consumed from its beginning",
-            partitions=listed(tuple(gone)),
-        )
+        log.warning(new_topics(gone), partitions=listed(tuple(gone)))
         if self.protocol == "consumer":
             # The coordinator knows topics by id: it takes these away and gives the new ones.
             self._assignment.table.disown(gone)

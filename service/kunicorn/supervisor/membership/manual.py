@@ -28,7 +28,7 @@ from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.membership.source import StopMessages
+from kunicorn.supervisor.membership.source import TOLD_AFTER, TOLD_EVERY, StopMessages, new_topics
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.start_offsets import Starts, find
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -41,9 +41,6 @@ log = logs.get("kunicorn.assign")
 
 _LOOK_INTERVAL = 0.25
 _PAUSE = 0.5
-_TOLD_AFTER, _TOLD_EVERY = 10.0, 60.0
-"""Seconds without an answer from some leader until the log says so (an election takes less), and between two such
-lines."""
 _FOR_EVER = 2**63 - 1
 """The workers' lease: there is no membership that could end."""
 _POSITIONS_SHOWN = 200
@@ -139,12 +136,12 @@ class ManualAssignment:
     async def _ends(self) -> Mapping[TopicPartition, int]:
         """The logs' ends of now; waits until every leader has answered, however long that takes, and says so."""
         ends: dict[TopicPartition, int] = {}
-        tell_at = clock.now() + _TOLD_AFTER
+        tell_at = clock.now() + TOLD_AFTER
         while (missing := self._known.difference(ends)) and not self._leaves:
             ends |= await known_ends(self._offsets, missing)
             missing = missing.difference(ends)
             if missing and clock.now() >= tell_at:
-                tell_at = clock.now() + _TOLD_EVERY
+                tell_at = clock.now() + TOLD_EVERY
                 log.warning(
                     f"no partition begins before all leaders have told where their logs end, and {len(missing)} have "
                     f"not: {shown(missing)}; start the brokers that lead them, see that this user has DESCRIBE on the "
@@ -187,8 +184,7 @@ class ManualAssignment:
 
     async def _finish(self, reached: Collection[TopicPartition]) -> None:
         """Revoke partitions that have reached their end from their workers."""
-        now = clock.now()
-        await self._assignment.revoke(reached, now + self._drain_timeout, now + self._give_up_after)
+        await self._assignment.revoke(reached, *self._deadlines())
         for tp in reached:
             self._assignment.table[tp].finish()
         self._finished.update(reached)
@@ -199,9 +195,7 @@ class ManualAssignment:
     async def _drain(self) -> None:
         began = clock.now()
         everything = list(self._assignment.table)
-        drain = asyncio.ensure_future(
-            self._assignment.revoke(everything, began + self._drain_timeout, began + self._give_up_after)
-        )
+        drain = asyncio.ensure_future(self._assignment.revoke(everything, *self._deadlines()))
         await asyncio.wait({drain}, timeout=self._drain_timeout)
         self.unfinished += len(self._assignment.table.held(everything))
         await drain
@@ -219,9 +213,10 @@ class ManualAssignment:
     def _drain_timeout(self) -> float:
         return self._settings.group.drain_timeout_ms / 1000
 
-    @property
-    def _give_up_after(self) -> float:
-        return self._settings.group.max_poll_interval_ms / 1000
+    def _deadlines(self) -> tuple[float, float]:
+        """When a drain that begins now is to be over, and when it is given up."""
+        now = clock.now()
+        return now + self._drain_timeout, now + self._settings.group.max_poll_interval_ms / 1000
 
     async def _wait(self, seconds: float) -> None:
         """Sleep; `leave` ends it early."""
@@ -257,14 +252,9 @@ class ManualAssignment:
                 await (self._renew(gone) if self.goes_by_ids else self._cut(gone))
 
     async def _renew(self, gone: Collection[TopicPartition]) -> None:
-        log.warning(
-            f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old "
-            f"one is dropped, the new one is consumed from its beginning",
-            partitions=listed(gone),
-        )
+        log.warning(new_topics(gone), partitions=listed(gone))
         self._newcomers.update(gone)
-        now = clock.now()
-        await self._assignment.renew(gone, now + self._drain_timeout, now + self._give_up_after)
+        await self._assignment.renew(gone, *self._deadlines())
 
     async def _cut(self, gone: Collection[TopicPartition]) -> None:
         table = self._assignment.table
@@ -277,8 +267,7 @@ class ManualAssignment:
             partitions=listed(cut),
         )
         self._cut_short.update(cut)
-        now = clock.now()
-        await self._assignment.revoke(cut, now + self._drain_timeout, now + self._give_up_after)
+        await self._assignment.revoke(cut, *self._deadlines())
 
 
 def existing(whole: Collection[str], numbered: Collection[TopicPartition], topics: Topics) -> frozenset[TopicPartition]:

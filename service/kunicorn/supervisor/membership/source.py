@@ -110,9 +110,19 @@ _Asked = dict[Partition, int]
 """Those of one look-up, and how many starts each had been given when it began."""
 
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=0.0)
-_TOLD_AFTER, _TOLD_EVERY = 10.0, 60.0
-"""Seconds that the brokers may leave a start offset open before the log says so (an election takes less), and between
-two such lines."""
+TOLD_AFTER, TOLD_EVERY = 10.0, 60.0
+"""Seconds that the brokers may leave an offset open before the log says so (an election takes less), and between two
+such lines."""
+
+
+def new_topics(gone: Collection[TopicPartition]) -> str:
+    """For the log: these partitions are entered again, for the topic that has their topic's name now."""
+    return (
+        f"{len(gone)} partitions belong to a topic that was deleted and created anew: what was consumed of the old one "
+        f"is dropped, the new one is consumed from its beginning"
+    )
+
+
 _COMMIT_PATIENCE = 1.0
 """Seconds that partitions without a start wait for the commits of those that have one, before both are tried again."""
 
@@ -156,7 +166,7 @@ class StartLookup:
             task.cancel()
 
     async def _find_starts(self, partitions: _Asked) -> None:
-        retries, tell_at = Retries(_BACKOFF), clock.now() + _TOLD_AFTER
+        retries, tell_at = Retries(_BACKOFF), clock.now() + TOLD_AFTER
         chosen: dict[TopicPartition, Position] = {}
         """Kept until they are committed: the log's end of a later time would skip what was written since."""
         while left := {p: number for p, number in partitions.items() if self._waits(p, number)}:
@@ -174,7 +184,7 @@ class StartLookup:
             self._assignment.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen
             if self._note_waiting(starts.waiting, left, loud=clock.now() >= tell_at):
-                tell_at = clock.now() + _TOLD_EVERY
+                tell_at = clock.now() + TOLD_EVERY
             await self._choose(chosen, left)
             if any(self._waits(p, number) for p, number in partitions.items()):
                 await asyncio.sleep(retries.failed())

@@ -95,19 +95,25 @@ class OpenTransactions:
                 worker.send(CommitAs(number, member.generation, member.member_id, member.instance_id))
 
 
+def id_prefix(settings: Settings, own_name: Callable[[], str]) -> str:
+    """What the transactional ids of this member's workers begin with. `own_name`: of a member without another name."""
+    group, prefix = settings.group, settings.producing.transactional_id_prefix
+    return f"{group.id}-{group.group_instance_id or own_name()}" if prefix is None else prefix
+
+
 class TransactionalIds:
     """Transactional ids of this member's workers, which no other living member has."""
 
     def __init__(self, settings: Settings) -> None:
-        self._prefix = settings.producing.transactional_id_prefix
+        self._settings = settings
         self._group = settings.group.id
-        self._name = settings.group.group_instance_id
+        self._prefix: str | None = None
         self._mark: socket.socket | None = None
 
     def of(self, place: int, turn: int) -> str:
         """The id for a worker's slot; `turn` is 0 or 1."""
         if self._prefix is None:
-            self._prefix = f"{self._group}-{self._name or self._own_name()}"
+            self._prefix = id_prefix(self._settings, self._own_name)
         return f"{self._prefix}-{place}-{turn % 2}"
 
     def close(self) -> None:
