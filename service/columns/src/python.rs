@@ -146,12 +146,11 @@ impl Rows {
         if self.0.segments.len() < 2 {
             return batch_of(self.0.clone());
         }
-        let mut first = 0;
-        let mut parts = Vec::with_capacity(self.0.segments.len());
-        for each in &self.0.segments {
-            parts.push(batch_of(self.0.cut(first, each.rows, None))?);
-            first += each.rows;
+        if self.0.in_crumbs() {
+            return batch_of(py.detach(|| self.0.copied()).map_err(bug)?);
         }
+        let parts = self.0.pieces().map(batch_of);
+        let parts = parts.collect::<PyResult<Vec<_>>>()?;
         let pool = PyDict::new(py);
         pool.set_item("memory_pool", pool_of_copies(py)?)?;
         pyarrow.call_method("concat_batches", (parts,), Some(&pool))

@@ -190,6 +190,12 @@ impl Table {
 /// What a row has in the columns beside its bytes: topic, partition, offset, time, and three ends.
 pub const ROW_BYTES: usize = 4 + 4 + 8 + 8 + 3 * 4;
 
+/// Rows that are copied one by one for what it takes to hand one piece of a table to pyarrow.
+const ROWS_A_PIECE: usize = 100;
+
+/// Bytes of rows above which they are not copied into one table: its columns have ends of 32 bits.
+const MOST_COPIED: usize = 1 << 30;
+
 /// Rows of one table that follow one another.
 #[derive(Clone)]
 pub struct Segment {
@@ -218,14 +224,18 @@ impl Segment {
             return Ok(self.clone());
         }
         let mut columns = Columns::new(self.table.has_timestamp_types());
-        for row in self.first..self.first + self.rows {
-            columns.copy_row(&self.table, row);
-        }
+        self.copy_to(&mut columns);
         Ok(Self {
             table: Arc::new(columns.finish()?),
             first: 0,
             ..*self
         })
+    }
+
+    fn copy_to(&self, columns: &mut Columns) {
+        for row in self.first..self.first + self.rows {
+            columns.copy_row(&self.table, row);
+        }
     }
 
     /// The columns of these rows alone.
@@ -320,6 +330,30 @@ impl Rows {
             found.push(each.apart()?);
         }
         Ok(found)
+    }
+
+    /// Whether they are so many short pieces that each row is best copied: a piece by itself costs what a hundred rows
+    /// do, as a filter that drops every other record leaves them. Not where columns would pass their ends of 32 bits.
+    pub fn in_crumbs(&self) -> bool {
+        self.rows < ROWS_A_PIECE * self.segments.len() && self.bytes() < MOST_COPIED
+    }
+
+    /// The same rows, copied one by one into one table, in an epoch that is not known.
+    pub fn copied(&self) -> Result<Self, ArrowError> {
+        let mut columns = Columns::new(self.timestamp_types);
+        for each in &self.segments {
+            each.copy_to(&mut columns);
+        }
+        Ok(Self::of(columns.finish()?))
+    }
+
+    /// Each segment as rows of its own.
+    pub fn pieces(&self) -> impl Iterator<Item = Self> {
+        self.segments.iter().map(|each| {
+            let mut found = self.none_of();
+            found.push(each.clone());
+            found
+        })
     }
 
     /// All but those at these offsets.

@@ -21,7 +21,7 @@ from kunicorn.handler.decode.forms import BYTES, Gathered
 from kunicorn.handler.decode.json_columns import JsonReader
 from kunicorn.handler.messages import Run, asked, columns
 from kunicorn.handler.record import Record, any_headers, milliseconds_of
-from kunicorn.handler.rows import NAMES, VALUE, fitting
+from kunicorn.handler.rows import NAMES, VALUE, fitting, value_bytes
 
 _HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -77,18 +77,22 @@ class Columns:
             yield self.batch(messages[at : at + 1]).argument
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
-        return Gathered(_batch_of(messages), len(messages))
+        batch = _batch_of(messages)
+        return Gathered(batch, batch.num_rows)
 
     def blame(self, message: Message) -> None:
         """Nothing is decoded: the failure was the handler's."""
 
 
-def _batch_of(messages: Run) -> pa.RecordBatch:
-    return rows_of(messages) if (rows := columns(messages)) is None else rows.batch
-
-
 _MOST_BYTES = 2**30
-"""Of values in one batch that are decoded: texts in it have offsets of 32 bits."""
+"""Of values in one batch: columns, and texts that are decoded of them, have offsets of 32 bits."""
+
+
+def _batch_of(messages: Run) -> pa.RecordBatch:
+    """The leading messages that one batch can have: more could not be joined, and all of them would fail."""
+    if value_bytes([messages]) > _MOST_BYTES:
+        messages = messages[: fitting(messages, _MOST_BYTES)]
+    return rows_of(messages) if (rows := columns(messages)) is None else rows.batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,6 @@ class DecodedColumns(Columns):
 
     def batch(self, messages: Sequence[Message]) -> Gathered:
         batch = _batch_of(messages)
-        if batch.column(VALUE).nbytes > _MOST_BYTES:
-            batch = batch.slice(0, fitting(messages, _MOST_BYTES))
         data, misfit = self.reader.read(batch.column(VALUE))
         count = len(data)
         failure = None if misfit is None else undecodable(messages[count], "value", self.form, misfit.error)

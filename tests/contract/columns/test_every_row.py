@@ -179,6 +179,22 @@ def test_runs_are_cut_and_joined_the_same(rows: Rows, part: Callable[[Run], Run]
     assert columns.batch.column("topic").to_pylist() == ["orders"] * len(expected)
 
 
+@pytest.mark.parametrize("dropped", [{150}, {0, 120, 299}, set(range(0, 300, 2)), set(range(100, 300, 3))])
+def test_pieces_of_any_length_are_one_batch(decoder_class: type[Decoder], dropped: set[int]) -> None:
+    sent = [record(at, b"v%d" % at, b"k", [(b"n", b"%d" % at)] if at % 7 else []) for at in range(300)]
+    decoder = decoder_class(read_committed=True, max_unpacked=1 << 20)
+    decoder.place(ORDERS, 3, "orders", 0)
+    answer = [fetched.partition(VERSION, 3, [batch(sent, last_delta=299)])]
+    rows = decoder.decode(fetched.body(VERSION, {ORDERS: answer}), VERSION).rows
+    left = [at for at in range(300) if at not in dropped]
+    found: Any = rows.without(dropped)
+    assert found.batch.column("offset").to_pylist() == left
+    assert found.batch.column("value").to_pylist() == [b"v%d" % at for at in left]
+    assert found.batch.column("topic").to_pylist() == ["orders"] * len(left)
+    expected = [[{"name": "n", "value": b"%d" % at}] if at % 7 else None for at in left]
+    assert found.batch.column("headers").to_pylist() == expected
+
+
 def test_rows_are_a_sequence_of_consecutive_ones(rows: Rows) -> None:
     assert isinstance(rows, Sequence)
     with pytest.raises(IndexError):

@@ -111,6 +111,14 @@ def test_columns_beyond_what_one_decoded_batch_may_hold_come_with_the_next_one(
     assert run.committed == {("test", 0): len(values.split())}
 
 
+def test_columns_beyond_what_one_batch_may_hold_come_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytest.importorskip("kunicorn.handler.arrow"), "_MOST_BYTES", 2)
+    test = behind(WANTED, handler="handle_columns", mode="arrow", batch_max_records=10)
+    run = test.run(*map(record, ("a", "no", "b", "no", "c", "long", "d")))
+    assert GOT == [[b"a", b"b"], [b"c"], [b"long"], [b"d"]]
+    assert run.outcomes == ["done", "filtered", "done", "filtered", "done", "done", "done"]
+
+
 @pytest.mark.parametrize(
     "handler",
     [

@@ -18,6 +18,7 @@ from confluent_kafka import Message
 
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.load import error_message
 from kunicorn.handler.outcome import Outcome
 from kunicorn.handler.retry import Expired, find
@@ -36,8 +37,8 @@ CIRCUIT_BREAKER = "circuit_breaker"
 RATE_LIMIT = "rate_limit"
 """What `/status` and metrics call such waits."""
 _NS_PER_MS = 1_000_000
-_NO_CALL = (Undecodable, NotDecodableYet, Expired)
-"""The handler was not called: they say nothing of what it needs."""
+_NOTHING_LEARNT = (Undecodable, NotDecodableYet, Expired)
+"""They say nothing of what the handler needs: but for outputs that cannot be encoded yet, it was not called."""
 
 
 class Drop(NamedTuple):
@@ -196,9 +197,10 @@ class Gate:
     def failed(self, flight: InFlight, error: BaseException, now: int) -> int | None:
         """Note a failed call. Returns until when (nanoseconds) its records are to wait, as the call counts as no try;
         None: what becomes of them is for others to say."""
-        if isinstance(error, _NO_CALL):
+        if isinstance(error, _NOTHING_LEARNT):
             self.withdrawn(flight)
-            self.unused(flight.messages, now)
+            if not isinstance(error, NotEncodableYet):
+                self.unused(flight.messages, now)
             return None
         counts = self._circuit.counts(error)
         with self._lock:

@@ -8,7 +8,8 @@ import pytest
 
 from kunicorn.handler.call import OfSome, OfUncalled
 from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
-from kunicorn.handler.decode import Undecodable
+from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.retry import End
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.positions import TopicPartition
@@ -262,6 +263,16 @@ def test_records_that_the_handler_is_not_called_with_take_no_token_however_often
     used = limiting.rate_use()
     assert used is not None
     assert (seen, round(used[0])) == (90, 90)
+
+
+@pytest.mark.parametrize(("error", "used"), [(NotDecodableYet("away"), 0), (NotEncodableYet("away"), 1)])
+def test_a_call_whose_output_cannot_be_encoded_yet_keeps_its_token(error: Exception, used: int) -> None:
+    limiting = gate(rate_limit=RateLimiting(0.001, 10.0, "service", "records"))
+    table = ten(limiting, runs=False)
+    limiting.failed(table.take(), error, now_ns())
+    found = limiting.rate_use()
+    assert found is not None
+    assert round(found[0]) == used
 
 
 def test_a_call_that_has_done_all_it_had_counts_although_the_record_behind_cannot_be_decoded() -> None:
