@@ -168,9 +168,9 @@ def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
             {"value": b"%d of batch %d; " % (number, batch) * 5} for number in range(30)
         ]
         produce(kafka.bootstrap, topic, *records, **{"compression.type": codec, "linger.ms": 50})
-    damage(kafka.broker(1), f"{topic}-0", batch=1)
+    damage(kafka.broker(1), f"{topic}-0", begins=30)
     worker = worker_for(processes, kafka, topic, handler, **more)
-    failed = worker.expect(Failed, 20)
+    failed = worker.expect(Failed, 60)
     assert (failed.kind, failed.offset) == (FailureKind.PARTITION, 30)
     assert "damaged" in failed.error
     assert "kunicorn seek" in failed.error

@@ -95,7 +95,7 @@ def test_of_a_damaged_log_there_is_what_lies_before_the_damage(kafka: KafkaClust
     kafka.create_topic("rotten", 1)
     for _ in range(2):
         produce(kafka.bootstrap, "rotten", 30)
-    damage(kafka.broker(1), "rotten-0", batch=1)
+    damage(kafka.broker(1), "rotten-0", begins=30)
     assert replay_one("rotten", "0", "29")[0] in (0, 3), "a record, whatever the handler says to it"
     code, said = replay_one("rotten", "0", "30")
     assert (code, "offset 30" in said, "another replica" in said) == (2, True, True)

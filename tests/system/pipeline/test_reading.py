@@ -154,7 +154,7 @@ def test_a_range_does_not_end_behind_what_is_damaged(kafka: KafkaCluster, topic:
     kafka.create_topic(topic)
     for _ in range(3):
         produce(kafka.bootstrap, topic, 30)
-    damage(kafka.broker(1), f"{topic}-0", batch=1)
+    damage(kafka.broker(1), f"{topic}-0", begins=30)
     offsets = reading().offsets
     assert offsets(topic, 0, 30) == [*range(30)]
     with pytest.raises(RangeUnreadable, match=r"offset 30.*another replica"):

@@ -1,4 +1,5 @@
-"""Workers that take long to be ready, as their setup waits for something: others have their partitions meanwhile."""
+"""Workers that take long to be ready, as their setup waits for something, or long to be there, as none can be forked:
+others have their partitions meanwhile."""
 
 from __future__ import annotations
 
@@ -48,6 +49,11 @@ class Crew:
     def later(self, seconds: float) -> None:
         self.now += seconds
         self.arbiter._look_at_starts(self.now)
+        self.arbiter._look_at_expected()
+
+    def die(self, number: int) -> None:
+        self.workers[number].state = WorkerState.DEAD
+        self.arbiter._on_exit(self.pool.slots[number], self.workers[number], "SIGKILL")
 
 
 @pytest.fixture
@@ -62,9 +68,47 @@ async def test_a_worker_whose_setup_hangs_gives_its_share_to_those_that_are_read
     assert crew.pool.expected() == [0, 1]
     crew.later(2.0)
     assert crew.pool.expected() == [0]
-    crew.listener.worker_late.assert_called_once_with(crew.workers[1])
+    crew.listener.fewer_expected.assert_called_once_with()
     crew.later(2.0)
-    crew.listener.worker_late.assert_called_once()
+    crew.listener.fewer_expected.assert_called_once()
+
+
+async def test_one_that_cannot_be_forked_gives_its_share_to_those_that_are_ready(crew: Crew) -> None:
+    crew.ready(0)
+    crew.ready(1)
+    crew.later(60.0)
+    crew.die(1)
+    crew.later(4.0)
+    assert crew.pool.expected() == [0, 1], "there may be one in a moment"
+    crew.listener.fewer_expected.assert_not_called()
+    crew.later(1.0)
+    assert crew.pool.expected() == [0]
+    crew.listener.fewer_expected.assert_called_once_with()
+    crew.start(1, PlayedWorker(1))
+    crew.ready(1)
+    assert crew.pool.expected() == [0, 1]
+
+
+async def test_one_whose_slot_backs_off_gives_its_share_at_once(crew: Crew) -> None:
+    crew.ready(0)
+    crew.ready(1)
+    crew.later(1.0)
+    crew.die(1)
+    crew.pool.slots[1].backing_off = True
+    crew.later(0.5)
+    crew.listener.fewer_expected.assert_called_once_with()
+
+
+async def test_one_that_is_wanted_from_now_on_has_time_to_be_there(crew: Crew) -> None:
+    crew.ready(0)
+    crew.pool.slots[1].process = None
+    crew.pool.wanted = 1
+    crew.later(60.0)
+    crew.pool.want(2)
+    crew.later(4.0)
+    assert crew.pool.expected() == [0, 1]
+    crew.later(1.0)
+    assert crew.pool.expected() == [0]
 
 
 async def test_it_gets_its_share_when_it_is_ready_after_all(crew: Crew) -> None:
@@ -83,7 +127,7 @@ async def test_where_every_setup_takes_long_the_first_that_is_ready_waits_for_th
     assert crew.pool.expected() == [0, 1]
     crew.ready(1)
     crew.later(60.0)
-    crew.listener.worker_late.assert_not_called()
+    crew.listener.fewer_expected.assert_not_called()
 
 
 async def test_one_that_is_not_ready_within_its_time_is_aborted_and_then_killed(crew: Crew) -> None:

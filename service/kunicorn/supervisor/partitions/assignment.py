@@ -336,7 +336,7 @@ class Assignment:
     def worker_ready(self, worker: WorkerProcess) -> None:
         self.distribute()
 
-    def worker_late(self, worker: WorkerProcess) -> None:
+    def fewer_expected(self) -> None:
         self.distribute()
 
     def in_hand_of(self, worker: WorkerProcess) -> Partition | None:

@@ -47,6 +47,8 @@ class WorkerSlot:
     number: int
     process: WorkerProcess | None = None
     """Takes the slot's partitions, now or as soon as it is ready."""
+    empty_since: float = 0.0
+    """Since when (seconds of `clock.now`) it is wanted and has no process."""
     successor: WorkerProcess | None = None
     """Starts, to take over from `process`."""
     predecessor: WorkerProcess | None = None
@@ -57,6 +59,8 @@ class WorkerSlot:
     """Deaths in a row, each soon after its start, with nothing handled and nothing in hand."""
     fenced_deaths: int = 0
     """Likewise deaths by `FENCED`, whatever was handled: the next one would be soon."""
+    refusals: int = 0
+    """Likewise those whose client could not be made, as files of TLS do not fit together just then."""
     backing_off: bool = False
     forking: bool = False
     """The process that is to have it is being forked."""
@@ -102,8 +106,8 @@ class PoolListener(Protocol):
     def worker_ready(self, worker: WorkerProcess) -> None:
         """The worker takes partitions from now on."""
 
-    def worker_late(self, worker: WorkerProcess) -> None:
-        """The worker takes long to be ready: `Pool.expected` leaves it out until it is."""
+    def fewer_expected(self) -> None:
+        """`Pool.expected` leaves out some that it had: what waits for them goes to the others."""
 
     def worker_stopped(self, worker: WorkerProcess, report: FetcherStopped) -> None:
         """The worker has let go of grants."""
@@ -173,7 +177,7 @@ class Pool:
         self.stopping = False
         """Whoever dies from now on is not replaced."""
         self.late: frozenset[int] = frozenset()
-        """Pids of those that take long to be ready. Written by `Arbiter`."""
+        """Numbers of those that take long to be ready, or to be there. Written by `Arbiter`."""
         self.lease_ns = 0
         """Until when workers may start records (nanoseconds of `clock.now_ns`)."""
 
@@ -186,10 +190,12 @@ class Pool:
         return [slot.number for slot in self.slots[: self.wanted] if self._is_expected(slot)]
 
     def _is_expected(self, slot: WorkerSlot) -> bool:
-        if slot.backing_off:
-            return False
         process = slot.process
-        return process is None or (process.state is not WorkerState.DRAINING and process.pid not in self.late)
+        if process is not None and process.takes_partitions:
+            return True
+        if slot.backing_off or slot.number in self.late:
+            return False
+        return process is None or process.state is not WorkerState.DRAINING
 
     def accepting(self, number: int) -> WorkerProcess | None:
         """The process of that slot, if it takes partitions now."""
@@ -198,6 +204,8 @@ class Pool:
 
     def want(self, workers: int) -> None:
         """Have workers started until so many live; those that live already stay, idle ones cost little."""
+        for slot in self.slots[self.wanted : workers]:
+            slot.empty_since = clock.now()
         self.wanted = max(self.wanted, min(workers, len(self.slots)))
         self.changed.notify()
 
@@ -236,6 +244,10 @@ class Arbiter:
         self._metrics = metrics
         self._keepers: list[asyncio.Task[None]] = []
         """One for each slot that is wanted."""
+        self._expected: frozenset[int] = frozenset()
+        """As the listener knows them."""
+        self._served = False
+        """A worker was ready: clients can be made of the settings."""
         self._forking = 0
         """Forks under way: the newborn's pid is not known yet, so nobody may reap strangers."""
 
@@ -258,6 +270,7 @@ class Arbiter:
         """Send a Ping to all workers, and look after those that start, for ever."""
         while True:
             self._look_at_starts(clock.now())
+            self._look_at_expected()
             for process in self.pool.processes():
                 if process.state is not WorkerState.STARTING:
                     process.ping()
@@ -265,23 +278,30 @@ class Arbiter:
 
     def _look_at_starts(self, now: float) -> None:
         """Take partitions, and at last the slot, from a worker whose setup hangs, as by a database that does not
-        answer."""
-        starting = [p for slot in self.pool.slots if (p := slot.process) and p.state is WorkerState.STARTING]
-        others_since = min(
-            (p.ready_at for p in self.pool.processes() if p.takes_partitions and p.ready_at), default=now
-        )
-        late = [p for p in starting if now - max(p.started_at, others_since) >= _LATE]
-        newly, self.pool.late = [p for p in late if p.pid not in self.pool.late], frozenset(p.pid for p in late)
-        for process in newly:
-            log.warning(
-                f"{process} is not ready after {now - process.started_at:.0f} s: the others have its partitions until "
-                f"it is; look at what its setup waits for",
-                worker=process.number,
-                worker_pid=process.pid,
-            )
-            self.listener.worker_late(process)
-        for process in starting:
-            self._end_start(process, now)
+        answer; partitions, too, from one that cannot be forked."""
+        ready = [p for p in self.pool.processes() if p.takes_partitions]
+        others_since = min((p.ready_at for p in ready if p.ready_at), default=now)
+        late: set[int] = set()
+        for slot in self.pool.slots[: self.pool.wanted]:
+            process = slot.process
+            if process is not None and process.state is not WorkerState.STARTING:
+                continue
+            since = slot.empty_since if process is None else process.started_at
+            if now - max(since, others_since) >= _LATE:
+                late.add(slot.number)
+                if slot.number not in self.pool.late:
+                    _tell_late(slot, now - since)
+            if process is not None:
+                self._end_start(process, now)
+        self.pool.late = frozenset(late)
+
+    def _look_at_expected(self) -> None:
+        """Have what waits for a worker given to the others as soon as it is not expected any more: its slot may be
+        empty for as long as there is no template, or nothing can be forked."""
+        expected = frozenset(self.pool.expected())
+        fewer, self._expected = self._expected - expected, expected
+        if fewer and not self.pool.stopping:
+            self.listener.fewer_expected()
 
     def _end_start(self, process: WorkerProcess, now: float) -> None:
         """Abort a worker whose time to start is over, so that it says where it hangs; kill it if that did not end
@@ -386,6 +406,8 @@ class Arbiter:
         # Whom it was to take over from works on, or it is we who could not say what it is to do.
         in_vain = process.never_served or (process.on_trial and process is slot.successor)
         slot.remove(process)
+        if slot.process is None:
+            slot.empty_since = clock.now()
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)
         process.release()
@@ -437,7 +459,7 @@ class Arbiter:
             )
 
     async def _back_off(self, slot: WorkerSlot) -> None:
-        if (deaths := max(slot.idle_deaths, slot.fenced_deaths)) < 2:
+        if (deaths := max(slot.idle_deaths, slot.fenced_deaths, slot.refusals)) < 2:
             return
         slot.backing_off = True
         await asyncio.sleep(_BACKOFF.seconds(deaths - 1))
@@ -465,24 +487,35 @@ class Arbiter:
                 self.listener.worker_commits(process, message)
             case WorkerFailed(stage, error):
                 process.refuse(error)
-                slot = self.pool.slots[process.number]
-                # Whoever is ready in the slot shows that workers can serve: one on trial is not needed, and neither is
-                # one that its successor has replaced while its setup hung.
-                if process is slot.process and not process.on_trial:
-                    fault = HandlerLoadError(error) if stage == "handler" else ConfigError(error)
-                    slot.fault = fault
-                    self.pool.changed.notify()
+                self._on_refusal(process, stage, error)
+
+    def _on_refusal(self, process: WorkerProcess, stage: str, error: str) -> None:
+        """End the service where a worker that starts shows that none can serve."""
+        slot = self.pool.slots[process.number]
+        # Whoever is ready in the slot shows that workers can serve: one on trial is not needed, and neither is one that
+        # its successor has replaced while its setup hung.
+        if process is not slot.process or process.on_trial:
+            return
+        if stage == "client" and self._served:
+            # A certificate is there before its key, say: the others go on, and so does this one when they fit.
+            process.never_served = True
+            slot.refusals += 1
+            return
+        slot.fault = HandlerLoadError(error) if stage == "handler" else ConfigError(error)
+        self.pool.changed.notify()
 
     def _on_ready(self, process: WorkerProcess) -> None:
         process.become_ready(takes_partitions=not self.pool.stopping)
+        self._served = True
+        slot = self.pool.slots[process.number]
+        slot.refusals = 0
         if process.inherits:
-            self.pool.slots[process.number].inherits = False
-        self.pool.late -= {process.pid}
+            slot.inherits = False
         log.info(f"{process} is ready", worker=process.number, worker_pid=process.pid)
         self.pool.changed.notify()
         if self.pool.stopping:
             process.send(Drain(clock.now()))
-        elif self.pool.slots[process.number].process is process:
+        elif slot.process is process:
             self.listener.worker_ready(process)
 
     def _on_protocol_error(self, process: WorkerProcess, why: str) -> None:
@@ -490,6 +523,22 @@ class Arbiter:
         process.condemn("did not keep to the protocol of the pipe")
         with contextlib.suppress(OSError):
             process.kill()
+
+
+def _tell_late(slot: WorkerSlot, seconds: float) -> None:
+    if slot.process is None:
+        log.warning(
+            f"worker {slot.number} has had no process for {seconds:.0f} s: the others have its partitions until it has "
+            f"one",
+            worker=slot.number,
+        )
+        return
+    log.warning(
+        f"{slot.process} is not ready after {seconds:.0f} s: the others have its partitions until it is; look at what "
+        f"its setup waits for",
+        worker=slot.number,
+        worker_pid=slot.process.pid,
+    )
 
 
 def _ending(process: WorkerProcess, how: str) -> str:

@@ -172,7 +172,7 @@ class WorkerProcess:
         self.inherits = False
         """It ends what workers of its slot have left open under the other id, before it is ready."""
         self.never_served = False
-        """It was not told what to do: that it dies says nothing of the others."""
+        """It was not told what to do, or could make no client: that it dies says nothing of the others."""
         self._ping: int = 0
         self._freed: list[int] = []
         self._untouched = 0

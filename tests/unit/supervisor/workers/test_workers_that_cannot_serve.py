@@ -78,6 +78,36 @@ async def test_a_worker_that_cannot_serve_ends_the_service_with_what_it_says(
     assert str(error) == "no database"
 
 
+@pytest.mark.parametrize(("served", "kind"), [(False, ConfigError), (True, type(None))])
+async def test_one_whose_client_cannot_be_made_ends_it_only_where_none_was_ready_before(
+    crew: Crew, served: bool, kind: type[ServiceError | None]
+) -> None:
+    worker, slot = await crew.started(), crew.pool.slots[0]
+    if served:
+        crew.arbiter._on_message(worker, Ready())
+    for _ in range(20):
+        crew.arbiter._on_exit(slot, worker, "exit 2")
+        slot.process = worker = PlayedWorker(0)
+        crew.arbiter._on_message(worker, WorkerFailed("client", "the key does not fit the certificate"))
+    assert slot.refusals == (20 if served else 0)
+    assert isinstance(await crew.error(), kind)
+
+
+async def test_a_slot_whose_clients_cannot_be_made_backs_off_until_one_can(crew: Crew) -> None:
+    slot = crew.pool.slots[0]
+    crew.arbiter._on_message(await crew.started(), Ready())
+    for _ in range(2):
+        worker = await crew.started()
+        crew.arbiter._on_message(worker, WorkerFailed("client", "the key does not fit the certificate"))
+        crew.arbiter._on_exit(slot, worker, "exit 2")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert (slot.backing_off, slot.idle_deaths) == (True, 0)
+    slot.process = PlayedWorker(0)
+    crew.arbiter._on_message(slot.process, Ready())
+    assert slot.refusals == 0
+
+
 async def test_a_replacement_that_cannot_serve_does_not(crew: Crew) -> None:
     worker = await crew.started()
     worker.on_trial = True
