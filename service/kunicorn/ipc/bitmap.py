@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Collection, Iterator
+from typing import NamedTuple, Self
 
 WINDOW = 4096
 """Offsets beyond the lowest unfinished one of a partition within which records may be started."""
@@ -27,6 +28,53 @@ _FORM = "kunicorn:done:1:"
 _PARTITIONS = "kunicorn:partitions:"
 """How a commit's metadata begins that says how many partitions the topic had when the group began to consume it. What
 is done, if anything, follows behind a space."""
+
+
+class Ahead(NamedTuple):
+    """Offsets of the window that begins with `first`, as bits: bit 0 is `first`.
+
+    The supervisor looks at those of every partition whenever something may be committed. As sets, a thousand partitions
+    with full windows take two seconds, in which no heartbeat goes out.
+    """
+
+    first: int
+    bits: int
+
+    @classmethod
+    def of(cls, first: int, offsets: Collection[int]) -> Self:
+        """Those of the offsets that the window has."""
+        bits = 0
+        for offset in offsets:
+            if 0 <= offset - first < WINDOW:
+                bits |= 1 << (offset - first)
+        return cls(first, bits)
+
+    def beginning(self, first: int) -> Ahead:
+        """Those in the window that begins with `first`."""
+        if abs(moved := first - self.first) >= WINDOW or not self.bits:
+            return Ahead(first, 0)
+        return Ahead(first, (self.bits >> moved if moved >= 0 else self.bits << -moved) & _WHOLE)
+
+    def with_those(self, others: Ahead) -> Ahead:
+        """These, and those of the others that this window has."""
+        return Ahead(self.first, self.bits | others.beginning(self.first).bits)
+
+    def offsets(self) -> frozenset[int]:
+        return frozenset(self.first + bit for bit in _bits(self.bits))
+
+    def text(self) -> str:
+        """What a commit says of them: relative to `first`, empty where there are none.
+
+        At most 700 characters, 731 with the number of partitions: well below the 4096 that brokers take as a commit's
+        metadata (offset.metadata.max.bytes).
+        """
+        if not self.bits:
+            return ""
+        return _FORM + base64.b64encode(self.bits.to_bytes((self.bits.bit_length() + 7) // 8, "little")).decode()
+
+
+_WHOLE = (1 << WINDOW) - 1
+NONE_AHEAD = Ahead(0, 0)
 
 
 class Marks:
@@ -55,47 +103,43 @@ class Marks:
         """
         self._memory[self._at : self._at + RING_BYTES] = bytes(RING_BYTES)
 
+    def ahead(self, first: int) -> Ahead:
+        """What is marked of the window that begins with `first`."""
+        ring = int.from_bytes(self._memory[self._at : self._at + RING_BYTES], "little")
+        start = first % _RING
+        return Ahead(first, (ring >> start | ring << (_RING - start)) & _WHOLE)
+
     def from_offset(self, first: int) -> frozenset[int]:
         """Marked offsets of the window that begins with `first`."""
-        ring = int.from_bytes(self._memory[self._at : self._at + RING_BYTES], "little")
-        if not ring:
-            return frozenset()
-        start = first % _RING
-        turned = (ring >> start | ring << (_RING - start)) & ((1 << WINDOW) - 1)
-        return frozenset(first + bit for bit in _bits(turned))
+        return self.ahead(first).offsets()
 
 
 def written(first: int, offsets: Collection[int]) -> str:
-    """The offsets as text, relative to `first`, without those outside its window. Empty where there are none.
-
-    At most 700 characters, 731 with the number of partitions: well below the 4096 that brokers take as a commit's
-    metadata (offset.metadata.max.bytes).
-    """
-    bits = 0
-    for offset in offsets:
-        if 0 <= offset - first < WINDOW:
-            bits |= 1 << (offset - first)
-    if not bits:
-        return ""
-    return _FORM + base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode()
+    """The offsets as `Ahead.text`, without those outside the window that begins with `first`."""
+    return Ahead.of(first, offsets).text()
 
 
 def read(first: int, text: str) -> frozenset[int]:
-    """Offsets in a text of `written`, also behind a number of partitions or in front of who committed it. Other texts,
-    which other clients may have committed with their offsets, yield none.
+    """Offsets in a text of `written`; see `read_ahead`."""
+    return read_ahead(first, text).offsets()
+
+
+def read_ahead(first: int, text: str) -> Ahead:
+    """What a text of `Ahead.text` says, also behind a number of partitions or in front of who committed it. Other
+    texts, which other clients may have committed with their offsets, say nothing.
 
     confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
     """
     done = next((word for word in text.rstrip("\0").split(" ") if word.startswith(_FORM)), None)
     if done is None:
-        return frozenset()
+        return Ahead(first, 0)
     try:
         data = base64.b64decode(done.removeprefix(_FORM), validate=True)
     except (binascii.Error, ValueError):
-        return frozenset()
+        return Ahead(first, 0)
     if len(data) > WINDOW // 8:
-        return frozenset()
-    return frozenset(first + bit for bit in _bits(int.from_bytes(data, "little")))
+        return Ahead(first, 0)
+    return Ahead(first, int.from_bytes(data, "little"))
 
 
 def with_partitions(partitions: int | None, done: str) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.ipc.bitmap import RING_BYTES, WINDOW, Marks, partitions, read, with_partitions, written
+from kunicorn.ipc.bitmap import RING_BYTES, WINDOW, Ahead, Marks, partitions, read, with_partitions, written
 from kunicorn.ipc.ledger import HAND_END, Ledger
 from kunicorn.positions import NO_OFFSET, Position
 
@@ -31,6 +31,16 @@ def test_bits_that_the_window_has_just_left_are_not_taken_for_later_offsets(
     for distance in distances:
         marks.mark(first + distance)
     assert marks.from_offset(first + moved) == {first + d for d in distances if d >= moved}
+
+
+@given(FIRSTS, DISTANCES, DISTANCES, st.integers(-2 * WINDOW, 2 * WINDOW))
+def test_what_two_windows_say_is_united_in_the_later_one_or_the_earlier(
+    first: int, distances: set[int], others: set[int], moved: int
+) -> None:
+    ours, theirs = {first + each for each in distances}, {first + moved + each for each in others}
+    both = Ahead.of(first, ours).with_those(Ahead.of(first + moved, theirs))
+    assert both.offsets() == ours | {each for each in theirs if first <= each < first + WINDOW}
+    assert read(first, both.text()) == both.offsets()
 
 
 @given(FIRSTS, DISTANCES)

@@ -177,7 +177,7 @@ async def test_a_partition_that_is_taken_back_while_it_moves_goes_to_nobody() ->
             await asyncio.sleep(0.005)
         assert partition.state is PartitionState.RELEASED
         assert partition.position is not None
-        assert {*range(partition.position.offset), *partition.done} == set(handled("orders"))
+        assert {*range(partition.position.offset), *partition.done.offsets()} == set(handled("orders"))
     told = [message for worker in both.workers.values() for message in worker.told]
     starts = [start for message in told if isinstance(message, StartFetcher) for start in message.partitions]
     assert sum(start.topic == "orders" for start in starts) == 1

@@ -90,7 +90,7 @@ class Partition:
         self.age, self.blame = Age(), Suspicions()
         self.reset = False
         """Its position was not in the log: a handler that keeps offsets is told the new one, not asked for its own."""
-        self.done: frozenset[int] = frozenset()
+        self.done = bitmap.NONE_AHEAD
         """Offsets from the position on that are done already, as told under grants that are over."""
         self.began_with: int | None = None
         """How many partitions the topic had when the group began to consume it; None: not known. Every commit says it,
@@ -244,7 +244,7 @@ class Partition:
         self.position = start._replace(done="")
         self.starts += 1
         self.fresh = False
-        self.done = bitmap.read(start.offset, start.done)
+        self.done = bitmap.read_ahead(start.offset, start.done)
         if (began_with := bitmap.partitions(start.done)) is not None:
             self.began_with = began_with
 
@@ -252,14 +252,13 @@ class Partition:
         """The position, and the metadata it is committed with: what is done beyond it, and `began_with`."""
         if self.position is None:
             return None
-        done = self._done_beyond(self.position.offset)
-        text = bitmap.written(self.position.offset, done) if done else ""
+        text = self._done_beyond(self.position.offset).text()
         return self.position._replace(done=bitmap.with_partitions(self.began_with, text))
 
-    def _done_beyond(self, offset: int) -> frozenset[int]:
-        told = self.done
+    def _done_beyond(self, offset: int) -> bitmap.Ahead:
+        told = self.done.beginning(offset)
         if self.worker is not None and self.reading.started and self.worker.ledger.marked(self.slot):
-            told |= self.worker.ledger.done(self.slot).from_offset(offset)
+            return told.with_those(self.worker.ledger.done(self.slot).ahead(offset))
         return told
 
     def held(self, *, batches: bool) -> Held:
@@ -273,7 +272,7 @@ class Partition:
         reading, ledger = self.reading, self.worker.ledger
         consumed, first = reading.consumed.offset, reading.in_hand
         if ledger.marked(self.slot):
-            every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed)
+            every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed).offsets()
             return Held(every, every & {first}, exact=True)
         in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if batches else first + 1)
         if not ledger.delivers(self.slot) or reading.hand_offset <= consumed:
@@ -309,13 +308,14 @@ class Partition:
     def reported(self, position: Position) -> None:
         """Set the position to what its worker reported with its last word."""
         self.position = position._replace(done="")
-        self.done |= bitmap.read(position.offset, position.done)
+        told = bitmap.read_ahead(position.offset, position.done)
+        self.done = self.done.beginning(position.offset).with_those(told)
 
     def take_back(self) -> None:
         """End the grant: no worker of ours has the partition any more."""
         if self.position is not None:
             first = self.position.offset
-            self.done = frozenset(offset for offset in self._done_beyond(first) if offset >= first)
+            self.done = self._done_beyond(first)
             self.blame.passed(first)
         if self.worker is not None:
             self.worker.free_slot(self.slot)

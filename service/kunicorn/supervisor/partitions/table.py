@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from kunicorn.group.states import PartitionEvent, PartitionState
-from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import FetcherStart, StartFetcher, StopFetcher
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
@@ -217,7 +216,7 @@ def _start(partition: Partition, position: Position) -> FetcherStart:
         leader_epoch=position.leader_epoch,
         stop=partition.stop,
         reset=partition.reset,
-        done=bitmap.written(position.offset, partition.done),
+        done=partition.done.beginning(position.offset).text(),
         began_with=partition.began_with,
         **partition.blame.warning(position.offset),
     )
