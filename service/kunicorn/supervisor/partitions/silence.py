@@ -29,6 +29,8 @@ log = logs.get("kunicorn.fetchers")
 
 _LOOKS = 6
 """So many looks in a row, a minute, at which nothing came though there was something to fetch."""
+_HOLDS_UP = frozenset({"circuit_breaker", "rate_limit", "delivery"})
+"""What other partitions may wait for, too, without a word: as `kunicorn_partitions_waiting` names it."""
 _MOST_LOOKS = 90
 """Where a new fetch has not helped, the next one comes after twice as many looks, up to a quarter of an hour."""
 
@@ -58,11 +60,11 @@ class Silences:
         """The partitions that are to be fetched anew now. `batch_ms`: how long records of a topic may wait for a fuller
         batch, in milliseconds.
 
-        A look counts only where the partition's worker is idle: one that could begin a record, and has none to begin,
-        was given none. At a busy one the partition's records may wait for their turn.
+        A look counts only where the partition's worker is idle but for what is known to wait: one that could begin a
+        record, and has none to begin, was given none. At a busy one the partition's records may wait for their turn.
         """
         before, self._quiet, silent = self._quiet, {}, []
-        idle: dict[WorkerProcess, bool] = {}
+        waiting: dict[WorkerProcess, frozenset[int] | None] = {}
         for partition in partitions:
             worker, position = partition.worker, partition.position
             if worker is None or position is None or not _has_more(partition):
@@ -70,9 +72,10 @@ class Silences:
             quiet = before.get(partition.tp)
             if quiet is None or quiet.offset != position.offset:
                 quiet = _Quiet(position.offset)
-            if worker not in idle:
-                idle[worker] = _is_idle(worker)
-            if idle[worker]:
+            if worker not in waiting:
+                waiting[worker] = _waiting(worker)
+            known = waiting[worker]
+            if known is not None and partition.grant not in known:
                 quiet = _Quiet(quiet.offset, quiet.looks + 1, quiet.fetched_anew)
             beyond = quiet.looks - quiet.patience
             if beyond >= 0 and beyond * INTERVAL * 1000 >= batch_ms(partition.tp.topic):
@@ -88,19 +91,22 @@ def _has_more(partition: Partition) -> bool:
     return running and bool(partition.lag) and partition.reading.in_hand == NO_OFFSET
 
 
-def _is_idle(worker: WorkerProcess) -> bool:
-    """Whether the worker could begin a record now, and had none to begin when it last told: nothing in hand, and
-    nothing that waits for a try, for a rate, for its time, or for its delivery."""
+def _waiting(worker: WorkerProcess) -> frozenset[int] | None:
+    """Grants whose records wait for a try or for their time, if the worker could begin one of another grant now, and
+    had none to begin when it last told; else None, as where not all that waits is told."""
     pong = worker.pong
-    return (
-        pong is not None
-        and worker.takes_partitions
-        and worker.unanswered == 0
-        and not pong.paused_by_lease
-        and pong.in_hand is None
-        and not pong.in_flight
-        and not pong.parked_count
-    )
+    if (
+        pong is None
+        or not worker.takes_partitions
+        or worker.unanswered
+        or pong.paused_by_lease
+        or pong.in_hand is not None
+        or pong.in_flight
+        or not _HOLDS_UP.isdisjoint(pong.parked_count)
+        or len(pong.parked) < sum(pong.parked_count.values())
+    ):
+        return None
+    return frozenset(each.grant for each in pong.parked)
 
 
 async def watch(

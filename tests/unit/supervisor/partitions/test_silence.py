@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kunicorn.group.states import PartitionState
-from kunicorn.ipc.messages import InHand, Pong
+from kunicorn.ipc.messages import InHand, Parked, Pong
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.partitions.lag import INTERVAL
@@ -102,6 +102,8 @@ def test_one_that_ends_before_the_log_does_is_let_be_at_its_end() -> None:
         {"in_hand": InHand("orders", 9, 5, 1, 0.1)},
         {"in_flight": 3},
         {"parked_count": {"retry": 1}},
+        {"parked": [Parked(9, "delay", "")], "parked_count": {"delay": 2}},
+        {"parked": [Parked(9, "rate_limit", "")], "parked_count": {"rate_limit": 1}},
         {"paused_by_lease": True},
     ],
 )
@@ -112,6 +114,19 @@ def test_looks_at_a_worker_that_has_something_else_to_do_do_not_count(otherwise:
     assert watched.looks(10 * MINUTE) == 0
     watched.idle()
     assert watched.looks(1) == 1
+
+
+def test_a_record_of_another_partition_that_waits_for_its_time_hides_no_silence() -> None:
+    watched = Watched()
+    waits = [Parked(watched.partition.grant + 1, "delay", "its time comes in an hour")]
+    watched.idle(parked=waits, parked_count={"delay": 1})
+    assert watched.looks(MINUTE) == 1
+
+
+def test_a_partition_whose_own_record_waits_is_not_silent() -> None:
+    watched = Watched()
+    watched.idle(parked=[Parked(watched.partition.grant, "retry", "")], parked_count={"retry": 1})
+    assert watched.looks(10 * MINUTE) == 0
 
 
 def test_looks_at_a_worker_that_does_not_answer_do_not_count() -> None:
