@@ -3,7 +3,7 @@ after it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 from unittest import mock
 
@@ -70,11 +70,12 @@ class _Seeker(Seeker):
         super().__init__(driver.settings, driver.assignment, driver.source.commits, driver.brokers)
         self._log_of = log_of
 
-    async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
-        log, position = self._log_of(partition.tp), partition.position
-        if log is not None and position is not None:
-            log.sought(position.offset)
-        return await super()._settled(partition, stays_paused=stays_paused)
+    async def _commit(self, put: Collection[Partition]) -> Collection[TopicPartition]:
+        for partition in put:
+            log, position = self._log_of(partition.tp), partition.position
+            if log is not None and position is not None:
+                log.sought(position.offset)
+        return await super()._commit(put)
 
 
 class Seat:

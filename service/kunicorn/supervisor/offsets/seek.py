@@ -62,10 +62,9 @@ class Seeker:
             return Done(ok=True, said="nothing was changed", moves=moves)
         self._under_way.update(partition.tp for partition in partitions)
         try:
-            said = await asyncio.gather(*map(self._move, partitions, moves))
+            failed = await self._move(dict(zip(partitions, moves, strict=True)))
         finally:
             self._under_way.difference_update(partition.tp for partition in partitions)
-        failed = [problem for problem in said if problem is not None]
         done = f"{len(partitions) - len(failed)} of {len(partitions)} partitions go on where they were put"
         return Done(ok=not failed, said="; ".join([done, *failed]), moves=moves)
 
@@ -85,38 +84,61 @@ class Seeker:
 
     # -- the act -------------------------------------------------------------------------------------------------
 
-    async def _move(self, partition: Partition, move: SeekMove) -> str | None:
-        """Move one partition; returns why it was not moved, None if it was."""
-        stays_paused = partition.state is PartitionState.PAUSED
-        if partition.state in _FETCHED:
+    async def _move(self, moves: Mapping[Partition, SeekMove]) -> list[str]:
+        """Move partitions; returns why some were not moved. Those that have drained in the same moment are committed
+        and shared out together: each by itself would look at all others, and a thousand took minutes."""
+        paused = frozenset(partition for partition in moves if partition.state is PartitionState.PAUSED)
+        fetched = [partition for partition in moves if partition.state in _FETCHED]
+        for partition in fetched:
             partition.read_ledger()
             partition.advance(PartitionEvent.PAUSE, _REASON)
-            self._assignment.drain([partition])
-        drained = await self._assignment.table.changed.wait(
-            lambda: partition.worker is None or not self._waits(partition), clock.now() + self._drain_timeout
-        )
-        if not drained and self._waits(partition):
-            if not stays_paused:
-                partition.advance(PartitionEvent.RESUME, "goes on where it was: it did not drain in time")
-                self._assignment.distribute()
-            return (
-                f"{partition.tp} has had its record in hand for longer than drain_timeout_ms: it goes on where it was"
-            )
-        if self._commits is not None:
-            # One that is out says the old position, and what it is answered would count for the new one.
-            await self._commits.wait_answered()
-        if not self._waits(partition):
-            return f"{partition.tp} has left this member, or was resumed, meanwhile: it was not put elsewhere"
-        partition.put_at(move.then)
-        return await self._settled(partition, stays_paused=stays_paused)
+        self._assignment.drain(fetched)
+        left, said, until = dict.fromkeys(moves), list[str](), clock.now() + self._drain_timeout
+        while left:
+            await self._assignment.table.changed.wait(lambda: any(map(self._has_drained, left)), until)
+            if not (drained := [partition for partition in left if self._has_drained(partition)]):
+                break
+            for partition in drained:
+                del left[partition]
+            said += await self._put(drained, moves, paused)
+        self._resume(left, paused, "goes on where it was: it did not drain in time")
+        late = "has had its record in hand for longer than drain_timeout_ms: it goes on where it was"
+        return said + [f"{partition.tp} {late}" for partition in left]
 
-    async def _settled(self, partition: Partition, *, stays_paused: bool) -> str | None:
-        commits = self._commits
-        committed = commits is None or await commits.commit_all([partition.tp], self._commit_timeout)
-        if self._waits(partition) and not stays_paused:
-            partition.advance(PartitionEvent.RESUME, "put here by a person")
+    async def _put(
+        self, drained: Collection[Partition], moves: Mapping[Partition, SeekMove], paused: Collection[Partition]
+    ) -> list[str]:
+        if self._commits is not None:
+            # One that is out says the old positions, and what it is answered would count for the new ones.
+            await self._commits.wait_answered()
+        here = dict.fromkeys(partition for partition in drained if self._waits(partition))
+        for partition in here:
+            partition.put_at(moves[partition].then)
+        unsaid = await self._commit(here)
+        self._resume(here, paused, "put here by a person")
+        left = "has left this member, or was resumed, meanwhile: it was not put elsewhere"
+        later = "is there, and not committed yet; the next commit repeats it"
+        return [f"{partition.tp} {left}" for partition in drained if partition not in here] + [
+            f"{partition.tp} {later}" for partition in here if partition.tp in unsaid
+        ]
+
+    async def _commit(self, put: Collection[Partition]) -> Collection[TopicPartition]:
+        """Commit where these were put; what is not committed in time."""
+        if self._commits is None or await self._commits.commit_all([each.tp for each in put], self._commit_timeout):
+            return ()
+        return self._assignment.table.consumed()
+
+    def _resume(self, partitions: Collection[Partition], paused: Collection[Partition], reason: str) -> None:
+        """Have them fetched, but for those that were paused when the seek came."""
+        resumed = [partition for partition in partitions if self._waits(partition) and partition not in paused]
+        for partition in resumed:
+            partition.advance(PartitionEvent.RESUME, reason)
+        if resumed:
             self._assignment.distribute()
-        return None if committed else f"{partition.tp} is there, and not committed yet; the next commit repeats it"
+
+    def _has_drained(self, partition: Partition) -> bool:
+        """Whether no worker has it any more, or it is not this seek's any more."""
+        return partition.worker is None or not self._waits(partition)
 
     def _waits(self, partition: Partition) -> bool:
         ours = self._assignment.table.get(partition.tp) is partition

@@ -154,6 +154,31 @@ async def test_what_is_in_hand_is_finished_then_the_new_offset_is_committed_then
     assert bench.worker.starts()[tps(1)[0]].offset == 100, "its neighbour goes on"
 
 
+async def test_partitions_that_have_drained_together_are_committed_together(bench: Bench) -> None:
+    seeking = asyncio.ensure_future(bench.seek(Goal(offset=60), 0, 1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(bench.worker.asked_to_stop()) == 2
+    bench.let_go(0, 111)
+    bench.let_go(1, 110)
+    assert (await seeking).said == "2 of 2 partitions go on where they were put"
+    assert bench.broker.committed == [{tps(0)[0]: 60, tps(1)[0]: 60}]
+
+
+async def test_one_that_drains_late_holds_up_no_other(bench: Bench) -> None:
+    seeking = asyncio.ensure_future(bench.seek(Goal(offset=60), 0, 1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    before = bench.worker.starts()[tps(0)[0]].grant
+    bench.let_go(0, 111)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.worker.starts()[tps(0)[0]].grant > before
+    assert not seeking.done()
+    bench.let_go(1, 110)
+    assert (await seeking).ok
+
+
 @pytest.mark.parametrize("offset", [FIRST - 1, END + 1])
 async def test_an_offset_outside_of_the_log_is_refused(bench: Bench, offset: int) -> None:
     done = await bench.seek(Goal(offset=offset), 0, 1)
