@@ -67,7 +67,10 @@ class Snapshot:
             group=self._source.group(now),
             assign=self._source.assign(),
             commit=commit_status(self._source.commits, now),
-            workers=tuple(_worker(slot, held.get(slot.number, []), now) for slot in pool.slots),
+            workers=tuple(
+                _worker(slot, held.get(slot.number, []), now, "backing-off" if pool.cannot_start(slot, now) else "idle")
+                for slot in pool.slots
+            ),
             partitions=tuple(_partition(p, waits, in_force.delay_ms(tp.topic), now) for tp, p in sorted(table.items())),
             totals=dict(self._totals),
             rates=self._workforce.rates.status(),
@@ -76,15 +79,15 @@ class Snapshot:
         )
 
 
-def _worker(slot: WorkerSlot, held: Collection[Partition], now: float) -> WorkerStatus:
+def _worker(slot: WorkerSlot, held: Collection[Partition], now: float, empty: str) -> WorkerStatus:
+    """One slot in `/status`. `empty`: its state while it has no process."""
     process = slot.process
     pong = process.pong if process is not None else None
     hand = pong.in_hand if pong is not None else None
-    idle = "backing-off" if slot.backing_off else "idle"
     return WorkerStatus(
         worker=slot.number,
         pid=process.pid if process is not None else None,
-        state=process.state.value if process is not None else idle,
+        state=process.state.value if process is not None else empty,
         revision=process.revision if process is not None else None,
         predecessor=slot.predecessor.pid if slot.predecessor is not None else None,
         predecessor_pong_age=_age(slot.predecessor.pong_at, now) if slot.predecessor is not None else None,

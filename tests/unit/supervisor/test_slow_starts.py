@@ -89,6 +89,16 @@ async def test_one_that_cannot_be_forked_gives_its_share_to_those_that_are_ready
     assert crew.pool.expected() == [0, 1]
 
 
+async def test_one_that_cannot_be_forked_is_told_even_where_no_other_is_ready(crew: Crew) -> None:
+    slot = crew.pool.slots[1]
+    crew.pool.slots[0].process = None
+    crew.die(1)
+    assert not crew.pool.cannot_start(slot, crew.now + 4.0)
+    assert crew.pool.cannot_start(slot, crew.now + 5.0)
+    crew.start(1, PlayedWorker(1))
+    assert not crew.pool.cannot_start(slot, crew.now + 5.0)
+
+
 async def test_one_whose_slot_backs_off_gives_its_share_at_once(crew: Crew) -> None:
     crew.ready(0)
     crew.ready(1)

@@ -197,6 +197,11 @@ class Pool:
             return False
         return process is None or process.state is not WorkerState.DRAINING
 
+    def cannot_start(self, slot: WorkerSlot, now: float) -> bool:
+        """Whether the slot is wanted and has had no process for long: its workers die, or none can be forked."""
+        empty = slot.number < self.wanted and slot.process is None and now - slot.empty_since >= _LATE
+        return slot.backing_off or empty
+
     def accepting(self, number: int) -> WorkerProcess | None:
         """The process of that slot, if it takes partitions now."""
         process = self.slots[number].process
