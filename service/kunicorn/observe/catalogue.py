@@ -194,8 +194,8 @@ TRANSACTION_SECONDS = Declared(
 
 WORKERS = Declared(
     "kunicorn_workers", G, "Places for workers by state: starting, ready, draining, backing-off, idle.",
-    "backing-off: workers die as soon as they start, or none can be started; the log says why. idle: fewer partitions than "
-    "workers.",
+    "backing-off: workers die as soon as they start, or none can be started; the log says why. "
+    "idle: fewer partitions than workers.",
     ("state",),
 )  # fmt: skip
 WORKER_UP = Declared(

@@ -23,6 +23,7 @@ from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.run_until import RunUntil
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
+from tests.fakes.virtual_loop import in_virtual_time
 
 END = 105
 
@@ -178,6 +179,23 @@ async def test_leaders_that_do_not_answer_are_asked_again() -> None:
     bench = Bench(Until(end=True), failures=1)
     await bench.give(0)
     assert bench.stage.assignment.table[tps(0)[0]].stop == END
+
+
+def test_leaders_that_do_not_answer_for_long_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    async def story() -> None:
+        bench = Bench(Until(end=True), failures=1 << 30)
+        giving = asyncio.ensure_future(bench.give(0))
+        await asyncio.sleep(9.0)
+        assert capfd.readouterr().err == ""
+        assert bench.stage.assignment.table[tps(0)[0]].reason == "its leader does not tell where its log ends"
+        await asyncio.sleep(60.0)
+        (told,) = capfd.readouterr().err.splitlines()
+        assert "1 partitions do not begin" in told
+        assert "orders:0" in told
+        bench.failures = 0
+        await giving
+
+    in_virtual_time(story, sockets=False)
 
 
 async def test_a_position_outside_of_the_log_is_looked_up_again_with_the_same_end() -> None:
