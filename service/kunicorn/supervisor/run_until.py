@@ -109,31 +109,15 @@ class RunUntil:
         return self._at_the_ends(now) if until.end else None
 
     def _at_the_ends(self, now: float) -> str | None:
+        self._rest()
         table = self._assignment.table
-        halted: list[TopicPartition] = []
-        resting: list[Partition] = []
-        unsure: list[Partition] = []
-        all_are_there = True
-        for tp, partition in table.items():
-            there = is_at_its_end(partition)
-            if there and partition.state in _FETCHED:
-                partition.advance(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
-                resting.append(partition)
-            elif partition in self._rested and _is_lost(partition):
-                unsure.append(partition)
-            if partition.state is PartitionState.HALTED:
-                halted.append(tp)
-            elif not there:
-                all_are_there = False
-        self._assignment.drain(resting)
-        self._rested = (self._rested | set(resting)) - set(unsure)
-        self._assignment.resume(unsure, "")
         if not (self._member.joined and self._member.stable):
             return None  # Partitions may be coming, or going.
         if not table:
             late = now - self._began >= self._until.idle_patience
             return f"this member has got no partition within {self._until.idle_patience:.0f} s" if late else None
-        if not all_are_there:
+        halted = [tp for tp, partition in table.items() if partition.state is PartitionState.HALTED]
+        if not all(p.state is PartitionState.HALTED or is_at_its_end(p) for p in table.values()):
             return None
         self.unfinished = len(halted)
         if halted:
@@ -141,11 +125,29 @@ class RunUntil:
             return "everything else that was assigned is handled up to its end"
         return "everything that was assigned is handled up to its end"
 
+    def _rest(self) -> None:
+        """Have partitions that are at their end fetched no more; and those again that rest, and are not at it."""
+        resting: list[Partition] = []
+        again: list[Partition] = []
+        for partition in self._assignment.table.values():
+            there = is_at_its_end(partition)
+            if there and partition.state in _FETCHED:
+                partition.advance(PartitionEvent.PAUSE, f"handled up to its end, offset {partition.stop}")
+                resting.append(partition)
+            elif partition in self._rested and _rests(partition) and not there:
+                again.append(partition)
+        self._assignment.drain(resting)
+        self._rested = (self._rested | set(resting)) - set(again)
+        self._assignment.resume(again, "goes on to its end")
+        if again:
+            self._assignment.distribute()
+
 
 def _log(partition: Partition) -> _Log:
     return partition.tp, partition.topic_id
 
 
-def _is_lost(partition: Partition) -> bool:
-    """Whether its worker died before it reported: only the brokers know whether its last transaction is committed."""
-    return partition.state is PartitionState.PAUSED and partition.worker is None and partition.position is None
+def _rests(partition: Partition) -> bool:
+    """Whether no worker has it. Where it is not at its end then, a person has put it back; or its worker died before it
+    reported, and only the brokers know whether its last transaction is committed."""
+    return partition.state is PartitionState.PAUSED and partition.worker is None

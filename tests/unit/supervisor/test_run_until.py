@@ -111,6 +111,23 @@ async def test_one_that_is_at_its_end_rests_and_the_service_ends_when_all_are() 
     assert bench.run_until.unfinished == 0
 
 
+async def test_one_that_a_person_puts_back_goes_on_to_its_end() -> None:
+    bench = Bench(Until(end=True))
+    await bench.give(0)
+    bench.consume(0, END)
+    bench.member.state = State.SYNCING
+    assert bench.why() is None
+    bench.stage.stopped(bench.stage.start_of(0), END)
+    assert bench.why() is None
+    assert bench.stage.state(0) is PartitionState.PAUSED
+    bench.stage.assignment.table[tps(0)[0]].put_at(101)
+    bench.member.state = State.STABLE
+    assert bench.why() is None
+    assert bench.stage.start_of(0).offset == 101
+    bench.consume(0, END)
+    assert bench.why() == "everything that was assigned is handled up to its end"
+
+
 async def test_one_whose_worker_dies_with_its_last_transaction_is_looked_up_before_it_counts_as_at_its_end() -> None:
     bench = Bench(Until(end=True))
     bench.stage.assignment.table.workers_commit = True
