@@ -155,9 +155,10 @@ class StartLookup:
             partitions = await without_start.get()
             if self._stopped:
                 return
-            task = self._tasks.start(self._find_starts(partitions))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            for alike in _alike(partitions):
+                task = self._tasks.start(self._find_starts(alike))
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
 
     def stop(self) -> None:
         """Cancel the look-ups under way, and begin none any more."""
@@ -256,3 +257,11 @@ class StartLookup:
         ours = table.get(partition.tp) is partition and partition.state is PartitionState.RESOLVING
         gone = self._source.goes_by_ids and table.is_of_gone_topic(partition)
         return ours and partition.starts == starts and not gone
+
+
+def _alike(partitions: _Asked) -> Collection[_Asked]:
+    """Split into those that are asked for in the same way: a leader that is away holds up none of another kind."""
+    kinds: defaultdict[tuple[bool, bool], _Asked] = defaultdict(dict)
+    for partition, number in partitions.items():
+        kinds[partition.position is None, partition.fresh][partition] = number
+    return kinds.values()

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
@@ -43,6 +44,8 @@ class World:
         """Whether the committed offsets may not be read."""
         self.unstable: set[TopicPartition] = set()
         """Transactions are open that commit offsets of these: nothing is said of them yet."""
+        self.leaderless = False
+        """No leader answers where its log begins or ends."""
         self.looked_up = 0
         self.topic_id = UUID(int=1)
         self.learns: UUID | None = None
@@ -73,6 +76,8 @@ class World:
         return starts
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        if self.leaderless:
+            raise PeerError("nobody leads the partition")
         return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
 
     async def confirm_ids(self, topics: Collection[str]) -> None:
@@ -295,3 +300,18 @@ def test_what_a_person_resumes_before_it_has_begun_is_looked_up_with_one_questio
         assert world.looked_up == 2
 
     play(story)
+
+
+def test_one_of_a_new_topic_whose_leader_is_away_holds_up_no_other_that_came_with_it() -> None:
+    async def story() -> None:
+        world = World()
+        world.leaderless, world.committed = True, {ONE: 40}
+        fresh, known = map(world.assignment.table.enter, (ZERO, ONE))
+        fresh.entered(world.topic_id, fresh=True)
+        world.assignment.table.look_up([fresh, known])
+        await until(lambda: world.start_of(1) == 40)
+        assert fresh.state is PartitionState.RESOLVING
+        world.leaderless = False
+        await until(lambda: world.start_of(0) == FIRST)
+
+    in_virtual_time(story, sockets=False)
