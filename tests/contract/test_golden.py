@@ -19,6 +19,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import Subscription
 from kunicorn.handler import dead_letters
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import RetryTopic
 from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.outcome import BatchError, DeadLetter, Retry
@@ -52,7 +53,7 @@ def _run_state(*, last_busy: float, **known: Any) -> RunState:
 
 
 def _save_export(directory: str, state: Any, form: tuple[bool, str, str]) -> None:
-    _Known(Directory(directory), Form(*form)).save(state)
+    _Known(Directory(directory), Form(*form), SCHEMA).save(state)
 
 
 def _batch_error(reason: str) -> BaseException:

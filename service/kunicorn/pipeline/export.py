@@ -25,7 +25,7 @@ from kunicorn.handler.config import takes
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
-from kunicorn.pipeline.lake.columns import Form, LakeColumns
+from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_changed
 from kunicorn.pipeline.lake.compact import forget_sources, pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
@@ -93,15 +93,14 @@ def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    state, lost, _ = _continued(settings, _Known(target, form).read())
+    state, lost, _ = _continued(settings, _Known(target, form, _schema(settings, form)).read())
     return DryRun(state.left, state.rate, list(map(str, lost)))
 
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
     """Bring the target up to now. Blocks. Raises a `ServiceError` where it ends early."""
-    # That decoders can be had is found out here, not by tasks. The schema is the form's, whoever's decoders these are.
-    schema, *_ = (form.columns(decoding_of(settings, handler)).schema for handler in settings.every_handler)
-    known = _Known(target, form)
+    schema = _schema(settings, form)
+    known = _Known(target, form, schema)
     lake = _lake(settings, target, schema, form)
     before = known.read()
     settled = before if lake is None else _settled(lake, before)
@@ -149,6 +148,13 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     )
     state = job(state, master, JOB, say)
     return FinishedRun(JOB, None, state, "the same command")
+
+
+def _schema(settings: Settings, form: Form) -> pa.Schema:
+    """The files' schema. Raises `HandlerLoadError`."""
+    # That decoders can be had is found out here, not by tasks. The schema is the form's, whoever's decoders these are.
+    schema, *_ = (form.columns(decoding_of(settings, handler)).schema for handler in settings.every_handler)
+    return schema
 
 
 def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) -> TableLog | None:
@@ -250,15 +256,18 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
 
 
 class _Known:
-    """Manifest of the target: its form and its progress. Methods raise `ConfigError`."""
+    """Manifest of the target: its form, its schema and its progress. Methods raise `ConfigError`."""
 
-    def __init__(self, target: Directory, form: Form) -> None:
+    def __init__(self, target: Directory, form: Form, schema: pa.Schema) -> None:
+        """`schema`: of the files. A table has it itself, and engines may alter it there."""
         self._target, self._form = target, form
+        self._kinds = {} if form.logged else kinds(schema)
         self._manifest = Manifest(target / OWN)
 
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
-        self._manifest.write({**self._form.as_json(), **state.as_json()})
+        schema = {"schema": self._kinds} if self._kinds else {}
+        self._manifest.write({**self._form.as_json(), **schema, **state.as_json()})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -278,9 +287,18 @@ class _Known:
                 f"handler.key where --value and --key are left out), or name another directory"
             )
         try:
-            return RunState.from_json(told)
+            changed = kinds_changed(dict(told.get("schema", self._kinds)), self._kinds)  # None by an earlier version.
+            state = RunState.from_json(told)
         except (KeyError, TypeError, ValueError) as error:
             raise unreadable(told, (self._target / OWN).url, error) from error
+        if changed and self._kinds:
+            by = "" if form.columns_of is None else f" by {form.columns_of}"
+            raise ConfigError(
+                f"the files in {self._target.url} have other columns than the records{by}: {changed}. Readers of a "
+                f"directory take one schema for all its files: go on with the former one, or name another directory "
+                f"for this one"
+            )
+        return state
 
 
 def _shown(form: Form) -> str:

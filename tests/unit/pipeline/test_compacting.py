@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.export import _clear, _Known
 from kunicorn.pipeline.lake import compact as job
@@ -48,7 +49,7 @@ def lake(place: Path, records: int = RECORDS) -> Directory:
         export(target, start, start + STEP)
     whole = OffsetRange(*TP, 0, records)
     state = RunState((whole,), {TP: records - STEP}, underway=(whole._replace(start=records - STEP),))
-    _Known(target, Form()).save(state)
+    _Known(target, Form(), SCHEMA).save(state)
     return target
 
 
@@ -157,7 +158,7 @@ def test_other_records_in_a_file_named_as_one_that_was_merged_before_a_truncatio
 
 def go_on_behind_a_truncation_at(target: Directory, end: int) -> None:
     """What an export does that goes on with `fail_on_data_loss = false`."""
-    known = _Known(target, Form())
+    known = _Known(target, Form(), SCHEMA)
     known.read()
     _clear(target, None, (), {str(TP): end}, known.check)
 
@@ -170,13 +171,28 @@ def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(
 
     def beside(*given: Any) -> Iterator[Any]:
         yield from merge(*given)
-        other = _Known(target, Form())
+        other = _Known(target, Form(), SCHEMA)
         other.save(other.read())
 
     monkeypatch.setattr(job, "_row_groups", beside)
     with pytest.raises(Overtaken):
         compact(target, 10**9, dry=False)
     assert target.names("-merged.parquet") == []
+    assert held(target) == [*range(RECORDS)]
+
+
+def test_neighbours_with_other_columns_stay_as_they_are_and_the_rest_is_merged(tmp_path: Path) -> None:
+    target = lake(tmp_path)
+    path = target.names(".parquet")[3]
+    other = pq.read_table(f"{target.url}/{path}", partitioning=None).drop_columns(["headers"])
+    pq.write_table(other, f"{target.url}/{path}")
+    for dry in (True, False):
+        told = compact(target, 10**9, dry=dry)
+        assert (told.files, told.merged, told.made) == (22, 11, 1)
+        assert told.unlike == [
+            f"{path} has other columns than {path.rpartition('/')[0]}/orders-0-{0:020}-{5:020}.parquet: headers is gone"
+        ]
+        assert f"warning: {told.unlike[0]}" in list(told.lines())
     assert held(target) == [*range(RECORDS)]
 
 
@@ -190,7 +206,7 @@ def test_memory_is_bounded_by_bytes_however_large_records_are_and_however_often_
     monkeypatch.setattr(job, "_ROW_GROUP_BYTES", MIB)
     for start in range(0, 256, 16):
         export_large(target, start, start + 16)
-    _Known(target, Form()).save(RunState((OffsetRange(*TP, 0, 256),), {TP: 256}))
+    _Known(target, Form(), SCHEMA).save(RunState((OffsetRange(*TP, 0, 256),), {TP: 256}))
     before, write = pa.total_allocated_bytes(), pq.ParquetWriter.write_table
 
     def seen(self: pq.ParquetWriter, table: pa.Table) -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.lake.columns import Form
@@ -88,6 +89,36 @@ def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_wo
     monkeypatch.setattr(DeltaLake, "rounds", lambda self: 0)
     with pytest.raises(NotCommitted, match=r"does not take round 1: .*then export again: it goes on where it ended"):
         second.commit(1, FILES, ENDS)
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ([("id", pa.string())], "value.id was int64, and is string"),
+        ([("id", pa.int64()), ("region", pa.string())], "value.region is new"),
+        ([("region", pa.string())], "value.id is gone; value.region is new"),
+    ],
+)
+def test_a_table_whose_columns_are_of_other_types_is_refused_until_it_is_altered_alike(
+    tmp_path: Path, now: list[tuple[str, pa.DataType]], why: str
+) -> None:
+    typed(tmp_path, [("id", pa.int64())]).open()
+    changed = typed(tmp_path, now)
+    with pytest.raises(ConfigError, match=f"has other columns than the records: {why}. Give the schema of --columns"):
+        changed.open()
+    altered = pa.schema([*changed.file_schema, ("date", pa.date32()), ("note", pa.string())])
+    deltalake.DeltaTable.create(str(tmp_path), altered, mode="overwrite", partition_by=["date"])
+    changed.open()
+
+
+def test_a_table_may_have_null_where_the_records_have_none(tmp_path: Path) -> None:
+    typed(tmp_path, [("id", pa.int64())]).open()
+    typed(tmp_path, [pa.field("id", pa.int64(), nullable=False)]).open()
+
+
+def typed(place: Path, fields: list[Any]) -> DeltaLake:
+    schema = SCHEMA.set(SCHEMA.get_field_index("value"), pa.field("value", pa.struct(fields)))
+    return DeltaLake(Directory(str(place)), schema, partitioning("day"))
 
 
 def test_readers_choose_files_by_the_least_and_the_largest_values(tmp_path: Path) -> None:

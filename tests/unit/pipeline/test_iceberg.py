@@ -336,7 +336,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with_as_if_it_had
     lake = place.lake()
     lake.commit(1, place.written(lake, "a", rows(DAY_MS)), ENDS)
     whole = OffsetRange("orders", 0, 0, 1)
-    _Known(place.target, Form(iceberg=NAME)).save(RunState((whole,), rounds=1))
+    _Known(place.target, Form(iceberg=NAME), SCHEMA).save(RunState((whole,), rounds=1))
     SqlCatalog(place.catalog.name, **place.catalog.properties).drop_table(NAME)
     with pytest.raises(ConfigError, match=r"has 0 rounds of the 1 that were exported .* dropped and made anew"):
         place.lake(done=1)
@@ -402,14 +402,14 @@ def test_what_cannot_be_asked_for_is_refused(asked: Asked, why: str) -> None:
 
 
 def test_a_target_goes_on_with_the_table_it_was_begun_with(place: Place) -> None:
-    _Known(place.target, Form(iceberg=NAME)).save(RunState(()))
-    assert _Known(place.target, Form(iceberg=NAME)).read() == RunState(())
+    _Known(place.target, Form(iceberg=NAME), SCHEMA).save(RunState(()))
+    assert _Known(place.target, Form(iceberg=NAME), SCHEMA).read() == RunState(())
     with pytest.raises(ConfigError, match=r"begun with iceberg table shop.orders of .* and this is parquet of"):
-        _Known(place.target, Form()).read()
+        _Known(place.target, Form(), SCHEMA).read()
 
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_compacting_is_left_to_engines(place: Place, dry: bool) -> None:
-    _Known(place.target, Form(iceberg=NAME)).save(RunState(()))
+    _Known(place.target, Form(iceberg=NAME), SCHEMA).save(RunState(()))
     with pytest.raises(ConfigError, match=r"by CALL system.rewrite_data_files\('shop.orders'\)"):
         compact(place.target, 10**9, dry=dry)

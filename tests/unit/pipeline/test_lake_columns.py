@@ -18,8 +18,11 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
+from kunicorn.pipeline.export import _Known
 from kunicorn.pipeline.lake.columns import Asked, Form, NotExportable, form_asked
-from kunicorn.pipeline.lake.files import NO_DATE, by_day
+from kunicorn.pipeline.lake.files import NO_DATE, OWN, by_day
+from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
 
@@ -145,6 +148,39 @@ def settings_of(*handlers: dict[str, Any]) -> Settings:
             "handlers": [{**own, "topics": [f"topic-{at}"], **each} for at, each in enumerate(handlers)],
         },
     )
+
+
+ONE = pa.schema([("value", pa.struct([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))])
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ([("id", pa.string()), ("tags", pa.list_(pa.string()))], "value.id was int64, and is string"),
+        ([("id", pa.int64()), ("tags", pa.list_(pa.int32()))], r"value.tags\[\] was string, and is int32"),
+        ([("id", pa.int64()), ("tags", pa.large_list(pa.string()))], "value.tags was list, and is large_list"),
+        ([("id", pa.int64())], "value.tags is gone"),
+        ([("id", pa.int64()), ("tags", pa.list_(pa.string())), ("at", pa.date32())], "value.at is new"),
+        ([("tags", pa.list_(pa.string())), ("id", pa.int64())], "the fields are in another order"),
+    ],
+)
+def test_a_directory_of_parquet_keeps_the_schema_that_it_was_begun_with(
+    tmp_path: Path, now: list[tuple[str, pa.DataType]], why: str
+) -> None:
+    target, form = Directory(str(tmp_path)), Form(value="json", columns_of="shop.schemas:ORDER")
+    _Known(target, form, ONE).save(RunState(()))
+    _Known(target, form, ONE).read()
+    with pytest.raises(ConfigError, match=f"columns than the records by shop.schemas:ORDER: {why}. Readers .* former"):
+        _Known(target, form, pa.schema([("value", pa.struct(now))])).read()
+
+
+def test_a_manifest_without_a_schema_takes_the_one_it_finds(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    Manifest(target / OWN).write({**Form().as_json(), **RunState(()).as_json()})
+    known = _Known(target, Form(), ONE)
+    known.save(known.read())
+    with pytest.raises(ConfigError, match="value was struct, and is binary"):
+        _Known(target, Form(), SCHEMA).read()
 
 
 def test_the_form_is_that_of_the_handlers_unless_the_command_line_says_another() -> None:

@@ -13,7 +13,7 @@ import base64
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import partial
@@ -109,6 +109,53 @@ class Form:
         return {part: name for part, name in ((Part.VALUE, self.value), (Part.KEY, self.key)) if name != BYTES}
 
 
+def kinds(schema: pa.Schema) -> dict[str, str]:
+    """Types of the columns and of all fields in them, by their paths: a schema as a manifest keeps it. Pure."""
+    found: dict[str, str] = {}
+
+    def enter(path: str, field: pa.Field) -> None:
+        kind = field.type
+        text, inner = str(kind), dict[str, pa.Field]()
+        if pa.types.is_struct(kind):
+            text, inner = "struct", {f"{path}.{each.name}": each for each in kind}
+        elif pa.types.is_map(kind):
+            text, inner = "map", {f"{path}.key": kind.key_field, f"{path}.value": kind.item_field}
+        elif pa.types.is_fixed_size_list(kind):
+            text, inner = f"list of {kind.list_size}", {f"{path}[]": kind.value_field}
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            text, inner = text.partition("<")[0], {f"{path}[]": kind.value_field}
+        found[path] = text if field.nullable else f"{text}{_NOT_NULL}"
+        for name, each in inner.items():
+            enter(name, each)
+
+    for column in schema:
+        enter(column.name, column)
+    return found
+
+
+def kinds_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What is other in the second one, in words; "" where nothing is. Pure."""
+    told = [f"{path} was {kind}, and is {now[path]}" for path, kind in before.items() if now.get(path, kind) != kind]
+    told += [f"{path} is gone" for path in _outermost(path for path in before if path not in now)]
+    told += [f"{path} is new" for path in _outermost(path for path in now if path not in before)]
+    return "; ".join(told) or ("" if list(before) == list(now) else "the fields are in another order")
+
+
+def _outermost(paths: Iterable[str]) -> Iterator[str]:
+    """The paths, in `kinds`' order, without the fields within one of them."""
+    last = None
+    for path in paths:
+        if last is None or not path.startswith((f"{last}.", f"{last}[")):
+            last = path
+            yield path
+
+
+def nullable(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The first one, where a field may be null in it and not in the second: with what the second has. Pure."""
+    return {path: now[path] if now.get(path) == f"{kind}{_NOT_NULL}" else kind for path, kind in before.items()}
+
+
+_NOT_NULL = " not null"
 _ALWAYS = ("delta", "value", "key")
 LAKES = ("parquet", "delta", "iceberg")
 _NAMED = ("bytes", "text", "json")

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.pipeline.lake.by_bytes import joined
+from kunicorn.pipeline.lake.columns import kinds, kinds_changed
 from kunicorn.pipeline.lake.files import OWN, log_name, parquet_writer
 from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.state import RunState
@@ -83,6 +84,8 @@ class Compacted:
     bytes: int
     """Of the files that were merged."""
     dry: bool = False
+    unlike: Sequence[str] = ()
+    """Of neighbours with different columns, which stay as they are: in words, a line for each group."""
 
     code = ExitCode.CLEAN
 
@@ -90,6 +93,7 @@ class Compacted:
         """For a program."""
         return {
             "files": self.files, "merged": self.merged, "made": self.made, "covered": self.covered, "bytes": self.bytes,
+            "unlike": list(self.unlike),
         }  # fmt: skip
 
     def lines(self) -> Iterator[str]:
@@ -102,6 +106,9 @@ class Compacted:
             yield f"{self.merged:,} of {self.files:,} files {verb} {self.made:,} ({self.bytes / 1e6:,.1f} MB)"
         else:
             yield f"nothing to merge among {self.files:,} files"
+        yield from (f"warning: {each}" for each in self.unlike)
+        if self.unlike:
+            yield f"{len(self.unlike):,} groups of files {'would stay' if self.dry else 'stay'} as they are"
 
 
 def pieces_of(sizes: Mapping[str, int]) -> list[Piece]:
@@ -206,21 +213,41 @@ def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compact
         manifest.write(told)
         gone = remove_covered(target, pieces, sources)
     left = [each for each in pieces if each not in gone]
-    planned = merges(left, target_bytes)
-    for each in () if dry else planned:
-        _merge(target, each, sources, manifest.check)
-    merged = sum(len(each.sources) for each in planned)
-    size = sum(piece.size for each in planned for piece in each.sources)
-    return Compacted(len(left), merged, len(planned), len(gone), size, dry)
+    done, unlike = list[Merge](), list[str]()
+    for each in merges(left, target_bytes):
+        if (why := _unlike(target, each)) is not None:
+            unlike.append(why)
+            continue
+        done.append(each)
+        if not dry:
+            _merge(target, each, sources, manifest.check)
+    merged = sum(len(each.sources) for each in done)
+    size = sum(piece.size for each in done for piece in each.sources)
+    return Compacted(len(left), merged, len(done), len(gone), size, dry, unlike)
+
+
+def _unlike(target: Directory, merge: Merge) -> str | None:
+    """How the columns of the files differ, in words; None where they do not."""
+    first, *others = merge.sources
+    schema = _schema(target, first)
+    for each in others:
+        if not (found := _schema(target, each)).equals(schema):
+            changed = kinds_changed(kinds(schema), kinds(found))
+            return f"{each.path} has other columns than {first.path}: {changed}"
+    return None
+
+
+def _schema(target: Directory, piece: Piece) -> pa.Schema:
+    return target.footer(piece.path).schema.to_arrow_schema().remove_metadata()
 
 
 def _merge(target: Directory, merge: Merge, known: Sources, check: Callable[[], None]) -> None:
-    schema = target.footer(merge.sources[0].path).schema.to_arrow_schema().remove_metadata()
+    schema = _schema(target, merge.sources[0])
     names = {each.name for each in merge.sources}.union(*(known.get(each, ()) for each in merge.sources))
     told = schema.with_metadata({_SOURCES: json.dumps(sorted(names)).encode()})
     with target.writing(merge.into.path) as stream:
         with parquet_writer(stream, told) as writer:
-            for rows in _row_groups(target, merge.sources, schema):
+            for rows in _row_groups(target, merge.sources):
                 writer.write_table(rows)
         check()
     for source in merge.sources:
@@ -228,19 +255,9 @@ def _merge(target: Directory, merge: Merge, known: Sources, check: Callable[[], 
             target.delete(source.path)
 
 
-def _row_groups(target: Directory, sources: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.Table]:
-    return joined(_batches(target, sources, schema), _ROW_GROUP_BYTES, _ROW_GROUP_ROWS)
-
-
-def _batches(target: Directory, sources: Sequence[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for source in sources:
-        found = target.footer(source.path).schema.to_arrow_schema()
-        if not found.equals(schema):
-            raise ConfigError(
-                f"{target.url}/{source.path} has other columns than {sources[0].path}: it is not of the same export; "
-                f"move one of the two elsewhere"
-            )
-        yield from target.batches(source.path, _ROWS)
+def _row_groups(target: Directory, sources: Sequence[Piece]) -> Iterator[pa.Table]:
+    batches = (rows for source in sources for rows in target.batches(source.path, _ROWS))
+    return joined(batches, _ROW_GROUP_BYTES, _ROW_GROUP_ROWS)
 
 
 def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:

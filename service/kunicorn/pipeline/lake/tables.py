@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
+from kunicorn.pipeline.lake.columns import kinds, kinds_changed, nullable
 from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.lake.newest import PART_BYTES, newest_in_parts
 from kunicorn.pipeline.plan import as_json
@@ -82,6 +83,19 @@ class DeltaLake:
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
+        self._check_types(found)
+
+    def _check_types(self, found: pa.Schema) -> None:
+        """Refuse a table that has other types than the files: the log would take them, and no reader find its way."""
+        written = kinds(pa.schema(self._deltalake.Schema.from_arrow(self._schema).to_arrow()))
+        # An engine's columns besides are null in our rows.
+        theirs = kinds(pa.schema([found.field(name) for name in self._schema.names]))
+        # What is never null may be written where null may be.
+        if changed := kinds_changed(nullable(theirs, written), written):
+            raise ConfigError(
+                f"the Delta table {self._uri} has other columns than the records: {changed}. Give the schema of "
+                f"--columns back its former fields, have an engine alter the table alike, or name another directory"
+            )
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
