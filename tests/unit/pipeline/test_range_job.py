@@ -29,6 +29,7 @@ from kunicorn.settings import (
     PipelineSettings,
     Settings,
 )
+from tests.unit.pipeline.played_log import PlayedLog
 
 NEW = RunState((OffsetRange("orders", 0, 0, 20),), topics={"orders": "id"})
 
@@ -126,6 +127,16 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scene:
     return Scene(monkeypatch, tmp_path)
+
+
+def test_a_topic_that_is_not_read_any_more_may_be_another_one_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = PlayedLog({"orders": 1, "audit": 1})
+    settings: Any = None
+    monkeypatch.setattr(range_job, "cluster_session", log.session)
+    state = replace(NEW, topics={"orders": "id of orders", "audit": "another"})
+    range_job.check_logs(settings, state, {})
+    with pytest.raises(ConfigError, match="orders was created anew since the run began"):
+        range_job.check_logs(settings, replace(NEW, topics={"orders": "another"}), {})
 
 
 def round_of(ranges: str, counted: int) -> list[str]:
