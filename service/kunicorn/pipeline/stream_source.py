@@ -121,8 +121,9 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         # Partitions that have come since begin at their beginning, whatever a new query would do.
         begin = {**{tp: log.first for tp, log in edges.items()}, **resume}
         now = ends_of(edges)
-        target = self._target or now
-        ends = {tp: (now if tp.topic in anew else target).get(tp, at) for tp, at in begin.items()}
+        target = now if self._target is None else self._target
+        # Not beyond a log that was truncated since the target was fixed: what comes there is nobody's yet.
+        ends = {tp: now[tp] if tp.topic in anew else min(target.get(tp, at), now[tp]) for tp, at in begin.items()}
         ranges = between(begin, {tp: max(at, ends[tp]) for tp, at in begin.items()})
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         stops = {**left, **begin, **{each.tp: each.stop for each in first_of_each(ranges, most)}}

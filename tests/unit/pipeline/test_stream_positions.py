@@ -21,9 +21,9 @@ from tests.unit.pipeline.played_log import PlayedLog
 class Reader(KunicornStreamReader):
     """Reader of a stream whose brokers are played."""
 
-    def __init__(self, log: PlayedLog, *topics: str, starting: str = "earliest") -> None:
+    def __init__(self, log: PlayedLog, *topics: str, starting: str = "earliest", lenient: bool = False) -> None:
         file: Any = None
-        options = SourceOptions(file, "ranges", topics, True, None, None)
+        options = SourceOptions(file, "ranges", topics, not lenient, None, None)
         super().__init__(options, bounds_of({"startingOffsets": starting}, batch=False))
         self._log = log
 
@@ -69,6 +69,25 @@ def test_until_everything_of_now_is_handled_no_other_topic_is_read_either() -> N
     one = Reader(log, "orders")
     one.prepareForTriggerAvailableNow()
     assert one.next(handled)[1] == [("orders", 0, 10, 100)]
+
+
+def test_until_everything_of_now_is_handled_a_log_that_is_truncated_meanwhile_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = PlayedLog({"orders": 1}, Edges(0, 100, 1))
+    reader = Reader(log, "orders", lenient=True)
+    handled, _ = reader.next(reader.initialOffset())
+    log.log = Edges(0, 200, 1)
+    reader.prepareForTriggerAvailableNow()
+    # An unclean election, and records of the new leader's.
+    log.log = Edges(0, 120, 2)
+    monkeypatch.setattr(log, "ends_of_epochs", lambda epochs: {tp: 50 for tp, epoch in epochs.items() if epoch < 2})
+    handled, ranges = reader.next(handled)
+    assert ranges == [("orders", 0, 50, 120)]
+    handled, ranges = reader.next(handled)
+    assert ranges == []
+    log.log = Edges(0, 260, 2)
+    assert Reader(log, "orders").next(handled)[1] == [("orders", 0, 120, 260)]
 
 
 def test_a_micro_batch_that_is_repeated_is_handled_as_it_was_planned() -> None:
