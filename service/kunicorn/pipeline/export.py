@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -93,8 +94,8 @@ def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
     """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    state, lost, _ = _continued(settings, _Known(target, form, _schema(settings, form)).read())
-    return DryRun(state.left, state.rate, list(map(str, lost)))
+    now = _continued(settings, _Known(target, form, _schema(settings, form)).read())
+    return DryRun(now.state.left, now.state.rate, now.warnings())
 
 
 def export(settings: Settings, file: SettingsFile, target: Directory, master: str, form: Form, say: Say) -> FinishedRun:
@@ -104,14 +105,12 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     lake = _lake(settings, target, schema, form)
     before = known.read()
     settled = before if lake is None else _settled(lake, before)
-    state, lost, dropped = _continued(settings, settled)
-    for each in lost:
+    now = _continued(settings, settled)
+    state = now.state
+    for each in now.warnings():
         say(f"warning: {each}")
-    truncated = {
-        log_name(each.tp, state.topics.get(each.tp.topic)): each.edge for each in lost if each.why is Lost.TRUNCATED
-    }
-    _clear(target, lake, dropped, truncated, known.check)
-    if lost or settled is not before:
+    _clear(target, lake, now.dropped, now.truncated(), known.check)
+    if now.lost or now.dropped or settled is not before:
         # What is accepted once is not asked for again.
         known.save(state)
     if not state.left:
@@ -215,10 +214,34 @@ def _remove(target: Directory, names: Collection[str]) -> None:
             target.delete(path)
 
 
-def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Loss], set[str]]:
-    """The target's state with all that is in the topics now, what is lost in between, and the names of files that do
-    not count: of ranges underway whose offsets are other records now, or none. Raises `ConfigError`.
-    """
+class _Continued(NamedTuple):
+    """A target's state with all that is in the topics now, and what is not as it was."""
+
+    state: RunState
+    lost: Sequence[Loss]
+    left: Sequence[OffsetRange]
+    """Underway before, of partitions that the settings do not ask for any more."""
+    dropped: frozenset[str]
+    """Names of files that do not count: of what is left, and of ranges underway whose offsets are other records now, or
+    none."""
+
+    def warnings(self) -> list[str]:
+        """What a person has to know before the export goes on."""
+        told = (
+            f"{each.tp} from {each.start} to {each.stop} was underway, and is not asked for any more: its files are "
+            f"removed; asked for again, it is exported from there"
+            for each in self.left
+        )
+        return [*map(str, self.lost), *told]
+
+    def truncated(self) -> dict[str, int]:
+        """Where logs were truncated, by their names in files."""
+        topics, lost = self.state.topics, (each for each in self.lost if each.why is Lost.TRUNCATED)
+        return {log_name(each.tp, topics.get(each.tp.topic)): each.edge for each in lost}
+
+
+def _continued(settings: Settings, before: RunState) -> _Continued:
+    """How the export goes on. Blocks on the brokers. Raises `ConfigError`."""
     topics = settings.group.topics or settings.assign.wanted.topics
     numbered = settings.assign.wanted.numbered
     strict = settings.pipeline.fail_on_data_loss
@@ -240,7 +263,11 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
     lost += [each for each in short if each.tp.topic not in anew]
     if strict:
         check_nothing_lost(lost)
-    dropped = [each for each in before.underway if each.topic in anew or each.tp in deleted or each in cut_off]
+    # Its task would fail, of a topic that is deleted or that no handler takes, and with it each export from now on.
+    left = [each for each in before.underway if each.tp not in logs and each.tp not in deleted]
+    dropped = [
+        each for each in before.underway if each.topic in anew or each.tp in deleted or each in cut_off or each in left
+    ]
     starts = {tp: at for tp, at in first.items() if tp.topic not in anew}
     state = replace(
         before,
@@ -252,7 +279,8 @@ def _continued(settings: Settings, before: RunState) -> tuple[RunState, list[Los
         topics={**before.topics, **found.topics},
         epochs=found.epochs,
     )
-    return state, lost, {file_name(each, before.topics.get(each.topic)) for each in dropped}
+    names = (file_name(each, before.topics.get(each.topic)) for each in dropped)
+    return _Continued(state, lost, left, frozenset(names))
 
 
 class _Known:

@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 from kunicorn.errors import ConfigError
+from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import takes
 from kunicorn.pipeline import backfill, export
 from kunicorn.pipeline.backfill import Request
 from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.files import file_name
 from kunicorn.pipeline.reconcile import asked_for
 from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.positions import Edges, TopicPartition
+from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import Settings, load
 from tests.unit.pipeline.played_log import PlayedLog
 from tests.unit.settings.files import LEAST
@@ -28,6 +31,7 @@ entrypoint = "shop.handlers:handle_order"
 partitions = ["orders", "payments:1"]
 start = "earliest"
 """
+NAMED_RANGE = OffsetRange("orders", 1, 0, 40)
 NAMED = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 1)]
 
 
@@ -64,6 +68,25 @@ def test_a_backfill_handles_the_partitions_that_assign_names_and_no_others(setti
 def test_an_export_has_the_partitions_that_assign_names_and_no_others(settings: Settings, tmp_path: Path) -> None:
     dry_run = export.dry_run(settings, Directory(str(tmp_path / "lake")), Form())
     assert [each.tp for each in dry_run.ranges] == NAMED
+
+
+def test_a_range_underway_that_is_not_asked_for_any_more_does_not_hold_up_an_export(
+    settings: Settings, tmp_path: Path, log: PlayedLog
+) -> None:
+    refunds, payments = OffsetRange("refunds", 0, 50, 80), OffsetRange("payments", 0, 0, 30)
+    state = RunState((), {refunds.tp: 50}, underway=(NAMED_RANGE, refunds, payments), rounds=3)
+    target = Directory(str(tmp_path / "lake"))
+    export._Known(target, Form(), SCHEMA).save(state)
+    del log.there["refunds"]
+    assert export.dry_run(settings, target, Form()).notes == [
+        f"{tp} was underway, and is not asked for any more: its files are removed; asked for again, it is exported "
+        f"from there"
+        for tp in ("refunds-0 from 50 to 80", "payments-0 from 0 to 30")
+    ]
+    now = export._continued(settings, state)
+    assert now.state.underway == (NAMED_RANGE,), "it goes on under its name"
+    assert now.state.positions[refunds.tp] == 50
+    assert now.dropped == {file_name(refunds, None), file_name(payments, None)}
 
 
 def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:
