@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,9 @@ import pyarrow.compute as pc
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
+from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.spark import asked_of_spark, open_session, rows_frame
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, passed_over
 from kunicorn.positions import Edges, OffsetRange, TopicPartition, total
 from kunicorn.settings import Settings
 
@@ -292,7 +294,7 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
     """Compare the table with the topics between its first row and now, on Spark. Blocks. Raises `ConfigError`, and
     `JobFailed` where a file cannot be read.
     """
-    names = table.names(".parquet")
+    names = files_of(table)
     if not names:
         raise ConfigError(f"{table.url} has no Parquet files; name the table's directory")
     columns_of(table, names[0])
@@ -311,6 +313,14 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
         return summed(told, asked_for(settings, logs))
     finally:
         spark.stop()
+
+
+def files_of(table: Directory) -> list[str]:
+    """The table's Parquet files; of a Delta table those that count by its log. Raises `ConfigError`."""
+    if (table / "_delta_log").names(".json", below=False):
+        # What was compacted or deleted stays beside it until VACUUM.
+        return sorted(map(unquote, pa.table(delta_table(table).get_add_actions())["path"].to_pylist()))
+    return [path for path in table.names(".parquet") if not passed_over(path)]
 
 
 def asked_for(settings: Settings, logs: Mapping[TopicPartition, Edges]) -> dict[TopicPartition, Edges]:

@@ -48,6 +48,13 @@ def visible(name: str) -> str:
     return f"%{ord(name[0]):02X}{name[1:]}" if name.startswith(("_", ".")) else name
 
 
+def passed_over(path: str) -> bool:
+    """Whether readers of Parquet directories pass over a file, by a directory above it: `_spark_metadata`, but not that
+    of a field, `_region=eu`.
+    """
+    return any(name.startswith(("_", ".")) and "=" not in name for name in path.split("/")[:-1])
+
+
 class Unreadable(ConfigError):
     """A file that is not what its name says."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from kunicorn.pipeline.reconcile import (
     Found,
     ReadTable,
     columns_of,
+    files_of,
     of_partition,
     ranges_in,
     summed,
@@ -162,6 +164,26 @@ def test_what_tasks_tell_is_what_one_partition_after_the_other_comes_to() -> Non
         Found.of([OffsetRange("a", 0, 11, 12)]),
         Found.of([OffsetRange("a", 0, 20, 25), OffsetRange("gone", 0, 1, 2)]),
     )
+
+
+def test_of_a_delta_table_the_files_that_its_log_names_are_compared(tmp_path: Path) -> None:
+    for offset in range(3):
+        row = pa.table({"topic": ["orders"], "partition": [0], "offset": [offset], "date": ["a day"]})
+        write_deltalake(str(tmp_path), row, mode="append", partition_by=["date"])
+    table, target = DeltaTable(str(tmp_path)), Directory(str(tmp_path))
+    assert len(files_of(target)) == 3
+    table.optimize.compact()
+    table.create_checkpoint()
+    (name,) = files_of(target)
+    assert sorted(pq.read_table(tmp_path / name, partitioning=None)["offset"].to_pylist()) == [0, 1, 2]
+    columns_of(target, name)
+
+
+def test_files_in_directories_that_readers_pass_over_are_not_compared(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    for name in ("_old/a.parquet", "day/.old/b.parquet", "_region=eu/c.parquet", "day/d.parquet"):
+        target.write(name, b"")
+    assert files_of(target) == ["_region=eu/c.parquet", "day/d.parquet"]
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
