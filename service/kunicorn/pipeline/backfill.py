@@ -6,12 +6,13 @@ Runs in the driver. Progress is in the run's manifest, so that a run that was cu
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
+from kunicorn.handler.config import takes
 from kunicorn.kafka.stored_positions import Loss
 from kunicorn.pipeline.plan import (
     Bound,
@@ -38,6 +39,7 @@ from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
+from kunicorn.text import listed
 
 JOB = "backfill"
 
@@ -87,9 +89,11 @@ def planned(settings: Settings, request: Request) -> Plan:
 
 def _planned(settings: Settings, request: Request, log: ClusterSession) -> Plan:
     strict = settings.pipeline.fail_on_data_loss
+    asked_for = settings.group.topics or settings.assign.wanted.topics
     if request.offsets is not None:
         starts, stops = pairs_in("--offsets", request.offsets)
         known = log.partitions(sorted({tp.topic for tp in starts}), "--offsets")
+        _check_handled({tp.topic for tp in known}, asked_for, "--offsets")
         bounds = Bounds(ByOffset(starts), ByOffset(stops))
         return plan([tp for tp in known if tp in starts], bounds, log, fail_on_data_loss=strict)
     start = Everywhere(EARLIEST) if request.since is None else ByTime(request.since, {})
@@ -97,11 +101,20 @@ def _planned(settings: Settings, request: Request, log: ClusterSession) -> Plan:
     if request.until is not None and request.slack_ms is not None:
         # Not at --to itself: behind the first record of that time, of a clock that is ahead, others lie that are older.
         stop = ByTime(request.until + request.slack_ms, {})
-    topics = request.topics or settings.group.topics or settings.assign.wanted.topics
     # A partition without a record as young as --from has nothing to handle again.
     setting = "--topic" if request.topics else "group.topics"
-    partitions = log.partitions(topics, setting, settings.assign.wanted.numbered)
+    partitions = log.partitions(request.topics or asked_for, setting, settings.assign.wanted.numbered)
+    _check_handled({tp.topic for tp in partitions}, asked_for, setting)
     return plan(partitions, Bounds(start, stop, unmatched_is_latest=True), log, fail_on_data_loss=strict)
+
+
+def _check_handled(topics: Collection[str], asked_for: Collection[str], setting: str) -> None:
+    """Raise `ConfigError` for a topic that the settings do not have the handler take: letters, say, are no orders."""
+    if strangers := sorted(topic for topic in topics if not takes(asked_for, topic)):
+        raise ConfigError(
+            f"{setting}: {listed(strangers)} is none of group.topics, whose records the handler takes: name others, or "
+            f"run with settings that have it"
+        )
 
 
 def dry_run(settings: Settings, request: Request) -> DryRun:

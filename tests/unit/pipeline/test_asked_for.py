@@ -64,6 +64,22 @@ def test_a_backfill_handles_the_partitions_that_assign_names_and_no_others(setti
     assert [each.tp for each in named.ranges] == [TopicPartition("payments", 0)], "offsets say everything themselves"
 
 
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (Request(topics=("orders", "refunds")), "--topic: refunds is none of group.topics"),
+        (Request(topics=("^.*s$",)), "--topic: refunds is none of group.topics"),
+        (Request(offsets='{"refunds": {"0": [5, 9]}}'), "--offsets: refunds is none of group.topics"),
+    ],
+)
+@pytest.mark.usefixtures("log")
+def test_a_backfill_of_a_topic_that_is_not_the_handlers_is_refused(
+    settings: Settings, request_: Request, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        backfill.planned(settings, request_)
+
+
 @pytest.mark.usefixtures("log")
 def test_an_export_has_the_partitions_that_assign_names_and_no_others(settings: Settings, tmp_path: Path) -> None:
     dry_run = export.dry_run(settings, Directory(str(tmp_path / "lake")), Form())
