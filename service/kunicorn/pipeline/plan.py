@@ -52,6 +52,7 @@ class ByTime:
 Bound = Everywhere | ByOffset | ByTime
 
 _WORDS: Mapping[str, Bound] = {"earliest": Everywhere(EARLIEST), "latest": Everywhere(LATEST)}
+_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
 
 
@@ -71,6 +72,8 @@ def bounds_of(options: Mapping[str, str], *, batch: bool) -> Bounds:
 
     Options are looked up as they are spelled here: the caller passes a mapping that ignores case, as Spark's does.
     """
+    if not batch and (named := next((name for name in _ENDS if options.get(name) is not None), None)) is not None:
+        raise ConfigError(f"{named}: a stream has no end; leave it out, or read a batch with spark.read")
     start = _bound(options, "starting") or Everywhere(EARLIEST if batch else LATEST)
     stop = _bound(options, "ending") or Everywhere(LATEST)
     if batch and start == Everywhere(LATEST):

@@ -13,6 +13,7 @@ from kunicorn.pipeline import backfill, export
 from kunicorn.pipeline.backfill import Request
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import file_name
+from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.reconcile import asked_for
 from kunicorn.pipeline.source import SourceOptions
 from kunicorn.pipeline.state import RunState
@@ -120,6 +121,15 @@ def test_the_source_reads_what_assign_names_unless_its_options_name_topics(confi
 def test_a_reconciliation_misses_no_partition_that_assign_does_not_name(settings: Settings) -> None:
     logs = {TopicPartition("payments", number): Edges(0, 10) for number in range(3)}
     assert list(asked_for(settings, logs)) == [TopicPartition("payments", 1)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("endingOffsets", "latest"), ("endingTimestamp", "550"), ("endingOffsetsByTimestamp", '{"orders": {"0": 5}}')],
+)
+def test_a_stream_of_the_source_has_no_end(option: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: a stream has no end; leave it out"):
+        bounds_of({option: value}, batch=False)
 
 
 def test_a_pattern_of_the_source_matches_whole_names_as_sparks_own_does(tmp_path: Path) -> None:
