@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, file_name, partitioning
-from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
+from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
 
@@ -109,6 +110,26 @@ def test_a_table_whose_columns_are_of_other_types_is_refused_until_it_is_altered
     altered = pa.schema([*changed.file_schema, ("date", pa.date32()), ("note", pa.string())])
     deltalake.DeltaTable.create(str(tmp_path), altered, mode="overwrite", partition_by=["date"])
     changed.open()
+
+
+def test_a_table_that_was_dropped_since_is_not_gone_on_with(tmp_path: Path) -> None:
+    first = lake(tmp_path)
+    first.commit(1, FILES, ENDS)
+    first.commit(2, [], ENDS)
+    DeltaLake(Directory(str(tmp_path)), SCHEMA, partitioning("day")).open(2)
+    shutil.rmtree(tmp_path / "_delta_log")
+    for what in (
+        DeltaLake(Directory(str(tmp_path)), SCHEMA, partitioning("day")),
+        MergedDelta(Directory(str(tmp_path)), SCHEMA),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"is not there any more, of the 2 that were exported to it: .*another dir"
+        ):
+            what.open(2)
+    assert not (tmp_path / "_delta_log").exists()
+    lake(tmp_path)
+    with pytest.raises(ConfigError, match="has 0 rounds, of the 2 that were exported to it"):
+        DeltaLake(Directory(str(tmp_path)), SCHEMA, partitioning("day")).open(2)
 
 
 def test_a_table_may_have_null_where_the_records_have_none(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class DeltaLake:
         try:
             if self._deltalake.DeltaTable.is_deltatable(self._uri):
                 self._table = self._deltalake.DeltaTable(self._uri)
+            elif done:
+                raise self._fewer("is not there any more", done)
             else:
                 self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
         except (errors.DeltaError, OSError) as error:
@@ -84,6 +86,17 @@ class DeltaLake:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
         self._check_types(found)
+        self._check_rounds(done)
+
+    def _check_rounds(self, done: int) -> None:
+        if (committed := self.rounds()) < done:
+            raise self._fewer(f"has {committed} rounds", done)
+
+    def _fewer(self, what: str, done: int) -> ConfigError:
+        return ConfigError(
+            f"the Delta table {self._uri} {what}, of the {done} that were exported to it: it was dropped, or made "
+            f"anew. Export to another directory to have all records again"
+        )
 
     def _check_types(self, found: pa.Schema) -> None:
         """Refuse a table that has other types than the files: the log would take them, and no reader find its way."""
@@ -168,6 +181,9 @@ class MergedDelta(DeltaLake):
         self._target, self._part_bytes = target, part_bytes
 
     _refused = "What is in the table of it is merged again"
+
+    def _check_rounds(self, done: int) -> None:
+        """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
 
     def _apply(self, files: Sequence[LakeFile], number: int, ends: Offsets) -> None:
         # The table is not looked at anew between two parts: what another driver has merged meanwhile is refused.
