@@ -149,7 +149,7 @@ def stream(
                 spark.readStream.format("kunicorn")
                 .option("config", file.path)
                 .option("rows", "ranges")
-                .option("startingOffsets", start or _policy(settings))
+                .option("startingOffsets", start or _policy(settings, place / "checkpoint"))
                 .load()
             )
             limits = limits_of(settings.pipeline, _partitions(settings), job.cores())
@@ -170,10 +170,13 @@ def _partitions(settings: Settings) -> int:
         return len(session.partitions(settings.group.topics or wanted.topics, numbered=wanted.numbered))
 
 
-def _policy(settings: Settings) -> str:
-    if (reset := settings.group.auto_offset_reset) == "none":
+def _policy(settings: Settings, checkpoint: Directory) -> str:
+    """Where the stream begins if it is a new one. Raises `ConfigError` where that is not said, and it is one."""
+    if (reset := settings.group.auto_offset_reset) != "none":
+        return reset
+    if not any(name.isdigit() for name in (checkpoint / "offsets").names("", below=False)):
         raise ConfigError('group.auto_offset_reset = "none": say where a new stream begins with --starting-offsets')
-    return reset
+    return "earliest"  # Of no account: Spark goes on with the checkpoint's offsets.
 
 
 def _attend(query: StreamingQuery, batches: Batches, stop: Stop) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.storage import Directory
@@ -53,6 +54,18 @@ def outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Directory:
     monkeypatch.setattr(stream, "cluster_session", PlayedLog({}).session)
     monkeypatch.setattr(stream, "commit", lambda *_: None)
     return Directory(str(tmp_path))
+
+
+def test_only_a_new_stream_has_to_be_told_where_it_begins(tmp_path: Path) -> None:
+    settings: Any = SimpleNamespace(group=SimpleNamespace(auto_offset_reset="none"))
+    checkpoint = Directory(str(tmp_path))
+    # As a stream leaves it that was killed before its first micro-batch was planned.
+    checkpoint.write("metadata", b"{}")
+    (checkpoint / "offsets").write(".0.tmp", b"")
+    with pytest.raises(ConfigError, match="say where a new stream begins with --starting-offsets"):
+        stream._policy(settings, checkpoint)
+    (checkpoint / "offsets").write("0", b"")
+    assert stream._policy(settings, checkpoint) == "earliest"
 
 
 def test_a_repeated_micro_batch_with_a_failure_replaces_the_rows_of_one_without(outcomes: Directory) -> None:
