@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -201,6 +203,30 @@ def test_days_may_be_as_many_as_there_are(tmp_path: Path, monkeypatch: pytest.Mo
     with files_of(tmp_path) as files:
         files.add([record(offset, offset, 1) for offset in range(20)])
         assert len(files.close()) == 20
+
+
+def test_what_many_days_cost_grows_with_their_number_and_not_with_its_square(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, days, list_directory = [0], 1_000, Path.iterdir
+
+    class Days(dict[str, Any]):
+        def items(self) -> Any:
+            looked_at[0] += len(self)
+            return super().items()
+
+    def listed(self: Path) -> Iterator[Path]:
+        found = [*list_directory(self)]
+        looked_at[0] += len(found)
+        yield from found
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    with files_of(tmp_path) as files:
+        monkeypatch.setattr(files, "_days", Days())
+        for day in range(days):
+            files.add([record(day, day, 1_000)])
+            assert files.held_bytes <= SMALL.held_bytes
+    assert 0 < looked_at[0] < 30 * days
 
 
 @pytest.mark.parametrize("cut", BY_REGION)

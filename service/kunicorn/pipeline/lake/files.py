@@ -123,7 +123,7 @@ class PartitionedFiles:
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
         self._disk: Path | None = None
-        self._open = 0
+        self._open = self._spilled = 0
         self.held_bytes = 0
 
     def __enter__(self) -> Self:
@@ -149,12 +149,20 @@ class PartitionedFiles:
         self.held_bytes += batch.nbytes
         if day.rows >= self._bounds.row_group:
             self._let_go(name, day)
-        while self.held_bytes > self._bounds.held_bytes:
-            self._let_go(*max(self._days.items(), key=lambda item: item[1].bytes))
+        if self.held_bytes > self._bounds.held_bytes:
+            self._let_go_largest()
 
     def close(self) -> list[LakeFile]:
         """Finish all files."""
         return [self._finish(name, day) for name, day in self._days.items()]
+
+    def _let_go_largest(self) -> None:
+        """Let go of a quarter of what is held: to look for the largest at each piece costs the square of the days."""
+        held = (each for each in self._days.items() if each[1].rows)
+        for name, day in sorted(held, key=lambda item: item[1].bytes, reverse=True):
+            self._let_go(name, day)
+            if self.held_bytes <= self._bounds.held_bytes * 3 // 4:
+                return
 
     def _writer(self, stream: Any, day: _Day) -> pq.ParquetWriter:
         return parquet_writer(stream, self._columns.schema, day.metadata)
@@ -174,7 +182,9 @@ class PartitionedFiles:
     def _spill(self, day: _Day) -> None:
         if self._disk is None:
             self._disk = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="kunicorn-export-")))
-        day.spilled = day.spilled or self._disk / str(len([*self._disk.iterdir()]))
+        if day.spilled is None:
+            day.spilled = self._disk / str(self._spilled)
+            self._spilled += 1
         with day.spilled.open("ab") as file, pa.ipc.new_stream(file, self._columns.schema) as stream:
             stream.write_table(day.taken(self._columns.schema))
 
