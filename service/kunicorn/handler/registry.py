@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler import middleware
@@ -87,15 +87,20 @@ def set_up(
     handler = made(middleware.loaded(loaded, config.middlewares))
     handler = replace(handler, filters=filters_of(config, on_filtered(config)))
     calls = form(handler, config)
-    try:
-        middleware.set_up(handler, calls.run, worker, config.options)
-        calls.run(handler.setup_in(worker, config.options))
-    except BaseException as error:
-        raise HandlerLoadError(f"{config.entrypoint}: setup raised {describe(error)}") from error
+    call_setup(handler, calls, worker, config.options)
     policies = policies_of(config)
     batch_max_records = config.batch_max_records if config.batches else None
     behind = {topic.name: policies.behind(topic.delay_ms) for topic in config.retry_topics}
     return Handling(handler, calls, policies, batch_max_records, config.batching, behind)
+
+
+def call_setup(handler: Handler, calls: Hooked, worker: Worker, options: Mapping[str, Any]) -> None:
+    """Call `setup` of the middlewares, then of the handler. Raises `HandlerLoadError`. Caller: as of `set_up`."""
+    try:
+        middleware.set_up(handler, calls.run, worker, options)
+        calls.run(handler.setup_in(worker, options))
+    except BaseException as error:
+        raise HandlerLoadError(f"{handler.entrypoint}: setup raised {describe(error)}") from error
 
 
 def check_options(config: HandlerConfig) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kunicorn import Halt, Record, Skip
+from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.retry import End, RetryPolicy
 from kunicorn.pipeline import transform
@@ -114,3 +115,98 @@ def test_a_frame_without_the_columns_is_refused_before_anything_runs() -> None:
 
     with pytest.raises(ValueError, match="no column 'offset'"):
         transform(handle)(Frame())  # type: ignore[arg-type]
+
+
+called: list[Any] = []
+
+
+class Buffered:
+    """Writes what it has handled when it is told to."""
+
+    def setup(self, options: Any) -> None:
+        called.append(("setup", options))
+        self.held: list[int] = []
+
+    def handle(self, record: Record) -> None:
+        self.held.append(record.offset)
+
+    def flush(self) -> None:
+        called.append(self.held)
+        self.held = []
+
+    def teardown(self) -> None:
+        called.append("teardown")
+
+
+class TornDown(Buffered):
+    """Writes at its end alone."""
+
+    flush = None  # type: ignore[assignment]
+
+    def teardown(self) -> None:
+        called.append(self.held)
+
+
+class Away(Buffered):
+    """Cannot write."""
+
+    def flush(self) -> None:
+        raise ConnectionError("the database is away")
+
+
+def entrypoint(handler: type) -> str:
+    return f"{__name__}:{handler.__name__}"
+
+
+def two_batches() -> Any:
+    return iter([records_batch(messages(0, 1)), records_batch([]), records_batch(messages(2))])
+
+
+def test_what_a_handler_holds_back_is_flushed_before_the_rows_that_say_done_are_given_out() -> None:
+    called.clear()
+    task = HandleRows(entrypoint(Buffered), ONCE, {"table": "flushed"})
+    written = [len(called) for _ in task(two_batches())]
+    assert called == [("setup", {"table": "flushed"}), [0, 1], [2]]
+    assert written[0] >= 2
+    assert written[1] == 3
+
+
+def test_the_next_task_of_the_process_has_the_handler_as_it_is_set_up() -> None:
+    called.clear()
+    for _ in range(2):
+        assert len(list(HandleRows(entrypoint(Buffered), ONCE, {"table": "kept"})(two_batches()))) == 2
+    assert called == [("setup", {"table": "kept"}), [0, 1], [2], [0, 1], [2]]
+
+
+def test_a_handler_that_writes_in_teardown_alone_is_set_up_and_torn_down_by_each_task_before_its_last_rows() -> None:
+    called.clear()
+    for _ in range(2):
+        *_, (written, last) = [(list(called), batch) for batch in HandleRows(entrypoint(TornDown), ONCE)(two_batches())]
+        assert (written[-1], last.column("offset").to_pylist()) == ([0, 1, 2], [2])
+    assert called == [("setup", {}), [0, 1, 2]] * 2
+
+
+def test_a_handler_that_came_as_an_object_is_torn_down_by_its_task() -> None:
+    """Spark makes a copy of it for each task."""
+    called.clear()
+    assert len(list(HandleRows(Buffered(), ONCE)(two_batches()))) == 2  # type: ignore[arg-type]
+    assert called == [("setup", {}), [0, 1], [2], "teardown"]
+
+
+def test_a_task_without_rows_sets_nothing_up() -> None:
+    called.clear()
+    assert list(HandleRows(entrypoint(TornDown), ONCE)(iter([records_batch([])]))) == []
+    assert called == []
+
+
+def test_a_flush_that_fails_gives_out_no_row_and_leaves_no_handler_behind() -> None:
+    called.clear()
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="away"):
+            next(HandleRows(entrypoint(Away), ONCE)(two_batches()))
+    assert called == [("setup", {})] * 2
+
+
+def test_options_that_nobody_reads_are_refused() -> None:
+    with pytest.raises(HandlerLoadError, match="no setup"):
+        next(HandleRows(handle, ONCE, {"table": "x"})(two_batches()))
