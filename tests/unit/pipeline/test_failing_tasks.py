@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
+from kunicorn import Record
 from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.errors import ConfigError
+from kunicorn.handler.messages import Run
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Bar, Tasks, said_by_task
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.executor_process import RangeFailed, named_by_place
+from kunicorn.pipeline.tasks.executor_process import RangeFailed, SettingsFile, named_by_place, settings_file
 from kunicorn.pipeline.tasks.in_hand_file import NEXT
 from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
+from kunicorn.settings import load
 
 WHOLE = OffsetRange("orders", 3, 100, 200)
+SETTINGS = """
+[kafka]
+bootstrap_servers = ["localhost:1"]
+[group]
+id = "g"
+topics = ["orders"]
+[handler]
+entrypoint = "{entrypoint}"
+concurrency = 2
+"""
+
+
+def handle(record: Record) -> None: ...
 
 
 def failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -43,6 +63,25 @@ def test_an_error_names_partition_offset_executor_and_the_tracebacks_last_line(
     assert said.startswith(f"{place}: ValueError: year 55840 is out of range (test_failing_tasks.py:")
     said = failed(RangeUnreadable("offsets 142 to 150 are gone"), monkeypatch)
     assert said == f"{place}: offsets 142 to 150 are gone"
+
+
+def test_an_error_of_a_task_with_several_ranges_names_each_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Reader:
+        def read(self, *ranges: OffsetRange) -> Iterator[Run]:
+            yield [Message(topic="orders", partition=4, offset=7, value=b"v")]
+            raise ConnectionError("reset by peer")
+
+    path = tmp_path / "config.toml"
+    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:handle"))
+    file = settings_file(path, load(path, {}))
+    task = HandleRanges(file, Directory(str(tmp_path / "outcomes")))
+    monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())
+    with pytest.raises(RangeFailed) as raised:
+        list(task([WHOLE, OffsetRange("orders", 4, 0, 9)]))
+    assert str(raised.value).startswith("orders-3 at offset 100, in 100 to 200 or orders-4 at offset ")
+    assert "reset by peer" in str(raised.value)
 
 
 def test_each_failed_try_is_told_once_while_the_round_goes_on() -> None:

@@ -17,7 +17,7 @@ import socket
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,20 +200,23 @@ class RangeFailed(ServiceError):
 
 
 @contextmanager
-def named_by_place(whole: OffsetRange, cells: memoryview) -> Iterator[None]:
+def named_by_place(
+    whole: OffsetRange, cells: memoryview, beside: Sequence[tuple[OffsetRange, memoryview]] = ()
+) -> Iterator[None]:
     """Name partition, offset and machine with what ends the block: one line of it is all that the driver is told.
 
-    `cells` as `kunicorn.pipeline.tasks.in_hand_file` has them. Raises `RangeFailed`.
+    `cells` as `kunicorn.pipeline.tasks.in_hand_file` has them; `beside`: the task's other ranges, each of which may be
+    the one that failed. Raises `RangeFailed`.
     """
     try:
         yield
     except Exception as error:
         where = os.environ.get("SPARK_EXECUTOR_ID")
         executor = f"executor {where} on {socket.gethostname()}" if where else socket.gethostname()
-        told = (
-            f"{whole.tp} at offset {cells[NEXT]}, in {whole.start} to {whole.stop}, on {executor}: {_last_line(error)}"
+        places = " or ".join(
+            f"{each.tp} at offset {at[NEXT]}, in {each.start} to {each.stop}" for each, at in [(whole, cells), *beside]
         )
-        raise RangeFailed(told) from error
+        raise RangeFailed(f"{places}, on {executor}: {_last_line(error)}") from error
 
 
 def _last_line(error: Exception) -> str:

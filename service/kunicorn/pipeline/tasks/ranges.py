@@ -410,7 +410,8 @@ class HandleRanges:
         assert isinstance(handling.calls, SeveralCalls)
         with ExitStack() as stack:
             hands = [stack.enter_context(self._take_up(whole)) for whole in ranges]
-            stack.enter_context(named_by_place(ranges[0], hands[0].cells))
+            (first, *beside) = [(whole, hand.cells) for whole, hand in zip(ranges, hands, strict=True)]
+            stack.enter_context(named_by_place(*first, beside))
             outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
             parts = [
                 Part(whole, each.add, hand.cells, self._suspects(hand), hand.notes)
