@@ -166,6 +166,11 @@ class HandlerRegistry(Generic[C]):
         for handling in self.every:
             handling.flush()
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether one of them may write what it has held back in `teardown` alone."""
+        return any(handling.holds_back for handling in self.every)
+
     def of(self, topic: str) -> Handling[C]:
         """The handler of the topic's records. Raises `LookupError` for a topic that the settings give to none."""
         if self._only is not None:

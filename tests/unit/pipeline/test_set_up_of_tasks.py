@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from kunicorn.pipeline.tasks.executor_process import set_up, settings_file
+from kunicorn import Halt, Record, Skip
+from kunicorn.handler.messages import Run
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, set_up, settings_file
+from kunicorn.pipeline.tasks.ranges import HandleRanges
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
+from tests.unit.pipeline.fetched import messages
 
 SETTINGS = """
 [kafka]
@@ -20,6 +27,7 @@ topics = ["orders"]
 entrypoint = "{entrypoint}"
 """
 
+WHOLE = OffsetRange("orders", 3, 0, 10)
 calls: list[str] = []
 
 
@@ -75,3 +83,58 @@ def test_a_task_that_fails_leaves_no_handler_behind(tmp_path: Path) -> None:
     with set_up(file):
         pass
     assert calls == ["setup", "setup"]
+
+
+class WritesAtItsEnd:
+    """Holds records back until `teardown`, and finds the database away in the first try."""
+
+    away = True
+    written: ClassVar[list[int]] = []
+
+    def setup(self, options: Any) -> None:
+        self.held: list[int] = []
+
+    def handle(self, record: Record) -> Any:
+        if record.offset == 9:
+            return Skip("known")
+        if record.offset == 4 and not self.away:
+            return Halt("met by the second try alone")
+        self.held.append(record.offset)
+        return None
+
+    def teardown(self) -> None:
+        if self.away:
+            raise ConnectionError("the database is away")
+        self.written.extend(self.held)
+
+
+class AsyncWritesAtItsEnd(WritesAtItsEnd):
+    """Has several records in hand."""
+
+    async def handle(self, record: Record) -> Any:
+        return super().handle(record)
+
+
+@pytest.mark.parametrize("handler", [WritesAtItsEnd, AsyncWritesAtItsEnd])
+def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: type[WritesAtItsEnd]
+) -> None:
+    class Reader:
+        def read(self, *ranges: OffsetRange) -> Iterator[Run]:
+            yield messages(*range(10))
+
+    path = tmp_path / "config.toml"
+    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:{handler.__name__}"))
+    monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())
+    monkeypatch.setattr(handler, "written", [])
+    outcomes = Directory(str(tmp_path / "outcomes"))
+    task = HandleRanges(settings_file(path, load(path, {})), outcomes)
+    monkeypatch.setattr(handler, "away", True)
+    with pytest.raises(ConnectionError, match="away"):
+        list(task([WHOLE]))
+    assert outcomes.names(".parquet") == []
+    monkeypatch.setattr(handler, "away", False)
+    monkeypatch.setattr("kunicorn.pipeline.tasks.ranges._attempt", lambda: 1)
+    (summary,) = task([WHOLE])
+    assert (summary.until, summary.records, handler.written) == (4, 4, [0, 1, 2, 3])
+    assert outcomes.names(".parquet") == [summary.file]

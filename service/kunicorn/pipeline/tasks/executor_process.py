@@ -250,12 +250,13 @@ def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[InTask]]:
     """This process's handlers, set up as a worker's are, for one task.
 
     They stay for the tasks that follow. Only handlers with a `teardown` and no `flush` are set up and torn down by each
-    task: what they hold back would not be written before its offsets count. Spark ends its processes without a word, so
-    that nobody can call `teardown` then. Raises `HandlerLoadError`, `ConfigError`.
+    task: what they hold back would not be written before its offsets count, so that the caller ends its ranges behind
+    this context. Spark ends its processes without a word, so that nobody can call `teardown` then. Raises
+    `HandlerLoadError`, `ConfigError`.
     """
     handlings = _set_up.pop(file, None) or _loaded(file.settings())
     yield handlings
-    if any(handling.holds_back for handling in handlings.every):
+    if handlings.holds_back:
         for handling in handlings.every:
             handling.tear_down()
     else:

@@ -374,53 +374,58 @@ class HandleRanges:
 
     def __call__(self, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
         """One summary a range. What the handler raises is in there; what is raised here makes Spark try again."""
-        with set_up(self.file) as handlings:
-            together: dict[int, list[OffsetRange]] = {}
-            for whole in ranges:
-                calls = handlings.of(whole.topic).calls
-                if isinstance(calls, SeveralCalls):
-                    together.setdefault(id(calls), []).append(whole)
-                else:
-                    yield self._alone(handlings, calls, whole)
-            for several in together.values():
-                yield from self._side_by_side(handlings, several)
+        with ExitStack() as held:
+            held_back: list[_Try] = []
+            with set_up(self.file) as handlings:
+                for several in _turns(handlings, ranges):
+                    with ExitStack() as now:
+                        tries = self._handled(handlings, several, held if handlings.holds_back else now)
+                        summaries = [] if handlings.holds_back else _ended(tries)
+                    held_back += tries if handlings.holds_back else ()
+                    yield from summaries
+            # What was held back is written now. Before that no file may be there: the next try would go by it.
+            summaries = _ended(held_back)
+        yield from summaries
 
-    def _alone(self, handlings: HandlerRegistry[InTask], calls: Calls, whole: OffsetRange) -> Summary:
-        handling = handlings.of(whole.topic)
-        rules = Rules(
-            handling.policies, handling.batch_max_records, handling.batching.batch_max_bytes, self._timeout_ms(whole)
-        )
-        with (
-            self._take_up(whole) as hand,
-            named_by_place(whole, hand.cells),
-            self._outcomes(whole) as outcomes,
-        ):
-            handler = RangeHandler(calls, rules, cells=hand.cells, suspects=self._suspects(hand))
-            for row in handler.handle(whole, hand.noted(self._records([whole]))):
-                outcomes.add(row)
+    def _handled(
+        self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange], stack: ExitStack
+    ) -> list[_Try]:
+        """Handle ranges of one handler, up to its `flush`; several only where it has several records in hand. `stack`
+        closes the tries."""
+        handling = handlings.of(ranges[0].topic)
+        tries = [
+            _Try(whole, stack.enter_context(self._take_up(whole)), stack.enter_context(self._outcomes(whole)))
+            for whole in ranges
+        ]
+        with _named(tries):
+            if isinstance(handling.calls, SeveralCalls):
+                self._side_by_side(handling.calls, handling.policies, tries)
+            else:
+                rules = Rules(
+                    handling.policies,
+                    handling.batch_max_records,
+                    handling.batching.batch_max_bytes,
+                    self._timeout_ms(ranges[0]),
+                )
+                self._one_by_one(handling.calls, rules, *tries)
             handling.flush()
-            return outcomes.end()
+        return tries
+
+    def _one_by_one(self, calls: Calls, rules: Rules, one: _Try) -> None:
+        handler = RangeHandler(calls, rules, cells=one.hand.cells, suspects=self._suspects(one.hand))
+        for row in handler.handle(one.whole, one.hand.noted(self._records([one.whole]))):
+            one.outcomes.add(row)
+
+    def _side_by_side(self, calls: SeveralCalls, policies: Policies, tries: Sequence[_Try]) -> None:
+        ranges = [each.whole for each in tries]
+        parts = [
+            Part(each.whole, each.outcomes.add, each.hand.cells, self._suspects(each.hand), each.hand.notes)
+            for each in tries
+        ]
+        ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0])).handle(parts, self._records(ranges))
 
     def _take_up(self, whole: OffsetRange) -> InHand:
         return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again)
-
-    def _side_by_side(self, handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> list[Summary]:
-        """Handle ranges of one handler, which has several records in hand."""
-        handling = handlings.of(ranges[0].topic)
-        assert isinstance(handling.calls, SeveralCalls)
-        with ExitStack() as stack:
-            hands = [stack.enter_context(self._take_up(whole)) for whole in ranges]
-            (first, *beside) = [(whole, hand.cells) for whole, hand in zip(ranges, hands, strict=True)]
-            stack.enter_context(named_by_place(*first, beside))
-            outcomes = [stack.enter_context(self._outcomes(whole)) for whole in ranges]
-            parts = [
-                Part(whole, each.add, hand.cells, self._suspects(hand), hand.notes)
-                for whole, each, hand in zip(ranges, outcomes, hands, strict=True)
-            ]
-            handler = ConcurrentRanges(handling.calls, handling.policies, self._timeout_ms(ranges[0]))
-            handler.handle(parts, self._records(ranges))
-            handling.flush()
-            return [each.end() for each in outcomes]
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
         """Records of ranges of one handler; empty runs while there are none."""
@@ -438,6 +443,39 @@ class HandleRanges:
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
         return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=self.again or _attempt() > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A range that a task has taken up."""
+
+    whole: OffsetRange
+    hand: InHand
+    outcomes: RangeOutcomes
+
+
+def _turns(handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) -> Iterator[Sequence[OffsetRange]]:
+    """The ranges by turns: one, or those of a handler that has several records in hand, which come last."""
+    together: dict[int, list[OffsetRange]] = {}
+    for whole in ranges:
+        calls = handlings.of(whole.topic).calls
+        if isinstance(calls, SeveralCalls):
+            together.setdefault(id(calls), []).append(whole)
+        else:
+            yield [whole]
+    yield from together.values()
+
+
+def _named(tries: Sequence[_Try]) -> contextlib.AbstractContextManager[None]:
+    (first, *beside) = [(each.whole, each.hand.cells) for each in tries]
+    return named_by_place(*first, beside)
+
+
+def _ended(tries: Sequence[_Try]) -> list[Summary]:
+    if not tries:
+        return []
+    with _named(tries):
+        return [each.outcomes.end() for each in tries]
 
 
 def _attempt() -> int:
