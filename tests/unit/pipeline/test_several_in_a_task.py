@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -203,6 +204,33 @@ def test_a_halt_ends_its_range_before_its_record_and_no_other() -> None:
     fetched = [record(offset, partition=number) for offset in range(6) for number in (0, 1)]
     rows = Task(handle, whole(0), whole(1)).run(fetched)
     assert rows == {0: [(0, 2, 2, "done"), (2, 2, 0, "halt")], 1: [(0, 10, 6, "done")]}
+
+
+def test_what_is_fetched_of_a_range_behind_its_halt_is_not_kept() -> None:
+    def handle(record: Record) -> Any:
+        return Halt("x") if record.partition == 0 else None
+
+    task = Task(handle, whole(0, 200), whole(1, 200))
+    halting = task.parts[0]
+
+    def kept() -> int:
+        return sum(len(lane.queue) for lane in halting.tracker.lanes.values())
+
+    def fetched() -> Iterator[list[Message]]:
+        yield [record(0, partition=0)]
+        deadline = time.monotonic() + SECONDS
+        while halting.halted_at is None:
+            assert time.monotonic() < deadline
+            yield []
+        before = kept()
+        for offset in range(1, 200):
+            yield [record(offset, partition=number) for number in (0, 1)]
+        assert kept() == before
+
+    task.task.handle(task.parts, fetched())
+    task.calls.close()
+    assert [row["status"] for row in task.rows[0]] == ["halt"]
+    assert [row["records"] for row in task.rows[1]] == [199]
 
 
 def test_a_halt_beyond_a_record_that_waits_has_that_one_handled_again(caplog: pytest.LogCaptureFixture) -> None:

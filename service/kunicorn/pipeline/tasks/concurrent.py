@@ -258,7 +258,10 @@ class ConcurrentRanges:
         for message in messages:
             by_partition.setdefault(TopicPartition(message.topic() or "", message.partition() or 0), []).append(message)
         for tp, some in by_partition.items():
-            self._arrive(self._table.parts[tp], some)
+            part = self._table.parts[tp]
+            # Behind a halt nothing is begun, and the scheduler counts no bytes: kept, it would fill the memory.
+            if part.halted_at is None:
+                self._arrive(part, some)
         self._executor.wake()
         return True
 
