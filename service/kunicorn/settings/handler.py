@@ -341,7 +341,7 @@ class HandlerSettings(Section):
         None,
         examples=[60_000],
         description="A call of the handler that takes longer is interrupted, and the try has failed; if that does not "
-        "end it, its worker is killed, which counts for max_crashes.",
+        "end it, its worker, or a job's process, is killed, which counts for max_crashes.",
     )
     failures: Annotated[tuple[FailureSettings, ...], Strict(False)] = Field(
         (), description="Other rules for some exceptions, each a table [[handler.failures]]; the first match counts."

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -36,6 +37,7 @@ from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE
 from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.tries import Failed, verdict_on
+from kunicorn.pipeline.tasks.watchdog import seconds_without_effect, watched
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
@@ -192,11 +194,12 @@ class ConcurrentRanges:
 
     def __init__(self, calls: SeveralCalls, policies: Policies, timeout_ms: int | None = None) -> None:
         self._executor, self._slots, self._policies = calls.executor, calls.slots, policies
-        self._timeout_ns = None if timeout_ms is None else timeout_ms * 1_000_000
+        self._timeout_ms, self._timeout_ns = timeout_ms, None if timeout_ms is None else timeout_ms * 1_000_000
         self._table = Table(calls.slots)
         self._waits: list[tuple[int, int, InFlight]] = []
         """Heap: when, and the record that is to be tried again then."""
-        self._overdue: set[InFlight] = set()
+        self._overdue: dict[InFlight, int] = {}
+        """When a call was interrupted."""
 
     def handle(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
         """Handle the records of these ranges, all fetched together; returns when each has its last row. `fetched` gives
@@ -212,7 +215,8 @@ class ConcurrentRanges:
             self._table.parts[part.whole.tp] = part
         self._executor.begin(self._table, self._slots, self._table)
         try:
-            self._to_the_end(parts, fetched)
+            with self._watched():
+                self._to_the_end(parts, fetched)
         except BaseException:
             self._begin_nothing_more(parts)
             raise
@@ -311,7 +315,7 @@ class ConcurrentRanges:
 
     def _judge(self, flight: InFlight, error: BaseException) -> None:
         error = timed_out(error) if isinstance(error, HandlerTimeout) else error
-        self._overdue.discard(flight)
+        self._overdue.pop(flight, None)
         failed = Failed(as_failure(error), flight.since_ns, now_ns())
         verdict = verdict_on(flight, failed, self._policies, f"{flight.tp}@{flight.offset}")
         if isinstance(verdict, TryAgain):
@@ -355,9 +359,29 @@ class ConcurrentRanges:
             running = [flight for part in self._table.parts.values() for flight in part.tracker.running]
         for flight in running:
             if now - flight.since_ns > self._timeout_ns and flight not in self._overdue:
-                self._overdue.add(flight)
+                self._overdue[flight] = now
                 self._executor.interrupt(flight, HandlerTimeout(), flight.offset)
-        self._overdue.intersection_update(running)
+        self._overdue = {flight: since for flight, since in self._overdue.items() if flight in running}
+
+    def _watched(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which a call that no interruption ends ends the process."""
+        if (timeout_ms := self._timeout_ms) is None:
+            return contextlib.nullcontext()
+        most_ns = seconds_without_effect(timeout_ms) * NANOSECONDS
+
+        def stuck() -> str | None:
+            """Caller: another thread."""
+            overdue = [flight for flight, since in self._overdue.copy().items() if now_ns() - since > most_ns]
+            # What has ended may not be looked at yet, while the main thread waits for brokers.
+            ended = {flight for flight, _ in self._table.failures.copy()}
+            with self._table.lock:
+                left = [each for each in overdue if each in each.tracker.running and each not in ended]
+            named = next((f"{each.tp}@{each.offset}" for each in left), None)
+            if named is None:
+                return None
+            return f"{named} is in hand for longer than handler_timeout_ms = {timeout_ms}, and was not interrupted"
+
+        return watched(stuck, timeout_ms)
 
     def _make_rows(self, part: Part) -> None:
         """Rows of the records that have nothing unfinished before them."""

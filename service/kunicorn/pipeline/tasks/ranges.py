@@ -50,6 +50,7 @@ from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.tasks.tries import Failed, Tries, verdict_on
+from kunicorn.pipeline.tasks.watchdog import seconds_without_effect, watched
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -97,16 +98,18 @@ class RangeHandler:
         """Whether the handler has a record right now: a signal must not hit the code around it."""
         self._interruption: Interruption | None = None
         """Exception raised in the running call from outside."""
+        self._number_of_calls = 0
 
     def handle(self, whole: OffsetRange, fetched: Iterable[Run]) -> Iterator[Row]:
         """Handle the range's records; rows of the outcome table, which tile the range or end with a `halt`."""
         tiling, begin = Tiling(whole), whole.start
-        for messages in filter(len, fetched):
-            if (yield from self._through(messages, begin, tiling)):
-                return
-            begin = following_offsets(messages[-1:])[0]
-            del messages  # As in reading: not two batches at a time.
-        yield from tiling.rest()
+        with self._watched(whole.tp):
+            for messages in filter(len, fetched):
+                if (yield from self._through(messages, begin, tiling)):
+                    return
+                begin = following_offsets(messages[-1:])[0]
+                del messages  # As in reading: not two batches at a time.
+            yield from tiling.rest()
 
     def each(self, messages: Sequence[Message]) -> Iterator[Row]:
         """Handle records that are no range: of any partitions, in any order, with repetitions; a row for each.
@@ -183,6 +186,7 @@ class RangeHandler:
     def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
         """Call the handler once: the number of finished records, and the exception on the next one."""
         cells = self._cells
+        self._number_of_calls += 1
         cells[NEXT] = following[0] - 1
         cells[STOP] = ONE if self._rules.batch_max_records is None else following[-1]
         error: BaseException | None = None
@@ -199,6 +203,24 @@ class RangeHandler:
             except BaseException as raised:
                 error = met(raised, self._interruption, cells[NEXT])
         return bisect_right(following, cells[NEXT]), error
+
+    def _watched(self, tp: TopicPartition) -> contextlib.AbstractContextManager[None]:
+        """Context in which a call that no interruption ends ends the process."""
+        if (timeout_ms := self._rules.timeout_ms) is None:
+            return contextlib.nullcontext()
+        most = timeout_ms / 1000 + seconds_without_effect(timeout_ms)
+        seen, since = (0, 0), 0.0
+
+        def stuck() -> str | None:
+            nonlocal seen, since
+            at = (self._number_of_calls, self._cells[NEXT])
+            if at != seen or self._cells[STATE] != IN_HAND:
+                seen, since = at, time.monotonic()
+            if time.monotonic() - since < most:
+                return None
+            return f"{tp}@{at[1]} is in hand for longer than handler_timeout_ms = {timeout_ms}, and was not interrupted"
+
+        return watched(stuck, timeout_ms)
 
     @contextlib.contextmanager
     def _timer(self) -> Iterator[None]:
