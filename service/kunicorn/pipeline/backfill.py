@@ -142,10 +142,10 @@ def backfill(
     check_installed()
     check_handlers(settings)
     found = planned(settings, request)
-    if not found.ranges:
-        return FinishedRun(JOB, None, RunState(()), notes=["nothing lies between start and end: nothing to handle"])
     if found.gone:
         say(f"warning: {gone_text(found.gone, found.edges)}; they are passed over")
+    if not found.ranges:
+        return FinishedRun(JOB, None, RunState(()), notes=["nothing lies between start and end: nothing to handle"])
     runs = Runs(settings.pipeline.directory)
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
     new = runs.start(JOB, settings.handler.entrypoint, request.text, state, run)

@@ -13,6 +13,7 @@ none holds a secret, as each process reads the settings itself.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,11 +36,12 @@ from kunicorn.pipeline.lake.columns import Form, LakeColumns
 from kunicorn.pipeline.plan import (
     Bounds,
     bounds_of,
+    gone_text,
     plan,
 )
 from kunicorn.pipeline.spark import check_filters, check_source, check_streams
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
-from kunicorn.positions import NO_EPOCH, OffsetRange, TopicPartition, cut, largest_first
+from kunicorn.positions import NO_EPOCH, Edges, OffsetRange, TopicPartition, cut, largest_first
 from kunicorn.settings import Settings, load
 
 try:
@@ -52,6 +54,8 @@ except ImportError:
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
+
+logger = logging.getLogger("kunicorn.pipeline")
 
 KNOWN = (
     "config", "rows", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets",
@@ -319,6 +323,12 @@ def tasks_of_ranges(
     return [RangePartition(each, epochs.get(each.tp, NO_EPOCH)) for each in largest_first(cut(ranges, pieces))]
 
 
+def tell_gone(gone: Sequence[OffsetRange], edges: Mapping[TopicPartition, Edges]) -> None:
+    """Log what was deleted before it was read, where that is accepted. Caller: whoever plans."""
+    if gone:
+        logger.warning(f"{gone_text(gone, edges)}; they are passed over")
+
+
 class KunicornReader(RowsReader, DataSourceReader):
     """Reader of a batch: from one bound to another."""
 
@@ -328,6 +338,7 @@ class KunicornReader(RowsReader, DataSourceReader):
         with self.cluster() as log:
             known = options.partitions(log)
             found = plan(known, self._bounds, log, fail_on_data_loss=options.fail_on_data_loss)
+            tell_gone(found.gone, found.edges)
             left = set(pushed.partitions(known))
             ranges = [each for each in found.ranges if each.tp in left]
             young = {} if pushed.since_ms is None else log.at({each.tp: pushed.since_ms for each in ranges})

@@ -29,7 +29,7 @@ from kunicorn.pipeline.plan import (
     resumed,
     within_epochs,
 )
-from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges
+from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges, tell_gone
 from kunicorn.positions import LATEST, Offsets, TopicPartition, between, ends_of, first_of_each, still_there
 from kunicorn.text import listed
 
@@ -88,6 +88,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         with self.cluster() as log:
             partitions = self._options.partitions(log)
             found = plan(partitions, bounds, log, fail_on_data_loss=self._options.fail_on_data_loss)
+        tell_gone(found.gone, found.edges)
         if silent := sorted({tp.topic for tp in partitions}.difference(tp.topic for tp in found.edges)):
             # A partition that is not in the checkpoint passes for a new one, and begins at its beginning.
             raise ConfigError(
@@ -170,6 +171,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
         ranges, gone = still_there(begin, stops, there)
         if gone and self._options.fail_on_data_loss:
             raise ConfigError(f"{gone_text(gone, edges)}; set failOnDataLoss = false to go on behind them")
+        tell_gone(gone, edges)
         return tasks_of_ranges(ranges, planned.pieces, planned.epochs)
 
     def _tell(self, lost: Collection[Loss]) -> None:

@@ -18,6 +18,7 @@ from kunicorn.pipeline.reconcile import asked_for
 from kunicorn.pipeline.source import SourceOptions
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import Settings, load
 from tests.unit.pipeline.played_log import PlayedLog
@@ -104,6 +105,23 @@ def test_a_range_underway_that_is_not_asked_for_any_more_does_not_hold_up_an_exp
     assert now.state.underway == (NAMED_RANGE,), "it goes on under its name"
     assert now.state.positions[refunds.tp] == 50
     assert now.dropped == {file_name(refunds, None), file_name(payments, None)}
+
+
+def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: PlayedLog, tmp_path: Path) -> None:
+    log.log = Edges(500, 600)
+    config.write_text(f'{ASSIGNED}[pipeline]\nfail_on_data_loss = false\ndirectory = "{tmp_path}"\n')
+    settings = load(config, {})
+    said: list[str] = []
+    request = Request(offsets='{"orders": {"0": [100, 200]}}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backfill, "check_installed", lambda: None)
+        patch.setattr(backfill, "check_handlers", lambda _: None)
+        finished = backfill.backfill(settings, settings_file(config, settings), request, "local", None, said.append)
+    assert "nothing to handle" in " ".join(finished.lines())
+    assert said == [
+        "warning: records that were to be read are deleted already: orders-0 from 100 to 200, it begins at 500 now; "
+        "they are passed over"
+    ]
 
 
 def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:

@@ -1,4 +1,6 @@
-"""Positions of a stream: where a new one begins, and what becomes of topics that nobody asks for any more."""
+"""Positions of a stream: where a new one begins, what becomes of topics that nobody asks for any more, and what it and
+a batch say of records that are deleted already.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,20 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from kunicorn.clients.session import ClusterSession
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.plan import bounds_of
-from kunicorn.pipeline.source import SourceOptions
+from kunicorn.pipeline.source import KunicornReader, SourceOptions
 from kunicorn.pipeline.stream_source import KunicornStreamReader
 from kunicorn.positions import Edges, TopicPartition
 from tests.unit.pipeline.played_log import PlayedLog
+
+HUNDRED = '{"orders":{"0":100}}'
 
 
 class Reader(KunicornStreamReader):
     """Reader of a stream whose brokers are played."""
 
-    def __init__(self, log: PlayedLog, *topics: str, starting: str = "earliest", lenient: bool = False) -> None:
+    def __init__(self, log: PlayedLog, *topics: str, starting: str = "earliest", strict: bool = True) -> None:
         file: Any = None
-        options = SourceOptions(file, "ranges", topics, not lenient, None, None)
+        options = SourceOptions(file, "ranges", topics, strict, None, None)
         super().__init__(options, bounds_of({"startingOffsets": starting}, batch=False))
         self._log = log
 
@@ -75,7 +79,7 @@ def test_until_everything_of_now_is_handled_a_log_that_is_truncated_meanwhile_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = PlayedLog({"orders": 1}, Edges(0, 100, 1))
-    reader = Reader(log, "orders", lenient=True)
+    reader = Reader(log, "orders", strict=False)
     handled, _ = reader.next(reader.initialOffset())
     log.log = Edges(0, 200, 1)
     reader.prepareForTriggerAvailableNow()
@@ -114,3 +118,40 @@ def test_a_stream_reads_the_partitions_that_assign_names_and_no_others(monkeypat
     end, ranges = reader.next(reader.initialOffset())
     assert ranges == [("orders", 0, 0, 100), ("orders", 1, 0, 100), ("payments", 1, 0, 100)]
     assert reader.next(end) == (end, [])
+
+
+GONE = "records that were to be read are deleted already: orders-0 from 100 to 500, it begins at 500 now"
+WARNED = [f"{GONE}; they are passed over"]
+
+
+def test_where_a_new_stream_passes_over_what_is_deleted_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    reader = Reader(PlayedLog({"orders": 1}, Edges(500, 600, 1)), "orders", starting=HUNDRED, strict=False)
+    assert reader.initialOffset()["orders"] == {"0": 500}
+    assert caplog.messages == WARNED
+
+
+def test_where_a_repeated_micro_batch_passes_over_what_is_deleted_it_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = PlayedLog({"orders": 1}, Edges(0, 600, 1))
+    reader = Reader(log, "orders", starting=HUNDRED, strict=False)
+    start = reader.initialOffset()
+    end, _ = reader.next(start)
+    log.log = Edges(500, 600, 1)
+    assert reader.ranges(start, end) == [("orders", 0, 500, 600)]
+    assert caplog.messages == WARNED
+
+
+class BatchReader(KunicornReader):
+    """Reader of a batch whose brokers are played."""
+
+    def cluster(self) -> AbstractContextManager[ClusterSession]:
+        return PlayedLog({"orders": 1}, Edges(500, 600, 1)).session()
+
+
+def test_where_a_batch_passes_over_what_is_deleted_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    file: Any = None
+    options = SourceOptions(file, "records", ("orders",), False, None, None)
+    bounds = bounds_of({"startingOffsets": HUNDRED}, batch=True)
+    assert [each.value[:4] for each in BatchReader(options, bounds).partitions()] == [("orders", 0, 500, 600)]
+    assert caplog.messages == WARNED
