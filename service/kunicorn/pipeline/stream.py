@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,9 @@ from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_strea
 from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
-from kunicorn.pipeline.tasks.limits import limits_of
+from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
-from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, summaries
+from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, MicroBatch, summaries
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 
@@ -72,6 +72,8 @@ class Batches:
     stop: Stop
     exposed: Exposed
     say: Say
+    begin: Callable[[], None] = lambda: None
+    """Called before each micro-batch's tasks."""
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
     busy: bool = False
@@ -86,6 +88,7 @@ class Batches:
             raise _StopAsked
         self.busy = True
         try:
+            self.begin()
             self._finish(summaries(frame.collect()), number)
         except ServiceError as error:
             self.failure = error
@@ -144,7 +147,11 @@ def stream(
         job = Job(spark, file)
         job.check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
-            batches = Batches(settings, place / "outcomes", stop, exposed, say)
+
+            def begin() -> None:
+                MicroBatch(_limits(settings, job.cores())).tell(spark.sparkContext)
+
+            batches = Batches(settings, place / "outcomes", stop, exposed, say, begin)
             source = (
                 spark.readStream.format("kunicorn")
                 .option("config", file.path)
@@ -152,8 +159,7 @@ def stream(
                 .option("startingOffsets", start or _policy(settings, place / "checkpoint"))
                 .load()
             )
-            limits = limits_of(settings.pipeline, _partitions(settings), job.cores())
-            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes, limits=limits)), SUMMARY)
+            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
@@ -161,6 +167,13 @@ def stream(
     finally:
         spark.stop()
     return FinishedStream(run, batches.counts, batches.through)
+
+
+def _limits(settings: Settings, cores: int) -> TaskLimits:
+    """Limits of a micro-batch's tasks. Asks the brokers, where there are rates to share out."""
+    pipeline = settings.pipeline
+    rates = pipeline.max_records_per_second, pipeline.max_bytes_per_second
+    return limits_of(pipeline, 0 if rates == (None, None) else _partitions(settings), cores)
 
 
 def _partitions(settings: Settings) -> int:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
@@ -12,8 +17,17 @@ from hypothesis import strategies as st
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import Rows
+from kunicorn.pipeline import stream
+from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
-from kunicorn.settings import PipelineSettings
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import FromSource, HandleRanges, MicroBatch
+from kunicorn.positions import OffsetRange
+from kunicorn.settings import PipelineSettings, load
+from tests.unit.pipeline.played_log import PlayedLog
+from tests.unit.settings.files import LEAST
 
 SECOND = 1_000_000_000
 
@@ -110,3 +124,44 @@ def test_many_processes_connect_each_at_a_moment_of_its_own(cores: int, seconds:
         limits.spread(waited.append)
     assert all(0 <= each <= seconds for each in waited)
     assert len(set(waited)) == (100 if seconds else 0)
+
+
+class Context:
+    """Spark's, of a driver and of a task: a property that is set in the one is there in the other."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, str] = {}
+
+    def setLocalProperty(self, name: str, value: str) -> None:
+        self.properties[name] = value
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+
+def test_each_micro_batch_of_a_stream_has_the_share_of_the_cores_and_partitions_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, log = tmp_path / "config.toml", PlayedLog({"orders": 1})
+    spark: Any = Context()
+    path.write_text(f"{LEAST}[pipeline]\nmax_records_per_second = 1000\n")
+    settings = load(path, {})
+    monkeypatch.setattr(stream, "cluster_session", log.session)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: spark)
+    seen: list[float | None] = []
+
+    def handle(task: HandleRanges, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
+        seen.append(task.limits.records_per_second)
+        return iter(())
+
+    monkeypatch.setattr(HandleRanges, "__call__", handle)
+    task = FromSource(HandleRanges(settings_file(path, settings), Directory(str(tmp_path))))
+    row = pa.RecordBatch.from_pylist([{"topic": "orders", "partition": 0, "start": 0, "stop": 9}])
+    monkeypatch.setattr(stream.Batches, "_finish", lambda *_: None)
+    exposed: Any = None
+    frame: Any = SimpleNamespace(collect=lambda: list(task(iter([row]))))
+    for partitions, cores in [(1, 2), (40, 2), (40, 40)]:
+        log.there["orders"] = partitions
+        begin = partial(MicroBatch(stream._limits(settings, cores)).tell, spark)
+        stream.Batches(settings, Directory("x"), Stop(), exposed, print, begin)(frame, 0)
+    assert seen == [1000.0, 500.0, 25.0]

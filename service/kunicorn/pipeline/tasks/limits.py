@@ -2,7 +2,8 @@
 
 1. The driver gives each task a share of the rates when it begins it: an equal one for as many tasks as can run at once
    then. A job's partitions only become fewer, so that shares only grow, and all that run stay within the rates. If
-   executors come while a job runs, what was begun before keeps its larger share until its range ends.
+   executors come while a job runs, what was begun before keeps its larger share until its range ends; in a stream,
+   until its micro-batch does.
 2. A rate is one of reading: records that filters or a time window pass by count, too. What a client has fetched ahead
    is bounded by its own queue.
 3. Of hundreds of processes that begin at once each connects at a moment of its own, so that brokers are not met by all

@@ -23,7 +23,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ from kunicorn.pipeline.tasks.watchdog import seconds_without_effect, watched
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator
+    from pyspark import Accumulator, SparkContext
 
 
 log = logging.getLogger("kunicorn.pipeline")
@@ -319,6 +319,31 @@ Task = Callable[[Sequence[OffsetRange]], Iterable[Summary]]
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What a driver tells the tasks of one micro-batch, by a property that Spark sends along with them: a stream's
+    closure is made once, when it starts, and Spark's cores and the topics' partitions are others by and by.
+    """
+
+    limits: TaskLimits = NO_LIMITS
+
+    def tell(self, spark: SparkContext) -> None:
+        """Caller: the driver's thread that has the tasks run next."""
+        spark.setLocalProperty(_MICRO_BATCH, json.dumps(asdict(self)))
+
+    @classmethod
+    def told(cls) -> MicroBatch:
+        """That of this task. Caller: an executor's Python process."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        told = json.loads((context and context.getLocalProperty(_MICRO_BATCH)) or "{}")
+        return cls(TaskLimits(**told.get("limits", {})))
+
+
+_MICRO_BATCH = "kunicorn.micro_batch"
+
+
+@dataclass(frozen=True, slots=True)
 class FromSource:
     """Task over the rows of the source `kunicorn` with `rows` = `ranges`, a range each. Called by Spark."""
 
@@ -326,10 +351,13 @@ class FromSource:
 
     def __call__(self, batches: Batches) -> Batches:
         """Function for `mapInArrow`."""
+        task = self.task
+        if isinstance(task, HandleRanges):
+            task = replace(task, limits=MicroBatch.told().limits)
         for batch in batches:
             for row in batch.to_pylist():
                 whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
-                yield from map(summary_batch, self.task([whole]))
+                yield from map(summary_batch, task([whole]))
 
 
 Done = Mapping[TopicPartition, Collection[int]]
