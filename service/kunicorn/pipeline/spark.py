@@ -388,8 +388,7 @@ class Job:
 
     def _failure(self, each: _Collected) -> Exception | None:
         if isinstance(each.error, JobFailed) and self._hands is not None:
-            tries = int(self._spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
-            return JobFailed(f"{each.error}{in_hand_text(self._hands, tries)}")
+            return JobFailed(f"{each.error}{in_hand_text(self._hands, self.tries())}")
         if each.error is None and not self._underway.isdisjoint(each.ranges):
             return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
         return each.error
@@ -403,6 +402,10 @@ class Job:
 
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))
+
+    def tries(self) -> int:
+        """How many a task has."""
+        return int(self._spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
 
     def cores(self) -> int:
         """How many Spark has now, of all executors that have come."""

@@ -72,8 +72,8 @@ class Batches:
     stop: Stop
     exposed: Exposed
     say: Say
-    begin: Callable[[], None] = lambda: None
-    """Called before each micro-batch's tasks."""
+    begin: Callable[[bool], None] = lambda first: None
+    """Called before each micro-batch's tasks, with whether none was through before it."""
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
     busy: bool = False
@@ -88,7 +88,7 @@ class Batches:
             raise _StopAsked
         self.busy = True
         try:
-            self.begin()
+            self.begin(not self.through)
             self._finish(summaries(frame.collect()), number)
         except ServiceError as error:
             self.failure = error
@@ -148,8 +148,8 @@ def stream(
         job.check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
 
-            def begin() -> None:
-                MicroBatch(_limits(settings, job.cores())).tell(spark.sparkContext)
+            def begin(first: bool) -> None:
+                MicroBatch(_limits(settings, job.cores()), first).tell(spark.sparkContext)
 
             batches = Batches(settings, place / "outcomes", stop, exposed, say, begin)
             source = (
@@ -163,7 +163,7 @@ def stream(
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
-            _attend(query, batches, stop)
+            _attend(query, batches, stop, job.tries())
     finally:
         spark.stop()
     return FinishedStream(run, batches.counts, batches.through)
@@ -192,8 +192,9 @@ def _policy(settings: Settings, checkpoint: Directory) -> str:
     return "earliest"  # Of no account: Spark goes on with the checkpoint's offsets.
 
 
-def _attend(query: StreamingQuery, batches: Batches, stop: Stop) -> None:
-    """Wait for the query's end, or end it once the micro-batch underway is written down."""
+def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> None:
+    """Wait for the query's end, or end it once the micro-batch underway is written down. `tries`: how many a task
+    has."""
     from pyspark.errors import StreamingQueryException
 
     asked_at = None
@@ -216,7 +217,7 @@ def _attend(query: StreamingQuery, batches: Batches, stop: Stop) -> None:
             raise batches.failure from error
         if not stop.asked:
             told = said_by_task(str(error))
-            raise JobFailed(f"Spark ended the stream: {told}{in_hand_text(batches.outcomes)}") from error
+            raise JobFailed(f"Spark ended the stream: {told}{in_hand_text(batches.outcomes, tries)}") from error
 
 
 def _written(query: StreamingQuery, batch: int) -> bool:

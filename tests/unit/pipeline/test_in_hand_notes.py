@@ -8,15 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks import in_hand_file
+from kunicorn.pipeline.tasks.in_hand_file import InHand, take_up
 from kunicorn.pipeline.tasks.in_hand_notes import Hand, InHandNotes, begin_notes, noted_deaths, noted_until
 from kunicorn.positions import OffsetRange
 
@@ -89,6 +93,37 @@ def test_after_the_last_try_the_record_is_named_and_the_next_run_knows(tmp_path:
     assert last == ("orders", 3, Hand(DEADLY, DEADLY + 1))
     assert earlier[2].start <= DEADLY < earlier[2].stop
     assert tried(tmp_path, "record", 0) == (0, f"{DEADLY} WorkerDied\n"), "begun again by another run"
+
+
+@pytest.fixture
+def taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], InHand]:
+    """Begins the first try of a stream that was started again, on a machine of its own."""
+    (machine := tmp_path / "of the first try").mkdir()
+    monkeypatch.setattr(in_hand_file, "_place", lambda _: machine)
+    monkeypatch.setattr(Directory, "is_local", property(lambda _: False))
+    monkeypatch.setattr(Directory, "_opened", lambda self: (LocalFileSystem(), self.url))
+    return lambda: take_up(WHOLE, store(tmp_path), may_have_died=True)
+
+
+def test_a_stream_that_is_started_again_knows_what_its_tries_died_with_and_forgets_it_once_it_is_through(
+    tmp_path: Path, taken_up: Callable[[], InHand]
+) -> None:
+    for attempt in (2, 3):
+        tried(tmp_path, "record", attempt)
+    died_with = [hand for _, _, hand in noted_deaths(store(tmp_path))]
+    with taken_up() as hand:
+        assert sorted(hand.died_with) == sorted(died_with)
+        assert Hand(DEADLY, DEADLY + 1) in hand.died_with
+    assert store(tmp_path).names(".json") == []
+
+
+def test_a_stream_whose_tries_did_not_die_notes_nothing_when_it_is_started_again(
+    tmp_path: Path, taken_up: Callable[[], InHand]
+) -> None:
+    tried(tmp_path, "record", 1)
+    with taken_up() as hand:
+        assert (hand.notes, hand.died_with) == (None, [])
+    assert store(tmp_path).names(".json") == []
 
 
 def test_a_driver_that_is_gone_took_its_tasks_along_and_no_record_is_to_blame(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,8 +16,10 @@ from kunicorn.errors import ConfigError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.pipeline.tasks.ranges import FromSource, HandleRanges, MicroBatch
 from kunicorn.positions import OffsetRange
 from tests.unit.pipeline.played_log import PlayedLog
 
@@ -79,3 +83,35 @@ def test_a_repeated_micro_batch_without_a_failure_replaces_the_rows_of_one_with(
     handled(outcomes, 7, with_a_failure(outcomes))
     handled(outcomes, 7)
     assert rows_of(outcomes) == [(0, 100)]
+
+
+def test_the_first_micro_batch_of_a_driver_is_told_as_such_to_its_tasks(
+    outcomes: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a former driver's tries some may have died with a record in hand."""
+    spark: Any = SimpleNamespace(setLocalProperty=lambda name, text: told.append(text))
+    told: list[str] = []
+    seen: list[bool] = []
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(getLocalProperty=lambda _: told[-1]))
+
+    def handle(task: HandleRanges, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
+        seen.append(task.may_have_died)
+        return iter([Summary(*WHOLE, 100, 100, 0, 0, None, "", 1.0)])
+
+    monkeypatch.setattr(HandleRanges, "__call__", handle)
+    task = FromSource(HandleRanges(SettingsFile("", ""), outcomes))
+    row = pa.RecordBatch.from_pylist([WHOLE._asdict()])
+
+    def collect() -> list[Any]:
+        found = [each for batch in task(iter([row])) for each in batch.to_pylist()]
+        return [SimpleNamespace(asDict=lambda each=each: each) for each in found]
+
+    exposed: Any = SimpleNamespace(moved=lambda *_: None)
+    settings: Any = SimpleNamespace(stream_group="orders.stream")
+    batches = stream.Batches(
+        settings, outcomes, Stop(), exposed, lambda _: None, lambda first: MicroBatch(first=first).tell(spark)
+    )
+    frame: Any = SimpleNamespace(collect=collect)
+    for number in (7, 8):
+        batches(frame, number)
+    assert seen == [True, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +161,10 @@ def test_each_micro_batch_of_a_stream_has_the_share_of_the_cores_and_partitions_
     frame: Any = SimpleNamespace(collect=lambda: list(task(iter([row]))))
     for partitions, cores in [(1, 2), (40, 2), (40, 40)]:
         log.there["orders"] = partitions
-        begin = partial(MicroBatch(stream._limits(settings, cores)).tell, spark)
+        limits = stream._limits(settings, cores)
+
+        def begin(first: bool, limits: TaskLimits = limits) -> None:
+            MicroBatch(limits, first).tell(spark)
+
         stream.Batches(settings, Directory("x"), Stop(), exposed, print, begin)(frame, 0)
     assert seen == [1000.0, 500.0, 25.0]

@@ -153,9 +153,17 @@ class InHand:
         return (piece for run in filter(len, fetched) for piece in self.notes.cut(run))
 
 
-def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again: bool = False) -> InHand:
+def take_up(
+    whole: OffsetRange,
+    outcomes: Directory,
+    *,
+    attempt: int = 0,
+    again: bool = False,
+    may_have_died: bool = False,
+) -> InHand:
     """Begin a try. `attempt`: how often Spark has tried the task before. `again`: whether the range may have been begun
-    by another run. Raises `OSError` where its file cannot be made, `ConfigError` where the store does not answer.
+    by another run. `may_have_died`: whether tries before may have died; this one is noted only if they have. Raises
+    `OSError` where its file cannot be made, `ConfigError` where the store does not answer.
     """
     files = _place(outcomes) / whole.topic / str(whole.partition)
     files.mkdir(parents=True, exist_ok=True)
@@ -167,9 +175,12 @@ def take_up(whole: OffsetRange, outcomes: Directory, *, attempt: int = 0, again:
     cells[_PID], cells[_PID_BORN] = os.getpid(), _born(os.getpid())
     cells[_DAEMON], cells[_DAEMON_BORN] = os.getppid(), _born(os.getppid())
     cells[_HOST], cells[_ATTEMPT] = _host(), attempt
-    if outcomes.is_local or not (again or attempt):
-        return InHand(cells, [hand for hand in verdicts.values() if hand is not None], None, path, whole)
+    died_with = [hand for hand in verdicts.values() if hand is not None]
+    if outcomes.is_local or not (again or attempt or may_have_died):
+        return InHand(cells, died_with, None, path, whole)
     notes = begin_notes(outcomes, whole, _name_of(path), attempt, verdicts)
+    if not (again or attempt or notes.died_with):
+        return InHand(cells, died_with, None, path, whole)
     return InHand(cells, notes.died_with, notes, path, whole)
 
 

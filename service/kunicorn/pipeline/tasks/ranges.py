@@ -325,6 +325,8 @@ class MicroBatch:
     """
 
     limits: TaskLimits = NO_LIMITS
+    first: bool = False
+    """Whether none was through since the driver began: a driver before it may have tried this one."""
 
     def tell(self, spark: SparkContext) -> None:
         """Caller: the driver's thread that has the tasks run next."""
@@ -337,7 +339,7 @@ class MicroBatch:
 
         context = TaskContext.get()
         told = json.loads((context and context.getLocalProperty(_MICRO_BATCH)) or "{}")
-        return cls(TaskLimits(**told.get("limits", {})))
+        return cls(TaskLimits(**told.get("limits", {})), told.get("first", False))
 
 
 _MICRO_BATCH = "kunicorn.micro_batch"
@@ -353,7 +355,8 @@ class FromSource:
         """Function for `mapInArrow`."""
         task = self.task
         if isinstance(task, HandleRanges):
-            task = replace(task, limits=MicroBatch.told().limits)
+            told = MicroBatch.told()
+            task = replace(task, limits=told.limits, may_have_died=told.first)
         for batch in batches:
             for row in batch.to_pylist():
                 whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
@@ -418,6 +421,8 @@ class HandleRanges:
     """Those of its own ranges, as its row tells: with all of a job's in the closure, each task would be sent them."""
     again: bool = False
     """Whether the ranges may have been begun before, by a run that was cut off."""
+    may_have_died: bool = False
+    """Whether processes of a driver before may have died with records of the ranges in hand; `again` says so, too."""
     limits: TaskLimits = NO_LIMITS
     driver: str = field(default_factory=driver_id)
     """For whom the ranges are handled."""
@@ -475,7 +480,7 @@ class HandleRanges:
         ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0])).handle(parts, self._records(ranges))
 
     def _take_up(self, whole: OffsetRange) -> InHand:
-        return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again)
+        return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again, may_have_died=self.may_have_died)
 
     def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
         """Records of ranges of one handler; empty runs while there are none."""
