@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -58,17 +58,22 @@ class ColumnReader:
         self._passes_over_deleted = passes_over_deleted
         self._numbers = count(1)
 
-    def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[Run]:
+    def read(
+        self,
+        *wanted: OffsetRange,
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+        aside: Collection[TopicPartition] = (),
+    ) -> Iterator[Run]:
         """Rows of the ranges, of one partition at a time; of each, in offset order. While none come, an empty run as
         `RangeReader.read` has it. Raises `RangeUnreadable`, after what came before it.
 
-        A partition is in one of the ranges at most. `epochs` as `RangeReader.read` has them.
+        A partition is in one of the ranges at most. `epochs` and `aside` as `RangeReader.read` has them.
         """
         reading = _Reading({each.tp: each for each in wanted if each.start < each.stop})
         for tp, each in reading.left.items():
             self._place(reading, tp, each.start, epochs.get(tp, NO_EPOCH))
         try:
-            yield from self._until_the_end(reading)
+            yield from self._until_the_end(reading, aside)
         finally:
             for tp, number in reading.numbers.items():
                 self._remove(tp, number)
@@ -79,9 +84,11 @@ class ColumnReader:
         """End the fetcher."""
         self._fetcher.close()
 
-    def _until_the_end(self, reading: _Reading) -> Iterator[Run]:
+    def _until_the_end(self, reading: _Reading, aside: Collection[TopicPartition]) -> Iterator[Run]:
         heard = time.monotonic()
         while reading.left:
+            if self._set_aside(reading, aside):
+                heard = time.monotonic()
             fetched = reading.counted(self._queue.get(_POLL_SECONDS))
             if fetched is not None and fetched.news.fault is None:
                 # Aborted records and markers are heard of, too: brokers that are slow with them are not gone.
@@ -91,12 +98,25 @@ class ColumnReader:
             heard += time.monotonic() - given  # The handler's time is not the brokers'.
             if fetched is not None:
                 self._pass(reading, fetched)
-            if reading.left and time.monotonic() - heard > self._patience:
-                raise self._silent(next(iter(reading.left.values())))
+            waited_for = next((each for tp, each in reading.left.items() if tp in reading.numbers), None)
+            if waited_for is not None and time.monotonic() - heard > self._patience:
+                raise self._silent(waited_for)
+
+    def _set_aside(self, reading: _Reading, aside: Collection[TopicPartition]) -> bool:
+        """Fetch what is not set aside, each from where it was; whether that is another set now."""
+        changed = [tp for tp in reading.left if (tp in aside) == (tp in reading.numbers)]
+        for tp in changed:
+            if tp in aside:
+                # What the queue has of it does not count any more, and comes again.
+                self._remove(tp, reading.numbers.pop(tp))
+            else:
+                self._place(reading, tp, *reading.at[tp])
+        return bool(changed)
 
     def _pass(self, reading: _Reading, fetched: Fetched) -> None:
         """Take note of how far the range has come. Raises `RangeUnreadable`."""
         wanted = reading.left[fetched.news.tp]
+        reading.at[wanted.tp] = fetched.news.next_offset, fetched.news.epoch
         if fetched.news.next_offset >= wanted.stop:
             del reading.left[wanted.tp]
         elif fetched.news.fault is not None:
@@ -132,6 +152,7 @@ class ColumnReader:
             return UNKNOWN_EDGES
 
     def _place(self, reading: _Reading, tp: TopicPartition, offset: int, epoch: int = NO_EPOCH) -> None:
+        reading.at[tp] = offset, epoch
         number = reading.numbers[tp] = next(self._numbers)
         stop = reading.left[tp].stop
         self._fetcher.call(lambda table: table.place(tp, number, offset, epoch, stop))
@@ -146,7 +167,9 @@ class _Reading:
     def __init__(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         self.left = dict(ranges)
         self.numbers: dict[TopicPartition, int] = {}
-        """Of each partition's placing: what was fetched for an earlier one does not count."""
+        """Of each partition's placing, unless it is set aside: what was fetched for an earlier one does not count."""
+        self.at: dict[TopicPartition, tuple[int, int]] = {}
+        """The next offset of each partition, and the leader epoch of what is before it."""
 
     def counted(self, fetched: Fetched | None) -> Fetched | None:
         """What was fetched, if it is of a range; None where it does not count."""

@@ -13,7 +13,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,21 +144,32 @@ class RangeReader:
         self._fetched = fetched or FetchPositions()
         self._known: set[str] = set()
         """Topics that the client has metadata of."""
+        self._away: frozenset[TopicPartition] = frozenset()
+        """Partitions that are not assigned, as they are set aside."""
+        self._positions: dict[TopicPartition, int] = {}
+        """Where the client goes on, of partitions that were assigned anew."""
 
-    def read(self, *wanted: OffsetRange, epochs: Mapping[TopicPartition, int] = NO_EPOCHS) -> Iterator[list[Message]]:
+    def read(
+        self,
+        *wanted: OffsetRange,
+        epochs: Mapping[TopicPartition, int] = NO_EPOCHS,
+        aside: Collection[TopicPartition] = (),
+    ) -> Iterator[list[Message]]:
         """Records of the ranges, many at a time; of each, in offset order. While none come, an empty list every fifth
         of a second, so that the caller can see to what it has in hand. Raises `RangeUnreadable`, after what came before
         it.
 
         A partition is in one of the ranges at most. `epochs`: leader epochs that had the ranges' starts; where the log
-        was truncated before one since, that is an error (KIP-320).
+        was truncated before one since, that is an error (KIP-320). `aside`: partitions that the caller takes no records
+        of for now, looked at before each fetch; it may change between two.
         """
         ranges = {each.tp: each for each in wanted if each.start < each.stop}
         self._warm_up({each.topic for each in ranges.values()})
+        self._away, self._positions = frozenset(), {}
         places = [(tp, each.start, epochs.get(tp, NO_EPOCH)) for tp, each in ranges.items()]
         self.consumer.assign([ClientPartition(*tp, start, leader_epoch=epoch) for tp, start, epoch in places])
         try:
-            yield from self._until_the_end(ranges)
+            yield from self._until_the_end(ranges, aside)
         finally:
             self.consumer.unassign()
 
@@ -169,10 +180,14 @@ class RangeReader:
                 self.consumer.list_topics(topic, timeout=_WARM_UP_SECONDS)
             self._known.add(topic)
 
-    def _until_the_end(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Iterator[list[Message]]:
+    def _until_the_end(
+        self, ranges: Mapping[TopicPartition, OffsetRange], aside: Collection[TopicPartition]
+    ) -> Iterator[list[Message]]:
         left = dict(ranges)
         heard, reached = time.monotonic(), self._fetched.of(left)
         while left:
+            if self._set_aside(left, aside):
+                heard = time.monotonic()
             batch = self._fetch()
             records, errors = parted(batch, _ends_range)
             if errors:
@@ -190,11 +205,30 @@ class RangeReader:
             # Kept over the next fetch, one batch would be made while another is still there: twice the memory that
             # goes through the processor's cache.
             del batch, records, within
-            if left and time.monotonic() - heard > self._patience:
+            waited_for = next((each for tp, each in left.items() if tp not in self._away), None)
+            if waited_for is not None and time.monotonic() - heard > self._patience:
                 if (now := self._fetched.of(left)) != reached:
                     heard, reached = time.monotonic(), now
                     continue
-                raise self._silent(next(iter(left.values())))
+                raise self._silent(waited_for)
+
+    def _set_aside(self, left: Mapping[TopicPartition, OffsetRange], aside: Collection[TopicPartition]) -> bool:
+        """Have the client fetch what is not set aside, each from where it was; whether that is another set now."""
+        away = frozenset(tp for tp in left if tp in aside)
+        if away == self._away & left.keys():
+            return False
+        self._keep_positions(each for each in left.values() if each.tp not in self._away)
+        self._away = away
+        there = [each for each in left.values() if each.tp not in away]
+        self.consumer.assign([ClientPartition(*each.tp, self._begin(each)) for each in there])
+        return True
+
+    def _keep_positions(self, ranges: Iterable[OffsetRange]) -> None:
+        if asked := [ClientPartition(*each.tp) for each in ranges]:
+            read: Any = self.consumer.position(asked)
+            self._positions |= {
+                TopicPartition(each.topic, each.partition): each.offset for each in read if each.offset >= 0
+            }
 
     def _fetch(self) -> list[Message]:
         """Records that are there now: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
@@ -232,10 +266,13 @@ class RangeReader:
     def _begin_again(self, ranges: Iterable[OffsetRange], tp: TopicPartition, first: int) -> None:
         """Have the client go on in that partition at `first`, in the others where it is: it seeks in none that has
         failed."""
-        ranges = list(ranges)
-        read: Any = self.consumer.position([ClientPartition(*each.tp) for each in ranges])
-        at = {TopicPartition(each.topic, each.partition): each.offset for each in read} | {tp: first}
-        self.consumer.assign([ClientPartition(*each.tp, max(each.start, at[each.tp])) for each in ranges])
+        ranges = [each for each in ranges if each.tp not in self._away]
+        self._keep_positions(ranges)
+        self._positions[tp] = first
+        self.consumer.assign([ClientPartition(*each.tp, self._begin(each)) for each in ranges])
+
+    def _begin(self, wanted: OffsetRange) -> int:
+        return max(wanted.start, self._positions.get(wanted.tp, NO_OFFSET))
 
     def _first_left(self, wanted: OffsetRange, message: Message) -> int | None:
         """Where the log begins, if that is behind the offset that was asked for; None: that was not deleted."""

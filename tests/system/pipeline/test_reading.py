@@ -4,7 +4,7 @@ over both readers, librdkafka's and our own fetcher's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
 from typing import Protocol, get_args
@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 class Read(Protocol):
     """Both readers' way."""
 
-    def __call__(self, *wanted: OffsetRange) -> Iterator[Sequence[Message]]: ...
+    def __call__(self, *wanted: OffsetRange, aside: Collection[TopicPartition] = ()) -> Iterator[Sequence[Message]]: ...
 
 
 class Reading:
@@ -73,6 +73,25 @@ def test_a_range_gives_its_records_and_no_other(kafka: KafkaCluster, topic: str,
     assert offsets(topic, 10, 2_345) == [*range(10, 2_345)]
     assert offsets(topic, 2_999, 3_000) == [2_999]
     assert offsets(topic, 5, 5 + 1) == [5], "one client reads one range after the other"
+
+
+def test_what_is_set_aside_goes_on_where_it_was_and_no_record_is_missed_or_comes_twice(
+    kafka: KafkaCluster, topic: str, reading: Readers
+) -> None:
+    kafka.create_topic(topic, partitions=2)
+    ranges = [OffsetRange(topic, number, 5, 2_900) for number in (0, 1)]
+    for number in (0, 1):
+        produce(kafka.bootstrap, topic, 3_000, partition=number)
+    chance, aside = Random(1), set[TopicPartition]()
+    seen: dict[int | None, list[int | None]] = {0: [], 1: []}
+    for turn, run in enumerate(reading().read(*ranges, aside=aside)):
+        for message in run:
+            assert TopicPartition(topic, message.partition() or 0) not in aside
+            seen[message.partition()].append(message.offset())
+        aside.clear()
+        if turn < 30:
+            aside.update(each.tp for each in ranges if chance.random() < 0.4)
+    assert list(seen.values()) == [[*range(5, 2_900)]] * 2
 
 
 def test_a_range_ends_behind_transaction_markers_and_aborted_records(

@@ -63,6 +63,33 @@ def test_what_was_fetched_for_an_earlier_placing_does_not_count() -> None:
     assert [[message.offset() for message in run] for run in found] == [[], [12]]
 
 
+def test_a_partition_that_is_set_aside_is_fetched_again_from_where_it_was() -> None:
+    told: list[tuple[Any, ...]] = []
+
+    class Told:
+        def call(self, do: Callable[[Any], None]) -> None:
+            do(SimpleNamespace(place=lambda *each: told.append(each), remove=lambda *each: told.append(each)))
+
+    fetcher: Any = Told()
+    queue: Any = Queue(fetched(10, until=11), fetched(11, until=12), None, fetched(11, 12, until=13, number=2))
+    aside: set[TopicPartition] = set()
+    tp = TopicPartition("orders", 0)
+    seen = []
+    for run in ColumnReader(fetcher, queue, lambda tp: Edges(0, 99)).read(WANTED, aside=aside):
+        seen.append([message.offset() for message in run])
+        if len(seen) == 1:
+            aside.add(tp)
+        if len(seen) == 2:
+            aside.clear()
+    assert seen == [[10], [], [], [11, 12]], "what was fetched before comes again"
+    assert told == [(tp, 1, 10, -1, 13), (tp, 1), (tp, 2, 11, 0, 13), (tp, 2)]
+
+
+def test_nobody_waits_for_what_is_set_aside() -> None:
+    found = reader(*[None] * 3, patience=-1.0).read(WANTED, aside={TopicPartition("orders", 0)})
+    assert [next(found) for _ in range(3)] == [[]] * 3
+
+
 def test_the_time_that_the_caller_takes_over_an_empty_run_is_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(column_reader, "time", SimpleNamespace(monotonic=lambda: now))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.clients import range_reader
 from kunicorn.clients.range_reader import FetchPositions, RangeReader, RangeUnreadable
@@ -92,6 +93,48 @@ def test_the_time_that_the_caller_takes_over_an_empty_list_is_not_the_brokers(mo
         found.append(len(batch))
         now += 3600.0
     assert found == [0, 1, 0, 1, 1]
+
+
+class Assigned(Scripted):
+    """Keeps what it is assigned, and is where its records end."""
+
+    def __init__(self, *batches: list[Message]) -> None:
+        super().__init__(*batches)
+        self.assigned: list[list[tuple[int, int]]] = []
+        self._at: dict[int, int] = {}
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        found = super().consume(count, timeout)
+        self._at |= {message.partition() or 0: (message.offset() or 0) + 1 for message in found}
+        return found
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned.append([(each.partition, each.offset) for each in partitions])
+
+    def position(self, partitions: list[Any]) -> list[ClientPartition]:
+        return [ClientPartition("orders", each.partition, self._at.get(each.partition, -1001)) for each in partitions]
+
+
+def test_a_partition_that_is_set_aside_is_assigned_again_where_it_was() -> None:
+    client: Any = Assigned([record(10), record(0, 1)], [record(1, 1)], [], [record(11), record(12), end(2, 1)])
+    aside: set[TopicPartition] = set()
+    seen = []
+    for batch in RangeReader(client, 60.0).read(*TWO, aside=aside):
+        seen.append(places([batch]))
+        if len(seen) == 1:
+            aside.add(TWO[0].tp)
+        if len(seen) == 2:
+            aside.clear()
+    assert seen[:2] == [[(0, 10), (1, 0)], [(1, 1)]]
+    assert [each for batch in seen[2:] for each in batch] == [(0, 11), (0, 12)]
+    assert client.assigned[:2] == [[(0, 10), (1, 0)], [(1, 1)]]
+    assert client.assigned[2][0] == (0, 11)
+
+
+def test_nobody_waits_for_what_is_set_aside() -> None:
+    client: Any = Assigned()
+    found = RangeReader(client, -1.0).read(WANTED, aside={WANTED.tp})
+    assert [next(found) for _ in range(3)] == [[]] * 3
 
 
 def test_several_ranges_end_each_at_its_own_place() -> None:

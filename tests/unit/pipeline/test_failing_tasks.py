@@ -69,7 +69,7 @@ def test_an_error_of_a_task_with_several_ranges_names_each_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Reader:
-        def read(self, *ranges: OffsetRange) -> Iterator[Run]:
+        def read(self, *ranges: OffsetRange, aside: object) -> Iterator[Run]:
             yield [Message(topic="orders", partition=4, offset=7, value=b"v")]
             raise ConnectionError("reset by peer")
 

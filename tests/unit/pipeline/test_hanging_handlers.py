@@ -42,7 +42,7 @@ def hang(record):
             pass
 
 class Reader:
-    def read(self, *ranges):
+    def read(self, *ranges, aside):
         yield [Message(topic="orders", partition=0, offset=each, value=b"v") for each in range(5)]
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: type[WritesAtItsEnd]
 ) -> None:
     class Reader:
-        def read(self, *ranges: OffsetRange) -> Iterator[Run]:
+        def read(self, *ranges: OffsetRange, aside: object) -> Iterator[Run]:
             yield messages(*range(10))
 
     path = tmp_path / "config.toml"

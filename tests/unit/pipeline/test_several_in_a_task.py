@@ -440,6 +440,43 @@ def test_no_more_is_fetched_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert task.rows[0][0]["records"] == 200
 
 
+def test_a_record_that_waits_for_another_try_does_not_hold_up_the_tasks_other_ranges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", 5_000)
+    others, through = threading.Event(), list[bool]()
+    deadline = time.monotonic() + SECONDS
+
+    def handle(record: Record) -> Any:
+        if record.partition == 0 and record.offset == 0:
+            if not others.is_set() and time.monotonic() < deadline:
+                return Wait(0.05)
+            through.append(others.is_set())
+        if record.partition == 1 and record.offset == 9:
+            others.set()
+        return None
+
+    task = Task(handle, whole(0, 100), whole(1, 10), concurrency=2)
+    left = [[record(offset) for offset in range(100)], [record(offset, partition=1) for offset in range(10)]]
+    kept: list[int] = []
+
+    def fetched() -> Iterator[list[Message]]:
+        while left[0] or left[1]:
+            assert time.monotonic() < 2 * SECONDS + deadline
+            kept.append(task.parts[0].tracker.bytes)
+            number = 0 if left[0] and whole(0).tp not in task.task.aside else 1
+            yield left[number][:5]
+            del left[number][:5]
+
+    try:
+        task.task.handle(task.parts, fetched())
+    finally:
+        task.calls.close()
+    assert through == [True], "the others were through before"
+    assert max(kept) <= 10_000
+    assert [sum(row["records"] for row in rows) for rows in task.rows.values()] == [100, 10]
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.sets(st.integers(0, 30)),

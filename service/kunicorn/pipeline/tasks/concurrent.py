@@ -48,7 +48,7 @@ from kunicorn.worker.scheduler import Scheduler
 log = logging.getLogger("kunicorn.pipeline")
 
 _AHEAD_BYTES = 16 * 1024 * 1024
-"""Of records that wait for a free slot, of all ranges of the task together."""
+"""Of records that wait for a free slot, of all ranges of the task together; beyond it, of each range its share."""
 _LOOK_SECONDS = 0.2
 
 
@@ -193,6 +193,8 @@ class ConcurrentRanges:
     """Handles a task's ranges side by side. Caller: the task's main thread."""
 
     def __init__(self, calls: SeveralCalls, policies: Policies, timeout_ms: int | None = None) -> None:
+        self.aside: set[TopicPartition] = set()
+        """Partitions of which enough is kept for now: whoever fetches leaves them out."""
         self._executor, self._slots, self._policies = calls.executor, calls.slots, policies
         self._timeout_ms, self._timeout_ns = timeout_ms, None if timeout_ms is None else timeout_ms * 1_000_000
         self._table = Table(calls.slots)
@@ -231,17 +233,33 @@ class ConcurrentRanges:
     def _to_the_end(self, parts: Sequence[Part], fetched: Iterator[Run]) -> None:
         more = True
         while more or self._busy():
-            if more and self._table.scheduler.bytes < _AHEAD_BYTES and not self._all_halt(parts):
+            if more and not self._all_halt(parts) and self._takes_more(parts):
                 more = self._fetch(fetched)
             elif self._all_halt(parts):
                 more = False
             self._turn()
-            if not more or self._table.scheduler.bytes >= _AHEAD_BYTES:
+            if not more or not self._takes_more(parts):
                 self._sleep()
         for part in parts:
             self._make_rows(part)
             for row in part.tiling.rest() if part.halted_at is None else self._halt_before(part):
                 part.add(row)
+
+    def _takes_more(self, parts: Sequence[Part]) -> bool:
+        """Whether to fetch: while there is room, or for ranges that have less than their share. Those with more are set
+        aside then: a record that waits for another try, and all that is behind it, must not hold up the others.
+        """
+        share = _AHEAD_BYTES // len(parts)
+        if self._table.scheduler.bytes < _AHEAD_BYTES:
+            if self.aside:
+                self.aside -= {part.whole.tp for part in parts if part.tracker.bytes <= share // 2}
+            return True
+        short = any(
+            part.halted_at is None and part.begin < part.whole.stop and part.tracker.bytes < share for part in parts
+        )
+        if short:
+            self.aside |= {part.whole.tp for part in parts if part.tracker.bytes >= share}
+        return short
 
     def _all_halt(self, parts: Sequence[Part]) -> bool:
         return all(part.halted_at is not None for part in parts)

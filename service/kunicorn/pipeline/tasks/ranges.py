@@ -477,14 +477,15 @@ class HandleRanges:
             Part(each.whole, each.outcomes.add, each.hand.cells, self._suspects(each.hand), each.hand.notes)
             for each in tries
         ]
-        ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0])).handle(parts, self._records(ranges))
+        handler = ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0]))
+        handler.handle(parts, self._records(ranges, handler.aside))
 
     def _take_up(self, whole: OffsetRange) -> InHand:
         return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again, may_have_died=self.may_have_died)
 
-    def _records(self, ranges: Sequence[OffsetRange]) -> Iterator[Run]:
-        """Records of ranges of one handler; empty runs while there are none."""
-        fetched = self.limits.paced(self.file.records(self.limits).read(*ranges))
+    def _records(self, ranges: Sequence[OffsetRange], aside: Collection[TopicPartition] = ()) -> Iterator[Run]:
+        """Records of ranges of one handler; empty runs while there are none. `aside` as `RangeReader.read` has it."""
+        fetched = self.limits.paced(self.file.records(self.limits).read(*ranges, aside=aside))
         if self.window is not None:
             fetched = self.window.chosen(fetched)
         done = {whole.tp: found for whole in ranges if (found := self.done.get(whole.tp))}
