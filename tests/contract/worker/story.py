@@ -305,7 +305,8 @@ class Story:
 
     def letter_arrived(self, record: Record) -> None:
         """Likewise."""
-        if record.filtered:
+        # A time-out that comes between two records of one go is the next one's, though a filter would have dropped it.
+        if record.filtered and not record.failures:
             STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and was not for the handler"))
         if not record.failures and not record.how:
             STEPS.fail(Violation(f"{record.offset} of {record.tp} is a dead letter, and never failed"))
