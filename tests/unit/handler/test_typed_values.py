@@ -42,6 +42,7 @@ TEXT = json.dumps(READER)
 TREE = {"type": "record", "name": "Tree", "fields": [{"name": "left", "type": ["null", "Tree"]}]}
 LONG_DECIMAL = {"type": "record", "name": "L", "fields": [{"name": "a", "type": {**DECIMAL, "precision": 64}}]}
 NO_DECIMAL = {"type": "record", "name": "L", "fields": [{"name": "a", "type": {**DECIMAL, "precision": 0}}]}
+VIEWS = pa.schema([("seen", pa.map_(pa.string(), pa.list_view(pa.int32())))])
 CHOICE = {"type": "record", "name": "C", "fields": [{"name": "a", "type": ["string", "long"]}]}
 
 
@@ -127,6 +128,13 @@ def given(kind: pa.DataType, *objects: Any) -> Any:
         (UTC_US, 5, "2026-01-01"),
         (pa.list_(pa.int64()), [7.0], [7.0, 1.99]),
         (pa.list_(pa.string()), ["ab"], "ab"),
+        (pa.large_list(pa.int32()), [7.0], [7.0, 1.99]),
+        (pa.large_list(pa.float32()), [0.5], [1e300]),
+        (pa.large_list(pa.struct([("y", pa.int64())])), [{"y": 7.0}], [{"y": 1.99}]),
+        (pa.list_(pa.date32(), 1), [datetime.date(2026, 1, 1)], [NOON]),
+        (pa.list_(UTC_MS, 1), [NOON.replace(microsecond=1000)], [NOON]),
+        (pa.list_(pa.int64(), 2), [7, 8], [7]),
+        (pa.dictionary(pa.int8(), pa.int32()), 7.0, 1.99),
         (pa.struct([("y", pa.int64())]), {"y": 7.0}, {"y": 1.99}),
         (pa.map_(pa.string(), pa.float32()), {"y": 7.0}, {"y": 1e300}),
     ],
@@ -150,13 +158,37 @@ def test_what_fits_keeps_its_value() -> None:
     assert given(nested, *objects).to_pylist() == [None if each is None else [*each.items()] for each in objects]
 
 
-@pytest.mark.parametrize("inner", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.large_list(pa.int64()), [[1, None], None, []]),
+        (pa.list_(pa.int64(), 2), [[1, None], None, [3, 4]]),
+        (pa.list_(pa.large_list(pa.string()), 1), [[["a", "b"]], None, [None]]),
+        (pa.dictionary(pa.int8(), pa.string()), ["a", None, "a"]),
+        (pa.dictionary(pa.int16(), pa.int64()), [7, None, 7]),
+    ],
+)
+def test_lists_of_every_kind_and_dictionaries_keep_their_values(kind: pa.DataType, values: list[Any]) -> None:
+    assert given(kind, *values).type == kind
+    assert given(kind, *values).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda kind: kind,
+        pa.list_,
+        pa.large_list,
+        lambda kind: pa.list_(kind, 1),
+        lambda kind: pa.map_(pa.string(), kind),
+    ],
+)
 def test_a_null_where_the_schema_has_none_is_refused_and_its_record_is_named(
     inner: Callable[[pa.DataType], pa.DataType],
 ) -> None:
     kind = inner(pa.struct([pa.field("y", pa.int64(), nullable=False)]))
-    several: dict[Any, Any] = {pa.ListType: lambda each: [each], pa.MapType: lambda each: {"k": each}}
-    of = several.get(type(kind), lambda each: each)
+    several: dict[Any, Any] = {pa.StructType: lambda each: each, pa.MapType: lambda each: {"k": each}}
+    of = several.get(type(kind), lambda each: [each])
     assert given(kind, of({"y": 1}), None).null_count == 1
     with pytest.raises(Undecodable, match=r"orders-3@1: .*y: it is null or missing, and has to be there"):
         given(kind, of({"y": 1}), of({}), of({"y": None}))
@@ -255,6 +287,7 @@ def test_usual_reader_schemas_of_avro_give_columns(
         ("avro", "CHOICE", "a union of several types has no column"),
         ("avro", "LONG_DECIMAL", "a decimal of 64 digits has no column, as engines have 38"),
         ("avro", "NO_DECIMAL", "gives no columns"),
+        ("protobuf:shop:Order", "VIEWS", r"has list_view<item: int32>, and no column of that type is made"),
         ("json", "nowhere", "nowhere"),
     ],
 )

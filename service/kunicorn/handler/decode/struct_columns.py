@@ -31,8 +31,10 @@ def objects_as_column(found: Sequence[Any], kind: pa.DataType, fields: Fields, p
             return _structs(found, kind, fields, path)
         if pa.types.is_map(kind):
             return _maps(found, kind, fields, path)
-        if pa.types.is_list(kind):
+        if _is_list(kind):
             return _lists(found, kind, fields, path)
+        if pa.types.is_dictionary(kind):
+            return _encoded(objects_as_column(found, kind.value_type, fields, path), kind)
         return _plain(found, kind)
     except FieldRefused:
         raise
@@ -66,12 +68,31 @@ def _structs(found: Sequence[Any], kind: pa.StructType, fields: Fields, path: st
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=_absent(found))
 
 
-def _lists(found: Sequence[Any], kind: pa.ListType, fields: Fields, path: str) -> pa.ListArray:
+def _is_list(kind: pa.DataType) -> bool:
+    return any(each(kind) for each in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
+
+
+def _lists(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str) -> pa.Array:
     if {*map(type, found)} & {str, bytes, dict}:
         raise TypeError("it has items, but is no list")
+    absent = _absent(found)
+    if fixed := pa.types.is_fixed_size_list(kind):
+        # Such a column has items where it has no list, too.
+        found = [[None] * kind.list_size if each is None else each for each in found]
+        if any(len(each) != kind.list_size for each in found):
+            raise ValueError("it has not as many items as the type")
     items = [*chain.from_iterable(each for each in found if each is not None)]
     column = objects_as_column(items, kind.value_type, fields, f"{path}[]")
+    if fixed:
+        return pa.FixedSizeListArray.from_arrays(column, type=kind, mask=absent)
+    if pa.types.is_large_list(kind):
+        return pa.LargeListArray.from_arrays(_offsets(found).cast(pa.int64()), column, type=kind)
     return pa.ListArray.from_arrays(_offsets(found), column, type=kind)
+
+
+def _encoded(found: pa.Array, kind: pa.DictionaryType) -> pa.DictionaryArray:
+    each = found.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(each.indices.cast(kind.index_type), each.dictionary, ordered=kind.ordered)
 
 
 def _maps(found: Sequence[Any], kind: pa.MapType, fields: Fields, path: str) -> pa.MapArray:
@@ -163,6 +184,24 @@ class FirstMisfit:
     error: Exception
 
 
+_NOT_BUILT = (
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
+    pa.types.is_run_end_encoded,
+    pa.types.is_union,
+    lambda kind: isinstance(kind, pa.BaseExtensionType),
+)
+
+
+def not_built(kind: pa.DataType) -> pa.DataType | None:
+    """A type in it of which no column is built here: pyarrow alone would build one, and change values."""
+    if any(each(kind) for each in _NOT_BUILT):
+        return kind
+    below = [kind.key_type] if pa.types.is_map(kind) else [kind.value_type] if pa.types.is_dictionary(kind) else []
+    below += [each.type for each in _below(kind)]
+    return next((found for each in below if (found := not_built(each)) is not None), None)
+
+
 def requires(kind: pa.DataType) -> bool:
     """Whether something in it may not be null."""
     return any(not each.nullable or requires(each.type) for each in _below(kind))
@@ -173,7 +212,7 @@ def _below(kind: pa.DataType) -> list[pa.Field]:
         return list(kind)
     if pa.types.is_map(kind):
         return [kind.item_field]
-    return [kind.value_field] if pa.types.is_list(kind) else []
+    return [kind.value_field] if _is_list(kind) else []
 
 
 def first_missing(found: pa.StructArray, kind: pa.StructType) -> FirstMisfit | None:
@@ -192,7 +231,7 @@ def _missing(found: pa.Array, kind: pa.DataType, rows: pa.Array, path: str) -> I
     found, rows = found.filter(present), rows.filter(present)
     if pa.types.is_struct(kind):
         below = [(each, found.field(at), rows, f"{path}.{each.name}".lstrip(".")) for at, each in enumerate(kind)]
-    elif pa.types.is_list(kind):
+    elif _is_list(kind):
         below = [(kind.value_field, found.flatten(), rows.take(pc.list_parent_indices(found)), f"{path}[]")]
     elif pa.types.is_map(kind):
         items = pa.ListArray.from_arrays(found.offsets, found.items)

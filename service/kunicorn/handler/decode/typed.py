@@ -26,6 +26,7 @@ from kunicorn.handler.decode.struct_columns import (
     fields_of_mappings,
     fields_of_messages,
     first_missing,
+    not_built,
     objects_as_column,
     requires,
 )
@@ -112,6 +113,10 @@ def typed_values(decoding: Decoding, schema: str) -> TypedValues:
 
     reader = _avro_schema(schema) if written == "avro" else None
     kind = struct_named(schema) if reader is None else _struct_of(reader, schema)
+    if (strange := not_built(kind)) is not None:
+        raise HandlerLoadError(
+            f"the schema {schema!r} has {strange}, and no column of that type is made: choose another"
+        )
     name = decoding.value if reader is None else f"avro:{json.dumps(reader)}"
     decoder = registered(name, Part.VALUE, decoding.schema_registry)
     return DecodedValues(kind, decoder, fields_of_mappings if written == "avro" else fields_of_messages)
