@@ -45,14 +45,31 @@ arguments name it.
 {{- concat (list "pipeline" .run.command "--config" $config "--master" .root.Values.pipeline.master) $args | toYaml -}}
 {{- end -}}
 
+{{/* "true" for a stream that has no end: only a signal or an error ends it. */}}
+{{- define "kunicorn.endless" -}}
+{{- $now := false -}}
+{{- range .args -}}{{- if eq (toString .) "--available-now" -}}{{- $now = true -}}{{- end -}}{{- end -}}
+{{- if and (eq .command "stream") (not $now) -}}true{{- end -}}
+{{- end -}}
+
 {{/* The Job of one entry of `pipelines`: `name` and `run`. */}}
 {{- define "kunicorn.pipelineJob" -}}
 {{- $pipeline := .root.Values.pipeline -}}
 {{- $executors := include "kunicorn.executorPods" .root -}}
+{{- if include "kunicorn.endless" .run }}
+# It is always to run: crashes of months must not add up to its end, and there is no time at which it should be over.
+backoffLimit: 2147483647
+{{- else }}
 backoffLimit: {{ $pipeline.backoffLimit }}
 {{- with $pipeline.activeDeadlineSeconds }}
 activeDeadlineSeconds: {{ int64 . }}
 {{- end }}
+{{- end }}
+# A pod that is evicted, drained or preempted ends with 6: another one goes on, and that was no try.
+podFailurePolicy:
+  rules:
+    - action: Ignore
+      onPodConditions: [{type: DisruptionTarget, status: "True"}]
 {{- with $pipeline.ttlSecondsAfterFinished }}
 ttlSecondsAfterFinished: {{ int64 . }}
 {{- end }}

@@ -116,7 +116,7 @@ def stream(
     Joins no group. The offsets are committed for a group of the stream's own, pipeline.stream_group_id, so that
     dashboards show its lag. The outcome table has every offset once, whatever is killed.
 
-    Exits 0 after a stop, 6 if a record halts the stream.
+    Exits 0 if everything was handled (--available-now), 6 if something is left: stopped, or halted by a record.
     """
     _check_extra()
     from kunicorn.pipeline import stream as job

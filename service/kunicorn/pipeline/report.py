@@ -290,19 +290,23 @@ class FinishedStream:
     counts: Counts
     batches: int
     """Micro-batches that were handled."""
+    finished: bool
+    """Whether everything is handled that was there at its start: never so without `--available-now`."""
 
     @property
     def code(self) -> ExitCode:
         """Exit code. A stream that is halted or killed raises and never comes here."""
-        return ExitCode.CLEAN
+        return ExitCode.CLEAN if self.finished else ExitCode.NOT_ALL_COMMITTED
 
     def lines(self) -> Iterator[str]:
         letters, skipped = self.counts.dead_letters, self.counts.skipped
         filtered = f", {self.counts.filtered:,} of them filtered" if self.counts.filtered else ""
         yield f"handled       {self.counts.records:,} records{filtered}, {letters:,} dead letters, {skipped:,} skipped"
+        if not self.finished:
+            yield f"stopped: kunicorn pipeline stream --run {self.run} goes on from the checkpoint"
 
     def as_json(self) -> dict[str, object]:
-        told = {"job": "stream", "run": self.run, "exit_code": self.code.value}
+        told = {"job": "stream", "run": self.run, "exit_code": self.code.value, "finished": self.finished}
         return {**told, **asdict(self.counts), "micro_batches": self.batches}
 
 

@@ -76,6 +76,8 @@ class Batches:
     """Called before each micro-batch's tasks, with whether none was through before it."""
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
+    turned_down: bool = False
+    """Whether a micro-batch was not begun as the stream is to stop: that ends the query by an error which is none."""
     busy: bool = False
     latest: int = -1
     """Number of the last micro-batch that is done."""
@@ -85,6 +87,7 @@ class Batches:
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Handle one micro-batch. An exception ends the stream."""
         if self.stop.asked:
+            self.turned_down = True
             raise _StopAsked
         self.busy = True
         try:
@@ -135,7 +138,7 @@ def stream(
     """Run until a signal comes, or with `available_now` until everything of now is handled. Blocks.
 
     `start`: start of a new stream, as `startingOffsets` has it; one that has a checkpoint goes on. Raises a
-    `ServiceError` where it ends early.
+    `ServiceError` where it ends early, but for a signal: then it is not `finished`.
     """
     check_installed()
     check_streams("a stream")
@@ -163,10 +166,10 @@ def stream(
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
-            _attend(query, batches, stop, job.tries())
+            ended = _attend(query, batches, stop, job.tries())
     finally:
         spark.stop()
-    return FinishedStream(run, batches.counts, batches.through)
+    return FinishedStream(run, batches.counts, batches.through, finished=ended and pace.available_now)
 
 
 def _limits(settings: Settings, cores: int) -> TaskLimits:
@@ -192,12 +195,16 @@ def _policy(settings: Settings, checkpoint: Directory) -> str:
     return "earliest"  # Of no account: Spark goes on with the checkpoint's offsets.
 
 
-def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> None:
-    """Wait for the query's end, or end it once the micro-batch underway is written down. `tries`: how many a task
-    has."""
+def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> bool:
+    """Wait for the query's end, or end it once the micro-batch underway is written down. Whether it ended by itself.
+    `tries`: how many a task has.
+
+    Raises the `ServiceError` that has ended it: after a signal, too, for whoever stops a stream must hear that the
+    micro-batch underway has failed.
+    """
     from pyspark.errors import StreamingQueryException
 
-    asked_at = None
+    asked_at, stopped = None, False
     try:
         while query.isActive:
             if stop.asked and asked_at is None:
@@ -207,17 +214,20 @@ def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> 
                 and not batches.busy
                 and (_written(query, batches.latest) or time.monotonic() - asked_at > _CHECKPOINT_SECONDS)
             ):
+                stopped = True
                 query.stop()
-                return
+                break
             query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
         if (error := query.exception()) is not None:
             raise error
     except StreamingQueryException as error:
         if batches.failure is not None:
             raise batches.failure from error
-        if not stop.asked:
+        if not batches.turned_down:
             told = said_by_task(str(error))
             raise JobFailed(f"Spark ended the stream: {told}{in_hand_text(batches.outcomes, tries)}") from error
+        return False
+    return not stopped
 
 
 def _written(query: StreamingQuery, batch: int) -> bool:

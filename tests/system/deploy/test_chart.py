@@ -12,7 +12,7 @@ import yaml
 
 from kunicorn import __version__
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Rendered, judged, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Manifest, Rendered, judged, template
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -459,6 +459,31 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
+
+
+def jobs_of(release: Rendered) -> dict[str, Manifest]:
+    """Specs of the Jobs, by command."""
+    specs = [each["spec"] for each in release.all("Job")]
+    return {each["template"]["spec"]["containers"][0]["args"][1]: each for each in specs}
+
+
+def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ever(
+    tools: Tools, tmp_path: Path
+) -> None:
+    endless = ("--set", "pipelines.live.command=stream")
+    ending = ("--set", "pipelines.live.command=stream", "--set", "pipelines.live.args={--available-now}")
+    values = [CHART / "ci/pipelines-values.yaml"]
+    texts = [template(tools, "helm4", *arguments, files=values) for arguments in (endless, ending)]
+    for_ever, now = (jobs_of(each) for each in judged(tools, *texts, scratch=tmp_path))
+    for each in (*for_ever.values(), *now.values()):
+        (rule,) = each["podFailurePolicy"]["rules"]
+        assert rule["action"] == "Ignore"
+        assert rule["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+        assert each["template"]["spec"]["restartPolicy"] == "Never", "or Kubernetes refuses the policy"
+    assert for_ever["stream"]["backoffLimit"] == 2**31 - 1
+    assert "activeDeadlineSeconds" not in for_ever["stream"]
+    bounded = [for_ever["backfill"], now["stream"]]
+    assert [(each["backoffLimit"], each["activeDeadlineSeconds"]) for each in bounded] == [(2, 14400)] * 2
 
 
 def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools: Tools, tmp_path: Path) -> None:

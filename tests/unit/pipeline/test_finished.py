@@ -78,12 +78,20 @@ def test_a_job_that_found_nothing_to_do_says_only_that() -> None:
 
 
 def test_a_stream_tells_what_it_has_handled_since_it_was_started() -> None:
-    ended = FinishedStream("stream", Counts(1_000, 2, 3), 4)
+    ended = FinishedStream("stream", Counts(1_000, 2, 3), 4, finished=True)
     assert told(ended, for_program=False) == ["handled       1,000 records, 3 dead letters, 2 skipped"]
     assert ended.as_json() == {
-        "job": "stream", "run": "stream", "exit_code": 0, "records": 1_000, "skipped": 2, "dead_letters": 3,
-        "filtered": 0, "micro_batches": 4,
+        "job": "stream", "run": "stream", "exit_code": 0, "finished": True, "records": 1_000, "skipped": 2,
+        "dead_letters": 3, "filtered": 0, "micro_batches": 4,
     }  # fmt: skip
+
+
+def test_a_stream_that_was_stopped_has_something_left_and_says_how_it_goes_on() -> None:
+    stopped = FinishedStream("live", Counts(7, 0, 0), 1, finished=False)
+    assert told(stopped, for_program=False)[1:] == [
+        "stopped: kunicorn pipeline stream --run live goes on from the checkpoint"
+    ]
+    assert (stopped.code, stopped.as_json()["exit_code"], stopped.as_json()["finished"]) == (6, 6, False)
 
 
 def test_what_filters_passed_by_is_told_where_there_was_any() -> None:
@@ -91,7 +99,7 @@ def test_what_filters_passed_by_is_told_where_there_was_any() -> None:
     run = FinishedRun("backfill", "a", RunState(RANGES, rounds=1, counts=counts, seconds=2.0), GO_ON)
     assert "filtered      400 of those handled, which the handler never saw" in told(run, for_program=False)
     assert run.as_json()["filtered"] == 400
-    (line,) = told(FinishedStream("stream", counts, 1), for_program=False)
+    (line,) = told(FinishedStream("stream", counts, 1, finished=True), for_program=False)
     assert line == "handled       1,000 records, 400 of them filtered, 0 dead letters, 0 skipped"
 
 
@@ -101,7 +109,7 @@ def test_with_json_standard_output_has_the_object_and_nothing_of_the_progress(
 ) -> None:
     def streamed(*arguments: Any) -> FinishedStream:
         arguments[-1]("micro-batch 0: 7 records")
-        return FinishedStream("stream", Counts(7, 0, 0), 1)
+        return FinishedStream("stream", Counts(7, 0, 0), 1, finished=True)
 
     monkeypatch.setattr(stream, "stream", streamed)
     config = tmp_path / "config.toml"

@@ -1,8 +1,9 @@
-"""Outcome rows of a stream's micro-batches: every offset is in the table once."""
+"""A stream's micro-batches: every offset is in the outcome table once, and how the stream ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
+from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
@@ -115,3 +118,85 @@ def test_the_first_micro_batch_of_a_driver_is_told_as_such_to_its_tasks(
     for number in (7, 8):
         batches(frame, number)
     assert seen == [True, False]
+
+
+class PlayedQuery:
+    """A query of Spark's: a signal comes in the first wait, and then it does what `then` says."""
+
+    def __init__(self, batches: stream.Batches, then: Callable[[PlayedQuery], None] = lambda query: None) -> None:
+        self.isActive, self.stopped = True, False
+        self.error: StreamingQueryException | None = None
+        self.lastProgress = {"batchId": batches.latest}
+        self._batches, self._then = batches, then
+
+    def awaitTermination(self, seconds: float) -> None:
+        self._batches.stop.ask(signal.SIGTERM, None)
+        self._then(self)
+
+    def fail(self, error: str) -> None:
+        self.isActive, self.error = False, StreamingQueryException(error)
+
+    def stop(self) -> None:
+        self.isActive, self.stopped = False, True
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+
+def attended(query: PlayedQuery, batches: stream.Batches) -> bool:
+    played: Any = query
+    return stream._attend(played, batches, batches.stop, tries=4)
+
+
+@pytest.fixture
+def batches(outcomes: Directory) -> stream.Batches:
+    nothing: Any = None
+    return stream.Batches(nothing, outcomes, Stop(), nothing, lambda said: None, latest=0, through=1)
+
+
+def test_a_signal_ends_the_query_behind_what_is_written_and_the_stream_has_not_ended_by_itself(
+    batches: stream.Batches,
+) -> None:
+    query = PlayedQuery(batches)
+    assert not attended(query, batches)
+    assert query.stopped
+
+
+def test_a_micro_batch_that_a_signal_turns_down_is_no_failure(batches: stream.Batches) -> None:
+    def turned_down(query: PlayedQuery) -> None:
+        frame: Any = None
+        with pytest.raises(stream._StopAsked):
+            batches(frame, 1)
+        query.fail("_StopAsked")
+
+    batches.latest, batches.busy = 0, True
+    assert not attended(PlayedQuery(batches, turned_down), batches)
+
+
+def test_a_query_that_ends_by_itself_has_handled_everything_of_now_though_a_signal_comes(
+    batches: stream.Batches,
+) -> None:
+    def ended(query: PlayedQuery) -> None:
+        query.isActive = False
+
+    assert attended(PlayedQuery(batches, ended), batches)
+
+
+def test_a_micro_batch_that_fails_behind_a_signal_is_told(batches: stream.Batches) -> None:
+    batches.busy = True
+    failing = PlayedQuery(batches, lambda query: query.fail("Task 0 failed:\nkunicorn.x.RangeFailed: orders-0 at 5"))
+    with pytest.raises(JobFailed, match="Spark ended the stream: orders-0 at 5"):
+        attended(failing, batches)
+
+
+def test_a_record_that_halts_behind_a_signal_is_told(batches: stream.Batches) -> None:
+    batches.busy, batches.failure = True, stream.StreamHalted("the handler halts orders-0@5")
+    with pytest.raises(ServiceError, match="orders-0@5"):
+        attended(PlayedQuery(batches, lambda query: query.fail("StreamHalted")), batches)
+
+
+def test_what_fails_while_the_query_is_stopped_is_told(batches: stream.Batches) -> None:
+    query = PlayedQuery(batches)
+    query.error = StreamingQueryException("the checkpoint cannot be written")
+    with pytest.raises(JobFailed, match="the checkpoint cannot be written"):
+        attended(query, batches)
