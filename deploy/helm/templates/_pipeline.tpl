@@ -29,8 +29,9 @@ annotations:
 {{- end -}}
 
 {{/*
-Arguments of a run. A backfill that the Job starts again goes on where it was: it is named after the Job, unless its own
-arguments name it.
+Arguments of a run. A backfill goes on where it was, unless its own arguments name the run. A Job's run is named by what it
+does: with another image, setting or chart the Job is another one, and the run is not, or everything would be handled
+again. A CronJob's run is one of its time, so it is named after the Job that is made then.
 */}}
 {{- define "kunicorn.pipelineArguments" -}}
 {{- $args := default list .run.args -}}
@@ -39,7 +40,9 @@ arguments name it.
 {{- if regexMatch "^--(run|resume|begin-or-resume|dry-run)(=|$)" (toString .) -}}{{- $named = true -}}{{- end -}}
 {{- end -}}
 {{- if and (eq .run.command "backfill") (not $named) -}}
-{{- $args = concat $args (list "--begin-or-resume" "$(JOB_NAME)") -}}
+{{- $does := list .run.command $args | toJson | sha256sum | trunc 8 -}}
+{{- $run := ternary "$(JOB_NAME)" (printf "%s-%s-%s" (include "kunicorn.fullname" .root) .name $does) (not (empty .run.schedule)) -}}
+{{- $args = concat $args (list "--begin-or-resume" $run) -}}
 {{- end -}}
 {{- $config := "/etc/kunicorn/config/config.toml" -}}
 {{- concat (list "pipeline" .run.command "--config" $config "--master" .root.Values.pipeline.master) $args | toYaml -}}

@@ -448,7 +448,6 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     config = "/etc/kunicorn/config/config.toml"
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
-    assert container["args"][-2:] == ["--begin-or-resume", "$(JOB_NAME)"], "a Job's second try goes on with the first's"
     assert container["image"] == f"kunicorn:{__version__}-pipeline"
     assert release.all("Role") == [], "Spark in one pod asks nobody for others"
     assert cron["concurrencyPolicy"] == "Forbid"
@@ -459,6 +458,65 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
+
+
+REPLAY = "pipelines: {replay-2026: {command: backfill, args: [--from, 2026-01-01T00:00:00Z]}}"
+
+
+def run_of(tools: Tools, tmp_path: Path, pipelines: str = REPLAY, *sets: str) -> tuple[str, str]:
+    """Names of the backfill's Job, and of its run, with such values besides."""
+    values = tmp_path / "values.yaml"
+    values.write_text(pipelines)
+    given = [argument for each in sets for argument in ("--set", each)]
+    text = template(tools, "helm4", *given, files=[EXAMPLE, values])
+    (job,) = (each for each in yaml.safe_load_all(text) if each and each["kind"] == "Job")
+    *_, option, run = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert option == "--begin-or-resume"
+    return job["metadata"]["name"], run
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "image.tag=1.5",
+        "config.log.level=debug",
+        "config.kafka.bootstrap_servers={other:9092}",
+        "pipeline.resources.limits.memory=3Gi",
+        "pipeline.backoffLimit=5",
+        "pipeline.master=k8s://https://kubernetes.default.svc",
+        "podLabels.team=orders",
+        "podAnnotations.team=orders",
+        "commonLabels.team=orders",
+        "pipelines.another.command=catch-up,pipelines.another.schedule=0 3 * * *",
+    ],
+)
+def test_a_backfill_goes_on_with_its_run_whatever_else_is_changed(tools: Tools, tmp_path: Path, changed: str) -> None:
+    (job, run), (other_job, same) = run_of(tools, tmp_path), run_of(tools, tmp_path, REPLAY, changed)
+    assert "$" not in run, "the Job's own name changes"
+    assert same == run, "another run would handle all records again"
+    assert (other_job == job) == changed.startswith("pipelines.another"), "Kubernetes refuses to change a Job"
+
+
+def test_another_thing_to_do_is_another_run(tools: Tools, tmp_path: Path) -> None:
+    others = [(REPLAY.replace("2026-01", "2025-01"),), (REPLAY.replace("replay-2026", "replay"),)]
+    asked: list[tuple[str, ...]] = [(REPLAY,), *others, (REPLAY, "fullnameOverride=refunds")]
+    runs = [run_of(tools, tmp_path, *each)[1] for each in asked]
+    assert len(set(runs)) == len(runs)
+    names = [
+        "orders-kunicorn-replay-2026",
+        "orders-kunicorn-replay-2026",
+        "orders-kunicorn-replay",
+        "refunds-replay-2026",
+    ]
+    assert [each.rpartition("-")[0] for each in runs] == names
+
+
+def test_each_time_of_a_cron_job_is_a_run_of_its_own(tools: Tools, tmp_path: Path) -> None:
+    values = [CHART / "ci/pipelines-values.yaml"]
+    text = template(tools, "helm4", "--set", "pipelines.nightly.command=backfill", files=values)
+    (cron,) = (each for each in yaml.safe_load_all(text) if each and each["kind"] == "CronJob")
+    (container,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--begin-or-resume", "$(JOB_NAME)"], "a second try goes on with the first's"
 
 
 def jobs_of(release: Rendered) -> dict[str, Manifest]:
@@ -572,3 +630,16 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
     assert 'members of the group "orders"' in notes
     assert "kubectl --namespace prod rollout status statefulset/shop-kunicorn" in notes
     assert "--instance shop-kunicorn-2" in notes
+
+
+@pytest.mark.parametrize(
+    ("directory", "warned"), [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False)]
+)
+def test_the_notes_warn_of_a_backfill_whose_run_is_lost_with_its_pod(
+    tools: Tools, directory: str | None, warned: bool
+) -> None:
+    given = ["--set", f"config.pipeline.directory={directory}"] if directory else []
+    files: list[str | Path] = ["-f", EXAMPLE, "--set", "pipelines.replay.command=backfill"]
+    done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", *files, *given)
+    notes = done.stdout.partition("NOTES:")[2]
+    assert ("pipelines.replay: config.pipeline.directory" in notes) == warned, done.stderr
