@@ -8,12 +8,15 @@ ends, and hands the group back. Runs in the driver.
    every commit of the run carries those that are still ahead.
 3. What has ended is committed before its partitions go on. Killed anywhere, what was not committed is handled again, by
    the next catch-up or the live service.
+4. Brokers forget the offsets of a group that is empty for `offsets.retention.minutes`, a week by default, also those
+   that were committed a minute ago. So each commit says for how long it is to be kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
@@ -34,6 +37,9 @@ from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position,
 from kunicorn.settings import Settings
 
 JOB = "catch-up"
+
+_KEPT = timedelta(days=90)
+"""For the longest catch-up, and until the live service has committed again, which goes by the brokers' setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +177,20 @@ class Holding:
         own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
             self._check_unmoved(session.committed(list(self._last)))
-            commit(session, offsets, self._who, own, self._epochs)
+            commit(session, offsets, self._who, own, self._epochs, _KEPT)
         self._last |= {tp: (at, own[tp]) for tp, at in offsets.items()}
 
     def _check_unmoved(self, found: Mapping[TopicPartition, Committed]) -> None:
         for tp, last in self._last.items():
             if ((other := found[tp]).offset, other.metadata) != last:
                 at = "nothing" if last[0] == NO_OFFSET else last[0]
+                if other.offset == NO_OFFSET:
+                    raise FatalGroupError(
+                        f"{tp} has no committed offset any more, and had {at}: the brokers have forgotten it, as the "
+                        f"group has been empty for offsets.retention.minutes, or somebody has deleted it. What was "
+                        f"underway does not count. Commit {tp} at {at} (kunicorn offsets reset) before anything else "
+                        f"goes on: the live service and the next catch-up would begin by auto_offset_reset"
+                    )
                 raise FatalGroupError(
                     f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of {at}): another "
                     f"catch-up, the live service or a person. What was underway does not count; see who it is before "

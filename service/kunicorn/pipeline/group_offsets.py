@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import FatalGroupError
@@ -30,17 +31,21 @@ def commit(
     metadata: str,
     own: Mapping[TopicPartition, str] | None = None,
     epochs: Mapping[TopicPartition, int] | None = None,
+    retention: timedelta | None = None,
 ) -> None:
     """Commit for the session's group without being a member. `own`: metadata of single partitions in place of
     `metadata`. `epochs`: leader epochs that had these offsets, as far as they are known, so that whoever goes on from
-    there notices a log that was truncated before them (KIP-320). Raises `FatalGroupError` where the broker refuses.
+    there notices a log that was truncated before them (KIP-320). `retention`: the brokers are asked to keep the offsets
+    for so long, where they can be asked; these have no epochs then, which that version of the request lacks. Raises
+    `FatalGroupError` where the broker refuses.
     """
     if not offsets:
         return
     positions = {
         tp: Position(at, (epochs or {}).get(tp, NO_EPOCH), (own or {}).get(tp, "")) for tp, at in offsets.items()
     }
-    answers = session.ask(lambda: session.group.commit(positions, metadata))
+    kept = retention if retention is not None and session.ask(session.group.takes_retention) else None
+    answers = session.ask(lambda: session.group.commit(positions, metadata, kept))
     for tp in offsets:
         error = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
         if error in _FENCED:

@@ -1,0 +1,101 @@
+"""A group's offsets while a catch-up has them: how long the brokers keep them, and who has moved them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from kunicorn.errors import FatalGroupError
+from kunicorn.group.protocol import Committed
+from kunicorn.pipeline import catch_up
+from kunicorn.pipeline.catch_up import Holding, TakeOver
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+class PlayedGroup:
+    """A group without members, and its coordinator."""
+
+    def __init__(self, *, takes_retention: bool) -> None:
+        self.stored: dict[TopicPartition, Committed] = {ORDERS: Committed(0, 7)}
+        self.kept: list[timedelta | None] = []
+        self.group: Any = self
+        self.group_id = "orders"
+        self._takes_retention = takes_retention
+
+    @contextmanager
+    def session(self, *_: Any, **__: Any) -> Iterator[PlayedGroup]:
+        """In place of `cluster_session`."""
+        yield self
+
+    def ask(self, question: Any) -> Any:
+        return asyncio.run(question())
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Committed]:
+        return {tp: self.stored[tp] for tp in partitions}
+
+    async def takes_retention(self) -> bool:
+        return self._takes_retention
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Position], metadata: str, retention: timedelta | None = None
+    ) -> Mapping[TopicPartition, int]:
+        self.kept.append(retention)
+        self.stored |= {tp: Committed(0, at.offset, at.leader_epoch, at.done or metadata) for tp, at in offsets.items()}
+        return dict.fromkeys(offsets, 0)
+
+
+def held(monkeypatch: pytest.MonkeyPatch, *, takes_retention: bool) -> tuple[PlayedGroup, Holding]:
+    """The group, and what a run of the name one has of it."""
+    group = PlayedGroup(takes_retention=takes_retention)
+    monkeypatch.setattr(catch_up, "cluster_session", group.session)
+    settings: Any = None
+    found = TakeOver({ORDERS: Position(7)}, [], {}, dict(group.stored), {ORDERS: 3}, [])
+    return group, Holding(settings, "one", found)
+
+
+def test_each_commit_asks_the_brokers_to_keep_it_however_long_the_group_has_been_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, holding = held(monkeypatch, takes_retention=True)
+    holding.take()
+    holding.move({ORDERS: 50})
+    assert group.stored[ORDERS].offset == 50
+    assert group.kept == [timedelta(days=90)] * 2
+
+
+def test_brokers_that_cannot_be_asked_get_commits_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, holding = held(monkeypatch, takes_retention=False)
+    holding.take()
+    holding.move({ORDERS: 50})
+    assert group.stored[ORDERS].offset == 50
+    assert group.kept == [None] * 2
+
+
+def test_offsets_that_the_brokers_have_forgotten_are_told_with_the_place_to_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, holding = held(monkeypatch, takes_retention=False)
+    holding.take()
+    holding.move({ORDERS: 50})
+    group.stored[ORDERS] = Committed(0)
+    told = (
+        r"orders-0 has no committed offset any more, and had 50: .*offsets\.retention\.minutes.*Commit orders-0 at 50"
+    )
+    with pytest.raises(FatalGroupError, match=told):
+        holding.move({ORDERS: 60})
+    assert group.stored[ORDERS].offset == NO_OFFSET, "what is found changed is left to a person"
+
+
+def test_offsets_that_somebody_else_has_committed_are_told_with_who(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, holding = held(monkeypatch, takes_retention=True)
+    holding.take()
+    group.stored[ORDERS] = Committed(0, 9, NO_EPOCH, "spark:two")
+    with pytest.raises(FatalGroupError, match=r"orders-0 was committed by somebody else meanwhile .9, spark:two"):
+        holding.move({ORDERS: 60})
