@@ -92,6 +92,8 @@ template:
       {{- end }}
   spec:
     restartPolicy: Never
+    # What is underway may end: a range takes about range_seconds, and then it is written down.
+    terminationGracePeriodSeconds: {{ add 30 (dig "pipeline" "range_seconds" 30 (include "kunicorn.effective" .root | fromJson) | int) }}
     serviceAccountName: {{ include "kunicorn.pipelineAccount" .root | quote }}
     automountServiceAccountToken: {{ if $executors }}true{{ else }}{{ .root.Values.serviceAccount.automountToken }}{{ end }}
     {{- include "kunicorn.podSettings" .root | nindent 4 }}

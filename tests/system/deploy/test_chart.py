@@ -519,6 +519,18 @@ def test_each_time_of_a_cron_job_is_a_run_of_its_own(tools: Tools, tmp_path: Pat
     assert container["args"][-2:] == ["--begin-or-resume", "$(JOB_NAME)"], "a second try goes on with the first's"
 
 
+@pytest.mark.parametrize(("sets", "seconds"), [((), 60), (("config.pipeline.range_seconds=300",), 330)])
+def test_a_pipelines_pod_has_the_time_that_its_ranges_take(
+    tools: Tools, tmp_path: Path, sets: tuple[str, ...], seconds: int
+) -> None:
+    given = [argument for each in sets for argument in ("--set", each)]
+    text = template(tools, "helm4", *given, files=[CHART / "ci/pipelines-values.yaml"])
+    every = [each for each in yaml.safe_load_all(text) if each]
+    jobs = [each["spec"] for each in every if each["kind"] == "Job"]
+    jobs += [each["spec"]["jobTemplate"]["spec"] for each in every if each["kind"] == "CronJob"]
+    assert [each["template"]["spec"]["terminationGracePeriodSeconds"] for each in jobs] == [seconds] * 2
+
+
 def jobs_of(release: Rendered) -> dict[str, Manifest]:
     """Specs of the Jobs, by command."""
     specs = [each["spec"] for each in release.all("Job")]
