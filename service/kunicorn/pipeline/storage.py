@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +28,7 @@ from pyarrow import fs
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 
-_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss"})
+_STORES = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
 """Schemes of object stores. They put an object whole, and if it is asked for only where there is none (S3:
 `If-None-Match`)."""
 _PART_BYTES = 8 * 1024 * 1024
@@ -66,9 +66,14 @@ class Directory:
     url: str
 
     def __post_init__(self) -> None:
+        if self.url.startswith("file:"):
+            # Else it would be neither a directory nor a store, and files would be made without their atomic step.
+            object.__setattr__(self, "url", _local(self.url))
         if self.is_local:
             return
         scheme, _, rest = self.url.partition("://")
+        if scheme == "gcs":
+            raise ConfigError("gcs://… is no URL that files are written to: Google's store is gs://…")
         if _with_password(rest, ports=not self.is_store):
             # It would stand in Spark's plans and in messages.
             raise ConfigError(
@@ -228,6 +233,17 @@ class Directory:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{self.url} is no place for files: {error}; name a directory or a URL") from error
         return system, path.rstrip("/")
+
+
+def _local(url: str) -> str:
+    """Path of a file: URL. Raises `ConfigError` where it is of another machine, or no absolute path."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
+        # Without the URL: a password may be in it.
+        raise ConfigError(
+            "file:… is no place for files: name a directory by its absolute path, as in file:///data/runs"
+        )
+    return unquote(parts.path)
 
 
 @lru_cache(maxsize=64)

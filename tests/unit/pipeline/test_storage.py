@@ -220,3 +220,27 @@ def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> 
     )
     with pytest.raises(ConfigError, match=finish):
         runs.read("one")
+
+
+@pytest.mark.parametrize("prefix", ["file://", "file:", "file://localhost"])
+def test_a_file_url_is_the_directory_that_it_names(tmp_path: Path, prefix: str) -> None:
+    (tmp_path / "of us").mkdir()
+    directory = Directory(f"{prefix}{tmp_path}/of%20us")
+    assert directory == Directory(str(tmp_path / "of us"))
+    assert directory.is_local, "so that of two drivers one alone writes a manifest"
+    assert [directory.create("a.json", b"1"), directory.create("a.json", b"2")] == [True, False]
+    assert (tmp_path / "of us" / "a.json").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("gcs://lake/orders", "gs://"),
+        ("file://runs/orders", "file:///data/runs"),
+        ("file:runs", "file:///data/runs"),
+        ("file:///runs?a=b", "file:///data/runs"),
+    ],
+)
+def test_a_url_to_which_nothing_can_be_written_is_refused_before_anything_is_handled(url: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Directory(url)
