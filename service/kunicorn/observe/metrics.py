@@ -229,7 +229,8 @@ class Families:
         with self._lock:
             for family in self._living.pop(pid, ()):
                 if family.kind in _KEPT:
-                    self._past[family.name] = _merged([*_same(self._past.get(family.name), family), family])
+                    past = filter(None, [self._past.get(family.name)])
+                    self._past[family.name] = _merged(_alike([*past, family]))
             series = sum(len(family.samples) for family in self._past.values())
             if series > _MOST_SERIES:
                 self._past.clear()
@@ -245,9 +246,7 @@ class Families:
             past = dict(self._past)
         for name in sorted({family.name for family in every} | past.keys()):
             own = [family for family in every if family.name == name]
-            kind = own[-1].kind if own else past[name].kind
-            same = [family for family in (*own, *filter(None, [past.get(name)])) if family.kind == kind]
-            yield _metric(_merged(same))
+            yield _metric(_merged(_alike([*filter(None, [past.get(name)]), *own])))
 
     def _complain(self, text: str) -> None:
         if text not in self._complaints and len(self._complaints) < 100:
@@ -255,14 +254,25 @@ class Families:
             log.warning(text)
 
 
-def _same(past: Family | None, now: Family) -> Iterable[Family]:
-    """The earlier sum, unless a reload has made another metric of it."""
-    return [past] if past is not None and past.kind == now.kind else []
+def _alike(families: Sequence[Family]) -> list[Family]:
+    """Those that can be added up with the last one: a reload may have made another metric of it. Counts of buckets with
+    other bounds are none to be added: the sum would have a longer bucket with fewer in it.
+    """
+    same = [family for family in families if family.kind == families[-1].kind]
+    bounds = next(filter(None, map(_bounds, reversed(same))), frozenset())
+    return [family for family in same if _bounds(family) in (frozenset(), bounds)]
+
+
+def _bounds(family: Family) -> frozenset[str]:
+    """Of its buckets; empty where nothing is observed yet, and of what has none."""
+    if not family.kind.endswith("histogram"):
+        return frozenset()
+    return frozenset(sample.labels["le"] for sample in family.samples if "le" in sample.labels)
 
 
 def _merged(families: list[Family]) -> Family:
     values: dict[_Series, float] = {}
-    latest = families[0]
+    latest = families[-1]
     merge = _MERGES.get(latest.merge, _MERGES["sum"])
     for family in families:
         for sample in family.samples:

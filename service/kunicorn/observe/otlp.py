@@ -8,7 +8,9 @@ hostile) holds up the next export and nothing else.
 2. A failure is logged once, until exports work again. No header's value is ever in a text.
 3. Of an answer at most so many bytes are read, in so much time, and no redirect is followed: it would take the headers
    elsewhere.
-4. The last export is sent when the service has drained, and is waited for no longer than the stop has time.
+4. A family that OTLP cannot have (a handler's own collector is free) is left out, and told once: the wire format would
+   refuse the whole export for it.
+5. The last export is sent when the service has drained, and is waited for no longer than the stop has time.
 
 Only the wire format and the sending are OpenTelemetry's. Its `MetricsData` is made here, of the registry: no instrument
 of its SDK takes buckets that are counted already. Nothing of this is imported where [otlp] is off.
@@ -63,32 +65,46 @@ log = logs.get("kunicorn.otlp")
 
 _CUMULATIVE = AggregationTemporality.CUMULATIVE
 _INFINITE = "+Inf"
+_LARGEST_COUNT = (1 << 64) - 1
+"""The wire format has no larger one, and none below 0."""
 _KNOWN: Mapping[str, Convention] = {declared.name: convention_of(declared) for declared in c.every()}
 _THEIR_OWN = Convention("")
 
 # -- as OTLP has it ----------------------------------------------------------------------------------------------------
 
 
-def metrics_of(families: Iterable[Family], start: int, now: int) -> Iterator[Metric]:
-    """The families as OTLP has them. Times are nanoseconds since 1970; counts are since `start`. Pure.
+def metrics_of(
+    families: Iterable[Family], start: int, now: int, left_out: Callable[[Family, Exception], None]
+) -> Iterator[Metric]:
+    """The families as OTLP has them. Times are nanoseconds since 1970; counts are since `start`.
 
-    Families that are not ours (a handler's own, those of the process) keep their names and labels.
+    Families that are not ours (a handler's own, those of the process) keep their names and labels. `left_out` is told
+    of each that OTLP cannot have, with the reason.
     """
     for family in families:
-        convention = _KNOWN.get(family.name)
-        if family.type == "histogram":
-            yield _histogram(family, convention, start, now)
-            continue
-        for name, samples in _by_name(family):
-            # A counter's name is that of its family; a summary has a count and a sum, of names of their own.
-            own = name if family.type == "summary" else family.name
-            points = [
-                NumberDataPoint(_attributes(sample.labels, convention), start, now, sample.value) for sample in samples
-            ]
-            summed = family.type in {"counter", "summary"}
-            data = Sum(points, _CUMULATIVE, is_monotonic=True) if summed else Gauge(points)
-            found = convention or _THEIR_OWN
-            yield Metric(found.name or own, family.documentation, found.unit, data)
+        try:
+            made = list(_of_family(family, start, now))
+        except Exception as error:  # A handler's collector may say anything: without `le`, not a number, negative.
+            left_out(family, error)
+        else:
+            yield from made
+
+
+def _of_family(family: Family, start: int, now: int) -> Iterator[Metric]:
+    convention = _KNOWN.get(family.name)
+    if family.type == "histogram":
+        yield _histogram(family, convention, start, now)
+        return
+    for name, samples in _by_name(family):
+        # A counter's name is that of its family; a summary has a count and a sum, of names of their own.
+        own = name if family.type == "summary" else family.name
+        points = [
+            NumberDataPoint(_attributes(sample.labels, convention), start, now, sample.value) for sample in samples
+        ]
+        summed = family.type in {"counter", "summary"}
+        data = Sum(points, _CUMULATIVE, is_monotonic=True) if summed else Gauge(points)
+        found = convention or _THEIR_OWN
+        yield Metric(found.name or own, family.documentation, found.unit, data)
 
 
 def _by_name(family: Family) -> Iterator[tuple[str, list[Any]]]:
@@ -136,6 +152,8 @@ def _point(
     counts = [int(by_bound[bound]) for bound in told]
     count = int(by_bound.get(float("inf"), counts[-1] if counts else 0))
     steps = [high - low for low, high in zip([0, *counts], [*counts, count], strict=True)]
+    if not all(0 <= step <= _LARGEST_COUNT for step in steps):
+        raise ValueError(f"the counts {[*counts, count]} of its buckets fall, or are too large")
     nothing: Any = None  # How long the shortest and the longest were is not known; the wire format has it optional.
     return HistogramDataPoint(attributes, *times, count, total, steps, told, nothing, nothing)
 
@@ -281,6 +299,10 @@ def _values_of(headers: str) -> Iterator[str]:
 # -- the service's part ------------------------------------------------------------------------------------------------
 
 
+_MOST_LEFT_OUT = 100
+"""Of which each is told once; names that never repeat must not fill log and memory."""
+
+
 class OtlpExport:
     """The export of the service. Runs on the event loop; what takes time happens in a thread of its own."""
 
@@ -296,6 +318,7 @@ class OtlpExport:
         self._started_ns = time.time_ns()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
         self._failing = False
+        self._left_out: set[str] = set()
 
     async def export_every(self) -> None:
         """Export at the interval, for ever. Caller: the service, as a task."""
@@ -338,12 +361,25 @@ class OtlpExport:
         self._failing = bool(failure)
 
     def _send(self, status: Status) -> str:
-        return self._endpoint.send(self._data(status))
+        try:
+            data = self._data(status)
+        except Exception as error:  # As in `Endpoint.send`: an export may fail, the service not.
+            return f"{type(error).__name__}: {error}"
+        return self._endpoint.send(data)
 
     def _data(self, status: Status) -> MetricsData:
         now = time.time_ns()
-        metrics = list(metrics_of(self._metrics.families(status, self._most), self._started_ns, now))
+        families = self._metrics.families(status, self._most)
+        metrics = list(metrics_of(families, self._started_ns, now, self._leave_out))
         return _whole(resource_of(self._settings, status.group_id), metrics)
+
+    def _leave_out(self, family: Family, error: Exception) -> None:
+        if family.name not in self._left_out and len(self._left_out) < _MOST_LEFT_OUT:
+            self._left_out.add(family.name)
+            log.warning(
+                f"the {family.type} {family.name} is left out of what is exported: {type(error).__name__}: {error}; "
+                f"correct the handler's collector"
+            )
 
 
 def _whole(resource: Resource, metrics: Sequence[Metric]) -> MetricsData:

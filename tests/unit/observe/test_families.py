@@ -20,8 +20,7 @@ def gauge(value: float, merge: str = "sum") -> Family:
     return Family("stock", "gauge", "Left.", [Sample("stock", {}, value)], merge)
 
 
-def histogram(*buckets: float) -> Family:
-    bounds = ("0.1", "+Inf")
+def histogram(*buckets: float, bounds: tuple[str, ...] = ("0.1", "+Inf")) -> Family:
     samples = [Sample("size_bucket", {"le": le}, n) for le, n in zip(bounds, buckets, strict=True)]
     return Family(
         "size", "histogram", "Sizes.", [*samples, Sample("size_sum", {}, 1.5), Sample("size_count", {}, buckets[-1])]
@@ -85,6 +84,30 @@ def test_a_metric_that_a_reload_made_another_one_begins_anew() -> None:
     families.gone(1)
     families.report(2, [Family("orders_shipped", "gauge", "", [Sample("orders_shipped", {}, 1)])])
     assert values(families) == {"orders_shipped": 1}
+
+
+def test_a_histogram_that_a_reload_gave_other_buckets_is_summed_with_its_like_alone() -> None:
+    other = ("1.0", "2.0", "+Inf")
+    families = Families(())
+    families.report(1, [histogram(10, 20)])
+    families.report(2, [histogram(10, 20)])
+    families.gone(1)
+    families.report(3, [histogram(1, 2, 3, bounds=other)])
+    families.report(4, [Family("size", "histogram", "Sizes.", [])])
+    one = {"size_bucket|1.0": 1, "size_bucket|2.0": 2, "size_bucket|+Inf": 3, "size_sum": 1.5, "size_count": 3}
+    assert values(families) == one
+    families.gone(2)
+    families.gone(3)
+    families.gone(4)
+    assert values(families) == one
+    families.report(5, [histogram(1, 1, 1, bounds=other)])
+    assert values(families) == {
+        "size_bucket|1.0": 2,
+        "size_bucket|2.0": 3,
+        "size_bucket|+Inf": 4,
+        "size_sum": 3.0,
+        "size_count": 4,
+    }
 
 
 def test_a_name_of_ours_is_left_out_and_told_once(capfd: pytest.CaptureFixture[str]) -> None:

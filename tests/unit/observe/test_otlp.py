@@ -225,6 +225,44 @@ def test_a_login_of_opentelemetrys_own_variable_is_not_logged_as_it_is_sent(
     assert there.headers[-1]["authorization"] == "Bearer s3cr3t/1"
 
 
+UNBOUNDED = [Sample("size_bucket", {}, 1.0), Sample("size_count", {}, 1.0)]
+FALLING = [Sample("size_bucket", {"le": "1.0"}, 5.0), Sample("size_bucket", {"le": "+Inf"}, 2.0)]
+
+
+@pytest.mark.parametrize("samples", [UNBOUNDED, FALLING, [Sample("size_bucket", {"le": "+Inf"}, float("nan"))]])
+def test_a_histogram_that_otlp_cannot_have_is_left_out_and_told_once(
+    there: Collector, said: list[str], samples: list[Sample]
+) -> None:
+    metrics = Metrics()
+    paid = Family("shop_paid", "counter", "Paid.", [Sample("shop_paid_total", {}, 7.0)])
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, families=[Family("size", "histogram", "", samples), paid]))
+    export = exporting(there, metrics)
+
+    async def twice() -> None:
+        await export.export()
+        await export.export()
+
+    asyncio.run(twice())
+    (line,) = said
+    assert "the histogram size is left out" in line
+    assert "size" not in there.latest()
+    assert total(there.latest()["shop_paid"]) == 7
+
+
+def test_metrics_that_cannot_be_put_together_fail_the_export_and_not_the_service(
+    there: Collector, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = Metrics()
+
+    def families(*_: object) -> list[Any]:
+        raise KeyError("le")
+
+    monkeypatch.setattr(metrics, "families", families)
+    asyncio.run(exporting(there, metrics).export())
+    assert "metrics are not exported: KeyError: 'le'" in said[0]
+    assert not there.requests
+
+
 def test_nobody_listens(said: list[str]) -> None:
     asyncio.run(exporting("http://127.0.0.1:9/v1/metrics", timeout_ms=1000).export())
     (line,) = said
