@@ -8,6 +8,7 @@ seconds later, and each try there costs a whole time-out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -69,6 +70,12 @@ T = TypeVar("T")
 
 _METADATA = "metadata"
 """The purpose of the connections for questions that any broker can answer."""
+
+_LOGIN = "login"
+"""The purpose of connections that are opened to see whether a node that refused us still does."""
+
+_LOGIN_AGAIN = 30.0
+"""Seconds between such tries."""
 
 _METADATA_TIMEOUT = 10.0
 """Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
@@ -211,6 +218,19 @@ class Cluster:
     def refusal(self) -> str | None:
         """Why authentication with some node fails, on whichever side; None if it fails with none that was tried."""
         return next(iter(self._refusals.values()), None)
+
+    async def retry_refused(self, pause: float = _LOGIN_AGAIN) -> None:
+        """Log in anew every `pause` seconds at the nodes that refused us, for ever. A node of which nothing else is
+        wanted would count as refusing for good: it may have learnt of a new password a second after the others.
+
+        Caller: the service, as a task.
+        """
+        while True:
+            await asyncio.sleep(pause)
+            for node_id in list(self._refusals):
+                with contextlib.suppress(PeerError):
+                    await self.connection(node_id, _LOGIN)
+                self.disconnect(node_id, _LOGIN)
 
     def learn(self, broker: Broker) -> None:
         """Add a node that another source than Metadata names. Caller: the coordinator's look-up."""

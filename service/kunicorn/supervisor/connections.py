@@ -72,7 +72,9 @@ class Connections:
         return (self.tokens.problem if self.tokens is not None else None) or self.cluster.refusal
 
     def logins(self, share: Callable[[Token | Password], None]) -> Iterator[Coroutine[Any, Any, None]]:
-        """The tasks that renew the login, from the start on; `share` passes each new one on to the workers."""
+        """The tasks that renew the login, and try it again where a broker refused it, from the start on; `share` passes
+        each new one on to the workers."""
+        yield self.cluster.retry_refused()
         if self.tokens is not None:
             yield self.tokens.keep(share)
         if self._settings.kafka.sasl_password_file is not None:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from random import Random
+from typing import Any
 
 import pytest
 
-from kunicorn.kafka.auth import Security
+from kunicorn.kafka.auth import Address, Security
 from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.connection import Connection
-from kunicorn.kafka.errors import BrokersUnreachable, ConnectionLost, RequestTimedOut, UnsupportedByBroker
+from kunicorn.kafka.errors import (
+    AuthenticationFailed,
+    BrokersUnreachable,
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedByBroker,
+)
 from kunicorn.kafka.metadata import Broker
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, cluster_of
+from tests.fakes.driver import until
 from tests.fakes.messages import blank, blank_response, nested
 
 TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
@@ -192,6 +201,32 @@ async def test_a_node_that_failed_on_another_connection_is_avoided_too(one: Fake
         await control.request(Api.HEARTBEAT, {"group_id": "g", "generation_id": 1, "member_id": "m"}, 0.05)
     cluster.disconnect(sick.node_id, "control")
     assert await who_answers(cluster) in brokers
+    await cluster.close()
+
+
+async def test_a_node_that_refused_our_login_is_tried_again_although_nobody_asks_it(
+    one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, tries, refusing = Connection.open, Counter[int](), True
+
+    async def open_or_refuse(address: Address, *rest: Any) -> Connection:
+        tries[address.port] += 1
+        if refusing and address.port == two.port:
+            raise AuthenticationFailed(f"{address} and SASL PLAIN: SASL_AUTHENTICATION_FAILED (58)")
+        return await opened(address, *rest)
+
+    monkeypatch.setattr(Connection, "open", open_or_refuse)
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    again = asyncio.ensure_future(cluster.retry_refused(0.01))
+    with pytest.raises(AuthenticationFailed):
+        await cluster.connection(2, "offsets")
+    await until(lambda: tries[two.port] > 2)
+    assert cluster.refusal is not None
+    refusing = False
+    await until(lambda: cluster.refusal is None)
+    assert set(cluster.metadata.brokers) == {1, 2}
+    again.cancel()
     await cluster.close()
 
 
