@@ -139,7 +139,8 @@ class WorkerSettings(Section):
         ge=1000,
         le=86_400_000,
         description="How long a worker may take until it is ready, its handler's setup included. One that takes longer "
-        "is killed, its stacks logged, and started again. From five seconds on the others have its partitions.",
+        "is killed, its stacks logged, and started again. From five seconds on the others have its partitions. A "
+        "reload whose import of the handler takes longer fails.",
     )
     max_records: Count | None = Field(
         None,

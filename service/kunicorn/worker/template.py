@@ -16,6 +16,7 @@ over as a new program without importing the handler, and each worker imports it 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -91,6 +92,8 @@ def _set_up_process() -> None:
         os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    # SIGABRT, which ends an import that takes too long: the stacks say where it waits.
+    faulthandler.enable(all_threads=True)
     stdin_from_nowhere()
     print_line_by_line()
     name_process("kunicorn-tmpl")

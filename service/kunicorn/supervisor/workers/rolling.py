@@ -15,6 +15,7 @@ in force: whoever dies is replaced by one of it, and what of the others cannot b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -39,6 +40,8 @@ from kunicorn.supervisor.workers.template import Template, TemplateDied, Templat
 pool_log = logs.get("kunicorn.pool")
 
 _REAPING = 2.0
+_WITHOUT_TEMPLATE = 5.0
+"""Seconds that everybody who comes next may be held up by a template that died a moment ago."""
 
 
 class ReplacementFailed(Exception):
@@ -69,6 +72,10 @@ class Replacer:
         other workers meanwhile, each would move twice. One at a time: whoever comes second waits here. `reason` is
         the metric's label.
         """
+        with contextlib.suppress(TemplateDied):
+            # Before the lock: where the handler's import hangs or fails there is none for as long as that lasts, and
+            # the reload that mends it must not wait for it.
+            await (blueprint or self.arbiter.blueprint).template()
         async with self._one_at_a_time:
             if self._pool.stopping or (slot.process is None and blueprint is None):
                 return False
@@ -85,7 +92,11 @@ class Replacer:
 
     async def _start_successor(self, slot: WorkerSlot, blueprint: Blueprint) -> WorkerProcess:
         try:
+            async with asyncio.timeout(_WITHOUT_TEMPLATE):
+                await blueprint.template()
             successor = await self.arbiter.spawn(slot, blueprint, on_trial=True)
+        except TimeoutError as error:
+            raise ReplacementFailed("there is no template to fork its successor from") from error
         except (TemplateDied, OSError, ConfigError) as error:
             raise ReplacementFailed(f"its successor could not be started: {error}") from error
         await self._pool.changed.wait(lambda: successor.has_started_or_died, clock.now() + blueprint.start_seconds)
@@ -199,7 +210,8 @@ class Reloader:
         try:
             found = await self._in_force.read_again()
             self._blueprint(0, found.settings, self._templates.current).configure(0, 0, False)
-            template = await self._templates.prepare(preload(found.settings))
+            within = found.settings.workers.start_timeout_ms / 1000
+            template = await self._templates.prepare(preload(found.settings), within)
         except (ConfigError, HandlerLoadError) as error:
             return _failed(str(error))
         except (OSError, RuntimeError) as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -28,6 +29,8 @@ from kunicorn.supervisor.workers.spawn import Spawned, spawn
 _MAX_PACKET = 1 << 20
 _FORK_SECONDS = 10.0
 """A fork takes milliseconds."""
+_ABORT_SECONDS = 2.0
+"""To write stacks, and a core where the system wants one."""
 
 
 class TemplateDied(PeerError):
@@ -47,7 +50,8 @@ class Template:
         watch_exit(os.dup(self._pidfd), self._on_exit)
 
     async def ready(self) -> TemplateReady:
-        """Wait for the import, as long as it takes. Raises `HandlerLoadError` if it fails, `TemplateDied`."""
+        """Wait for the import, as long as it takes; a reload's has a limit (`Templates.prepare`). Raises
+        `HandlerLoadError` if it fails, `TemplateDied`."""
         answer, _ = await self._receive()
         if isinstance(answer, TemplateFailed):
             raise HandlerLoadError(answer.error)
@@ -88,6 +92,16 @@ class Template:
         """Close its socket when the fork that it is busy with is done."""
         async with self._one_at_a_time:
             self.close()
+
+    async def abort(self) -> None:
+        """End a template that does not answer: its stacks go to standard error first. Waits for its end, for some
+        seconds at most."""
+        if not self.dead.is_set():
+            send_signal(self._pidfd, signal.SIGABRT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ABORT_SECONDS):
+                await self.dead.wait()
+        self.kill()
 
     def kill(self) -> None:
         """Kill a template that does not answer."""
@@ -152,12 +166,21 @@ class Templates:
         assert self._template is not None
         return self._template
 
-    async def prepare(self, preload: Preload) -> Template:
+    async def prepare(self, preload: Preload, within: float) -> Template:
         """A second template, of the code as it is on the disk now. The first one stays. Raises
-        `HandlerLoadError`, and `OSError` where none can be started."""
+        `HandlerLoadError`, also where the import takes longer than `within` seconds, and `OSError` where none can be
+        started.
+
+        Waited for without end, an import that hangs would keep the next reload, with the code mended, from beginning.
+        """
         template = self._own(spawn(preload))
         try:
-            answer = await template.ready()
+            async with asyncio.timeout(within):
+                answer = await template.ready()
+        except TimeoutError:
+            await template.abort()
+            template.close()
+            raise HandlerLoadError(_hangs(preload.entrypoints, template, within)) from None
         except HandlerLoadError:
             template.close()
             raise
@@ -297,6 +320,14 @@ def _tell(template: Template, answer: TemplateReady, preload: Preload) -> None:
             f"workers go on with the C library's memory allocator: {preload.allocator} could not be preloaded; "
             f"standard error says why (ld.so); correct workers.allocator"
         )
+
+
+def _hangs(entrypoints: Sequence[str], template: Template, within: float) -> str:
+    named = ", ".join(map(repr, entrypoints))
+    return (
+        f"importing the handler {named} takes longer than {within:g} s (workers.start_timeout_ms): the process "
+        f"{template.pid} is ended, and its stacks on standard error say where it waits"
+    )
 
 
 def _ends_the_process(entrypoints: Sequence[str], template: Template) -> str:

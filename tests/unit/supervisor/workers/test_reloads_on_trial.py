@@ -19,10 +19,10 @@ from kunicorn.settings import Settings
 from kunicorn.settings.load import Reloaded
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.tasks import ServiceTasks
-from kunicorn.supervisor.workers import pool
+from kunicorn.supervisor.workers import pool, rolling
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint, Pool, PoolListener
 from kunicorn.supervisor.workers.process import Child, WorkerProcess
-from kunicorn.supervisor.workers.rolling import Outcome, Reloader, Replacer
+from kunicorn.supervisor.workers.rolling import Outcome, Reloader, ReplacementFailed, Replacer
 from kunicorn.supervisor.workers.template import Template, Templates
 from tests.fakes.driver import until
 from tests.fakes.stage import settings_with
@@ -60,6 +60,9 @@ class Service:
 
     def __init__(self) -> None:
         self.old, self.new = Code(), Code()
+        self.imported = asyncio.Event()
+        """Whether there is a template of the old code."""
+        self.imported.set()
         self.tasks, self.pool = ServiceTasks(), Pool(1)
         listener: Any = mock.Mock(spec=PoolListener)
         listener.worker_died.return_value = False
@@ -68,11 +71,12 @@ class Service:
         in_force, self.templates = mock.Mock(spec=SettingsInForce), mock.Mock(spec=Templates)
         in_force.read_again.return_value = Reloaded(SETTINGS, (), ())
         self.templates.prepare.return_value, self.templates.current = self.new, self.current
-        replacer = Replacer(self.arbiter, Metrics(), 60.0)
-        self.reloader = Reloader(in_force, self.templates, self.blueprint, replacer, Metrics())
+        self.replacer = Replacer(self.arbiter, Metrics(), 60.0)
+        self.reloader = Reloader(in_force, self.templates, self.blueprint, self.replacer, Metrics())
         self.slot = self.pool.slots[0]
 
     async def current(self) -> Any:
+        await self.imported.wait()
         return self.old
 
     def blueprint(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
@@ -184,3 +188,34 @@ async def test_a_reload_that_the_stop_of_the_service_overtakes_puts_nothing_in_f
     service.pool.replace_no_more()
     outcome = await service.reload()
     assert (outcome.completed, outcome.message, service.revision) == (False, "the service stops", 0)
+
+
+@pytest.mark.parametrize("dies_late", [False, True])
+async def test_a_worker_that_waits_for_a_template_to_be_recycled_does_not_hold_up_the_reload_that_mends_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch, dies_late: bool
+) -> None:
+    monkeypatch.setattr(rolling, "_WITHOUT_TEMPLATE", 0.01)
+    service.pool.want(1)
+    service.tasks.start(service.arbiter.fill())
+    await until(lambda: service.slot.process is not None)
+    worker = service.slot.process
+    assert worker is not None
+    service.says(worker, Ready())
+    await service.replacer._one_at_a_time.acquire()
+    if not dies_late:
+        service.imported.clear()
+    recycling = asyncio.ensure_future(service.replacer.replace(service.slot, "recycled", "age"))
+    await asyncio.sleep(0)
+    service.imported.clear()
+    service.replacer._one_at_a_time.release()
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    await until(lambda: service.slot.process is not worker)
+    worker.kill()
+    await until(lambda: service.revision == 1)
+    if dies_late:
+        with pytest.raises(ReplacementFailed, match="there is no template"):
+            await recycling
+    recycling.cancel()
+    reloading.cancel()

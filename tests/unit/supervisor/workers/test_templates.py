@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,8 +19,9 @@ from kunicorn.ipc.messages import Preload, TemplateReady
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.workers import template as module
-from kunicorn.supervisor.workers.spawn import Spawned
-from kunicorn.supervisor.workers.template import TemplateDied, Templates
+from kunicorn.supervisor.workers.spawn import Spawned, spawn
+from kunicorn.supervisor.workers.template import Template, TemplateDied, Templates
+from tests.fakes.driver import until
 
 PRELOAD = Preload(["shop:handle"], [], 1, "info", "text", "")
 WITHOUT_END = 10_000
@@ -51,6 +55,9 @@ class Played:
 
     async def retire(self) -> None:
         self.close()
+
+    async def abort(self) -> None:
+        self.kill()
 
     def kill(self) -> None:
         self.killed.set()
@@ -95,7 +102,7 @@ async def turns(condition: Callable[[], bool]) -> None:
 async def test_the_socket_of_an_adopted_template_that_dies_is_closed(machine: Machine) -> None:
     keeping = asyncio.ensure_future(machine.templates.keep())
     await machine.templates.current()
-    adopted = await machine.templates.prepare(PRELOAD)
+    adopted = await machine.templates.prepare(PRELOAD, 60.0)
     await machine.templates.adopt(adopted, PRELOAD)
     adopted.dead.set()
     await turns(lambda: machine.started == 3)
@@ -130,7 +137,7 @@ async def test_one_that_still_imports_when_another_is_adopted_is_ended_and_the_a
 ) -> None:
     keeping = asyncio.ensure_future(machine.templates.keep())
     first = await machine.templates.current()
-    adopted: Any = await machine.templates.prepare(PRELOAD)
+    adopted: Any = await machine.templates.prepare(PRELOAD, 60.0)
     Played.importing = True
     first.dead.set()
     await turns(lambda: machine.started == 3)
@@ -162,7 +169,7 @@ async def test_a_template_that_is_adopted_while_none_can_be_made_is_the_one_to_f
 ) -> None:
     keeping = asyncio.ensure_future(machine.templates.keep())
     first = await machine.templates.current()
-    adopted = await machine.templates.prepare(PRELOAD)
+    adopted = await machine.templates.prepare(PRELOAD, 60.0)
     Played.broken, machine.refusals = not refusals, refusals
     first.dead.set()
     await turns(lambda: machine.templates.state == "backing-off" or machine.refusals < refusals)
@@ -177,3 +184,28 @@ async def test_a_template_that_is_adopted_while_none_can_be_made_is_the_one_to_f
     await turns(lambda: machine.started == started + 1)
     assert machine.templates.state == "ready"
     keeping.cancel()
+
+
+async def test_an_import_that_hangs_is_ended_and_fails_the_reload(machine: Machine) -> None:
+    Played.importing = True
+    with pytest.raises(
+        HandlerLoadError, match=r"'shop:handle' takes longer than 0\.01 s \(workers\.start_timeout_ms\)"
+    ):
+        await machine.templates.prepare(PRELOAD, 0.01)
+    assert not machine.templates.owns(machine.started)
+
+
+async def test_a_template_that_is_aborted_says_where_its_import_waits(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = tmp_path / "begun"
+    hanging = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(3600)\n"
+    (tmp_path / "hangs_at_import.py").write_text(hanging)
+    path = [str(tmp_path), *sys.path]
+    template = Template(spawn(Preload(["hangs_at_import:handle"], path, os.getpid(), "info", "text", "")))
+    await until(begun.exists)
+    await template.abort()
+    await until(template.dead.is_set)
+    template.close()
+    assert 'hangs_at_import.py", line 3' in capfd.readouterr().err
+    assert "SIGABRT" in str(template.how_it_ended)
