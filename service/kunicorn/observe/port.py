@@ -46,7 +46,7 @@ class ServerCertificate:
         disk."""
         return tls.ends("http.tls_certificate_file", self._files[0])
 
-    async def renew(self) -> bool:
+    async def renew(self, _seen_at: float = 0.0) -> bool:
         """Show what is in the files from now on; connections that are there keep theirs. Raises `ConfigError` where
         they are not a certificate and its key, and goes on with what was read before."""
         # Not into the context that is in use: clients that shake hands while it is loaded would be shown the new

@@ -24,6 +24,7 @@ from kunicorn.backoff import Backoff, Retries
 from kunicorn.clients.config import tls_of
 from kunicorn.clients.oauth.request import answered
 from kunicorn.errors import ConfigError, PeerError
+from kunicorn.ipc import clock
 from kunicorn.ipc.messages import FetchToken, Password, Token, encode
 from kunicorn.kafka import tls
 from kunicorn.kafka.auth import BearerToken
@@ -220,9 +221,10 @@ class WatchedCertificate(Protocol):
         """When our own certificate among them ends, in seconds since 1970. Raises `ConfigError` where it is none.
         Called in a thread; may block on the disk."""
 
-    async def renew(self) -> bool:
-        """Have what is in the files now used; whether everybody does. Otherwise it is called again. Raises
-        `ConfigError` where the files do not fit together, and nothing is changed."""
+    async def renew(self, seen_at: float) -> bool:
+        """Have what is in the files now used; whether everybody does. Otherwise it is called again. Whoever has started
+        since `seen_at` (`kunicorn.ipc.clock`) has read it already. Raises `ConfigError` where the files do not fit
+        together, and nothing is changed."""
 
 
 async def watch_certificate(
@@ -232,15 +234,19 @@ async def watch_certificate(
     at every look when our own certificate ends.
     """
     known: list[bytes] | None = None
+    seen, seen_at = known, 0.0
     complaint = ""
     while True:
         try:
+            looked_at = clock.now()
             now = await asyncio.to_thread(_contents, watched)
+            if now != seen:
+                seen, seen_at = now, looked_at
             if known is None and not complaint:
                 known = now
             if (ends := await asyncio.to_thread(watched.ends)) is not None:
                 ends_at(ends)
-            if now != known and await watched.renew():
+            if now != known and await watched.renew(seen_at):
                 known = now
             complaint = ""
         except ConfigError as error:
@@ -270,8 +276,8 @@ class ClientCertificate:
     """A `WatchedCertificate`: the files of TLS in [kafka]. The supervisor reads them at each connection, workers when
     they start."""
 
-    def __init__(self, kafka: KafkaSettings, replace_workers: Callable[[], Awaitable[bool]]) -> None:
-        """`replace_workers` returns whether all were."""
+    def __init__(self, kafka: KafkaSettings, replace_workers: Callable[[float], Awaitable[bool]]) -> None:
+        """`replace_workers` replaces those that have started before that time, and returns whether all were."""
         self._kafka = kafka
         self._replace_workers = replace_workers
 
@@ -283,7 +289,7 @@ class ClientCertificate:
         certificate = self._kafka.ssl_certificate_location
         return None if certificate is None else tls.ends("kafka.ssl_certificate_location", certificate)
 
-    async def renew(self) -> bool:
+    async def renew(self, seen_at: float) -> bool:
         await asyncio.to_thread(tls.context, tls_of(self._kafka))
         certificates_log.info("the files of kafka.ssl_… are others: the workers are replaced, and read them")
-        return await self._replace_workers()
+        return await self._replace_workers(seen_at)

@@ -99,10 +99,13 @@ class Workforce:
             watches.append(watch_certificate(ClientCertificate(self._kafka, self._replace_all), ends_at))
         return watches
 
-    async def _replace_all(self) -> bool:
-        """Replace every worker in order, without a rebalance; whether all successors started."""
+    async def _replace_all(self, seen_at: float) -> bool:
+        """Replace every worker that has started before that time, in order, without a rebalance; whether all successors
+        started. Where one does not, this is called again: those that have been replaced by then are left alone."""
         replaced = True
         for slot in self._arbiter.pool.slots:
+            if slot.process is None or slot.process.started_at > seen_at:
+                continue
             try:
                 await self.replacer.replace(slot, "recycled: the certificate files are others", "certificate")
             except ReplacementFailed as error:

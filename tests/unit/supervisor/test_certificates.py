@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.ipc import clock
 from kunicorn.settings import KafkaSettings
 from kunicorn.supervisor.credentials import ClientCertificate, watch_certificate
 from tests.kafka.certificates import Certificates, make_certificates
@@ -30,12 +31,12 @@ def settings(directory: Path) -> KafkaSettings:
 
 async def test_a_renewed_certificate_has_the_workers_replaced_and_half_of_one_does_not(tmp_path: Path) -> None:
     made, mounted = await _mounted(tmp_path)
-    replaced: asyncio.Queue[None] = asyncio.Queue()
+    replaced: asyncio.Queue[float] = asyncio.Queue()
     told: asyncio.Queue[float] = asyncio.Queue()
     outcomes = [False, True, True]
 
-    async def replace_workers() -> bool:
-        replaced.put_nowait(None)
+    async def replace_workers(seen_at: float) -> bool:
+        replaced.put_nowait(seen_at)
         return outcomes.pop(0)
 
     watching = asyncio.create_task(
@@ -44,12 +45,14 @@ async def test_a_renewed_certificate_has_the_workers_replaced_and_half_of_one_do
     async with asyncio.timeout(30):
         assert DAY < await told.get() - time.time() < 3 * DAY
         shutil.copy(made.certificate("server"), mounted / "tls.crt")
+        half = clock.now()
         for _ in range(5):
             await told.get()
         assert replaced.empty(), "a certificate beside the key of another one"
         shutil.copy(made.key("server"), mounted / "tls.key")
-        await replaced.get()
-        await replaced.get()
+        seen_at = await replaced.get()
+        assert half < seen_at < clock.now(), "who has started since has read the new ones"
+        assert await replaced.get() == seen_at
         for _ in range(told.qsize() + 5):
             await told.get()
     assert outcomes == [True], "again after it failed, and not a third time"
@@ -63,7 +66,7 @@ async def test_a_file_that_cannot_be_read_for_a_moment_is_told_and_read_when_it_
     key = mounted / "tls.key"
     replaced, looked = asyncio.Event(), asyncio.Event()
 
-    async def replace_workers() -> bool:
+    async def replace_workers(_: float) -> bool:
         replaced.set()
         return True
 
@@ -90,7 +93,7 @@ async def test_files_that_cannot_be_read_at_first_have_the_workers_replaced_once
     _make_unreadable(key)
     replaced = asyncio.Event()
 
-    async def replace_workers() -> bool:
+    async def replace_workers(_: float) -> bool:
         replaced.set()
         return True
 
