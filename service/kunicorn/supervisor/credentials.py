@@ -39,6 +39,8 @@ log = logs.get("kunicorn.tokens")
 _RENEW_AT = 0.7
 """Part of a token's life after which the next is fetched: the workers' clients ask for it after 0.8."""
 _SHORTEST_PAUSE = 1.0
+_LOOK_AT_CLOCKS = 10.0
+"""Seconds; a token that expires while the machine is suspended is missed for so long after it."""
 _BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
 _CHILD_FD = 3
 _MAX_PACKET = 1 << 17
@@ -104,7 +106,7 @@ class Tokens:
             self.latest = token
             self._arrived.set()
             share(token)
-            await asyncio.sleep(max(_SHORTEST_PAUSE, life * _RENEW_AT))
+            await _until_renewal(life, token.expires_at)
 
     async def fetch(self) -> Token:
         """The token of one run of the helper. Raises `NoToken` where there is nothing to ask by or no answer comes,
@@ -150,6 +152,20 @@ class Tokens:
         """Kill a helper that cannot be watched; whoever reaps strangers' children reaps it."""
         kill_group(pid)
         self._helper = None
+
+
+async def _until_renewal(life: float, expires_at: float) -> None:
+    """Until `_RENEW_AT` of the token's life is over by the wall's clock, or as much time has passed.
+
+    The first comes sooner where the clock was put forward or the machine was suspended, which a sleep does not notice:
+    the token would have expired meanwhile, and no connection could be made. The second, where it was put back.
+    """
+    due = clock.now() + max(_SHORTEST_PAUSE, life * _RENEW_AT)
+    due_on_the_wall = expires_at - life * (1 - _RENEW_AT)
+    pause = _SHORTEST_PAUSE
+    while pause > 0:
+        await asyncio.sleep(pause)
+        pause = min(due - clock.now(), due_on_the_wall - time.time(), _LOOK_AT_CLOCKS)
 
 
 async def _ask(sock: socket.socket, request: FetchToken, ended: asyncio.Future[str]) -> Token:

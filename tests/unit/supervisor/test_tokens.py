@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,6 +68,46 @@ async def test_a_token_is_renewed_before_it_expires_and_told_each_time(
     assert time.time() < first.expires_at < second.expires_at
     assert keeper.bearer().value == second.value
     assert calls() == 2
+    keeping.cancel()
+
+
+class Clocks:
+    """Time that passes by sleeping. Ten minutes later the wall's clock is set `ahead`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ahead: float) -> None:
+        self.passed = 0.0
+        self._ahead = ahead
+        monkeypatch.setattr(credentials, "time", SimpleNamespace(time=self.wall))
+        monkeypatch.setattr(credentials, "clock", SimpleNamespace(now=lambda: self.passed))
+        monkeypatch.setattr(asyncio, "sleep", self._sleep)
+
+    def wall(self) -> float:
+        return 1_800_000_000.0 + self.passed + (self._ahead if self.passed >= 600.0 else 0.0)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+@pytest.mark.parametrize(("ahead", "renewed_after"), [(0.0, 2520.0), (7200.0, 600.0), (-7200.0, 2520.0)])
+async def test_a_token_is_renewed_in_time_where_the_clock_is_set_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, ahead: float, renewed_after: float
+) -> None:
+    clocks, asked = Clocks(monkeypatch, ahead), asyncio.Queue[float]()
+    keeper = Tokens(asking("provide"))
+
+    async def fetch() -> Token:
+        asked.put_nowait(clocks.passed)
+        if asked.qsize() > 1:
+            await asyncio.Event().wait()
+        return Token("secret", clocks.wall() + 3600.0, "orders", {})
+
+    monkeypatch.setattr(keeper, "fetch", fetch)
+    keeping = asyncio.create_task(keeper.keep(lambda _: None))
+    async with asyncio.timeout(60):
+        while asked.qsize() < 2:
+            await asyncio.wait({keeping}, timeout=0.01)
+    await asked.get()
+    assert renewed_after <= await asked.get() <= renewed_after + 11.0
     keeping.cancel()
 
 
