@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -274,18 +274,30 @@ async def watch_certificate(
 
 
 def _contents(watched: WatchedCertificate) -> list[bytes]:
-    """Raises `ConfigError`. A file that is not there is as one that is empty."""
+    """Raises `ConfigError`. A file that is not there is as one that is empty; a directory is what it lists."""
     return [b"" if path is None else _content(Path(path)) for path in watched.files()]
 
 
 def _content(path: Path) -> bytes:
     try:
+        if path.is_dir():
+            return repr(sorted(_listed(path))).encode()
         return path.read_bytes() if path.is_file() else b""
     except FileNotFoundError:
         return b""
     except OSError as error:
         # Whoever renews it may give it to us a moment later, as root's jobs do: no reason to end.
         raise ConfigError(f"{path} cannot be read ({tls.why(error)}): let kunicorn's user read it") from error
+
+
+def _listed(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Name, time of change and size of each file there: a directory of CAs is read file by file, by the client, and
+    only when it has to find one."""
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # Removed while we look, or a link to nothing.
+            if path.is_file():
+                stat = path.stat()
+                yield path.name, stat.st_mtime_ns, stat.st_size
 
 
 class ClientCertificate:

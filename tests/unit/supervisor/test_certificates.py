@@ -33,7 +33,7 @@ async def test_a_renewed_certificate_has_the_workers_replaced_and_half_of_one_do
     made, mounted = await _mounted(tmp_path)
     replaced: asyncio.Queue[float] = asyncio.Queue()
     told: asyncio.Queue[float] = asyncio.Queue()
-    outcomes = [False, True, True]
+    outcomes = [False, False, True, True]
 
     async def replace_workers(seen_at: float) -> bool:
         replaced.put_nowait(seen_at)
@@ -50,12 +50,37 @@ async def test_a_renewed_certificate_has_the_workers_replaced_and_half_of_one_do
             await told.get()
         assert replaced.empty(), "a certificate beside the key of another one"
         shutil.copy(made.key("server"), mounted / "tls.key")
+        await replaced.get()  # It may have begun while the key was being written.
         seen_at = await replaced.get()
         assert half < seen_at < clock.now(), "who has started since has read the new ones"
         assert await replaced.get() == seen_at
         for _ in range(told.qsize() + 5):
             await told.get()
     assert outcomes == [True], "again after it failed, and not a third time"
+    watching.cancel()
+
+
+async def test_a_ca_that_is_put_into_a_directory_of_cas_has_the_workers_replaced(tmp_path: Path) -> None:
+    made, mounted = await _mounted(tmp_path)
+    cas = _in(mounted, "cas")
+    shutil.copy(made.ca, cas / "5ed36f99.0")
+    (cas / "to-nothing.0").symlink_to(cas / "nothing")
+    kafka = settings(mounted).model_copy(update={"ssl_ca_location": str(cas)})
+    replaced, looks = asyncio.Event(), asyncio.Queue[float]()
+
+    async def replace_workers(_: float) -> bool:
+        replaced.set()
+        return True
+
+    watching = asyncio.create_task(
+        watch_certificate(ClientCertificate(kafka, replace_workers), looks.put_nowait, interval=0.01)
+    )
+    async with asyncio.timeout(60):
+        for _ in range(3):
+            await looks.get()
+        assert not replaced.is_set()
+        shutil.copy(made.ca, cas / "0b1b94ef.0")
+        await replaced.wait()
     watching.cancel()
 
 
