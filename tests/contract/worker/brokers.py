@@ -286,7 +286,8 @@ class StoryProducer:
         if (offset := origin.get("kunicorn-offset")) is not None:
             place = Place((origin["kunicorn-topic"] or b"").decode(), int(origin["kunicorn-partition"] or b""))
             record = self._teller.logs[place].known[int(offset)]
-            record.letter_under = self._teller.partition(place).grant
+            # One that is sent again may be of a grant that has ended meanwhile.
+            record.letter_under = record.begun_under or self._teller.partition(place).grant
             return Output(topic, None, 0, record, told)
         call, number = (value or b"").split(b":")
         return Output(topic, self._teller.calls[int(call)], int(number), None, told)

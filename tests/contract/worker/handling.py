@@ -73,6 +73,8 @@ class Handling:
             self._look_at_beginning(each, part)
         for each, part in parts:
             each.running += part
+            for record in part:
+                record.begun_under = each.grant
         return call
 
     def _known(self, record: Any) -> Record:

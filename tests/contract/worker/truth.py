@@ -41,8 +41,10 @@ class Record:
     """It is not for its handler: done without it, and no letter either."""
     spoilt: bool = False
     """It cannot be decoded: it ends as the settings say, and its handler never sees it."""
+    begun_under: int = 0
+    """Grant under which its handler was called last; 0: under none."""
     letter_under: int = 0
-    """Grant under which a dead letter of it was produced last; 0: under none."""
+    """Grant that the dead letter is of that was produced last; 0: there was none."""
     refused_under: int = 0
     """Grant under which its dead letter was refused last; 0: under none."""
     committed_outputs: int = 0
