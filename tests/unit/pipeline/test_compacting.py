@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -237,6 +239,22 @@ def test_a_delta_table_of_large_records_has_row_groups_that_are_bounded_by_bytes
     assert told.num_rows == 74
     assert sum(sizes) > 4 * MIB
     assert max(sizes) <= 1.1 * MIB, "which the library holds until they are whole"
+
+
+def test_of_a_delta_table_that_somebody_else_changes_meanwhile_nothing_is_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(str(tmp_path), pa.table({"value": [1]}))
+
+    def refused(**_: object) -> None:
+        raise CommitFailedError("a concurrent transaction deleted the same data your transaction deletes")
+
+    played = SimpleNamespace(
+        get_add_actions=DeltaTable(str(tmp_path)).get_add_actions, optimize=SimpleNamespace(compact=refused)
+    )
+    monkeypatch.setattr(job, "delta_table", lambda target: played)
+    with pytest.raises(Overtaken, match=r"was changed while its files were merged.*deletes; start the command again"):
+        compact_delta(Directory(str(tmp_path)), 10**9, dry=False)
 
 
 def export_large(target: Directory, start: int, stop: int) -> None:

@@ -30,7 +30,7 @@ from kunicorn.pipeline.lake.columns import kinds, kinds_changed
 from kunicorn.pipeline.lake.files import OWN, log_name, parquet_writer
 from kunicorn.pipeline.lake.tables import delta_table
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 
 _NAME = re.compile(r"(?P<log>.+)-(?P<start>\d{20})-(?P<stop>\d{20})(?P<merged>-merged)?\.parquet")
 _SOURCES = b"kunicorn.sources"
@@ -262,10 +262,11 @@ def _row_groups(target: Directory, sources: Sequence[Piece]) -> Iterator[pa.Tabl
 
 def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compacted:
     """Merge the files of a Delta table, by its own log. Files that count no more stay until VACUUM. Raises
-    `ConfigError`.
+    `ConfigError`, and `Overtaken` where somebody else has changed the same files meanwhile: nothing is merged then.
     """
     table = delta_table(target)
     from deltalake import WriterProperties
+    from deltalake.exceptions import CommitFailedError
 
     if dry:
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -275,7 +276,13 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
         return Compacted(len(files), sum(several.values()), len(several), 0, size, dry)
     # A task of its own for each processor would hold as many row groups.
     written = WriterProperties(max_row_group_size=_rows_of_group(table))
-    told = table.optimize.compact(target_size=target_bytes, max_concurrent_tasks=1, writer_properties=written)
+    try:
+        told = table.optimize.compact(target_size=target_bytes, max_concurrent_tasks=1, writer_properties=written)
+    except CommitFailedError as error:
+        raise Overtaken(
+            f"the Delta table {target.url} was changed while its files were merged, and stays as it was changed: "
+            f"{error}; start the command again when whoever writes there has ended"
+        ) from error
     removed = json.loads(told["filesRemoved"]).get("totalSize") or 0
     return Compacted(told["totalConsideredFiles"], told["numFilesRemoved"], told["numFilesAdded"], 0, removed)
 
