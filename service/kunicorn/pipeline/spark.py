@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, Queue
@@ -25,7 +26,7 @@ from pyspark.accumulators import AccumulatorParam
 from kunicorn.allocator import library_of, with_library
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.report import Tasks, said_by_task, tasks_of
+from kunicorn.pipeline.report import Say, Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, noted_so_far
@@ -289,6 +290,34 @@ def shared_out(ranges: Sequence[OffsetRange], cores: int, at_once: int) -> list[
         else:
             first.append(each)
     return tasks
+
+
+_EXECUTORS_SECONDS = 30.0
+
+
+@contextmanager
+def told_without_executors(say: Say, every: float = _EXECUTORS_SECONDS) -> Iterator[None]:
+    """Say every so many seconds that no executor has come, while the block waits for the first ones: of Spark's own
+    warnings none is shown. `say` is called in a thread of its own. Caller: a driver.
+    """
+    over = threading.Event()
+
+    def tell() -> None:
+        waited = 0.0
+        while not over.wait(every):
+            waited += every
+            say(
+                f"no executor has done anything for {waited:.0f} s: see that the cluster has room for them, that their "
+                f"image can be pulled, and that they reach this driver"
+            )
+
+    thread = threading.Thread(target=tell, daemon=True, name="executors")
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class JobFailed(ServiceError):

@@ -20,7 +20,15 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.range_job import Stop, stopping
 from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
-from kunicorn.pipeline.spark import Job, JobFailed, check_installed, check_streams, in_hand_text, open_session
+from kunicorn.pipeline.spark import (
+    Job,
+    JobFailed,
+    check_installed,
+    check_streams,
+    in_hand_text,
+    open_session,
+    told_without_executors,
+)
 from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
@@ -148,7 +156,8 @@ def stream(
     spark = open_session(settings, master, run)
     try:
         job = Job(spark, file)
-        job.check_executors(place / "outcomes")
+        with told_without_executors(say):
+            job.check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
 
             def begin(first: bool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.report import said_by_task
-from kunicorn.pipeline.spark import check_installed, open_session, patient, spark_settings
+from kunicorn.pipeline.spark import check_installed, open_session, patient, spark_settings, told_without_executors
 from kunicorn.settings import PipelineSettings
 from tests.unit.settings.files import LEAST, loaded
 
@@ -88,3 +90,11 @@ kunicorn.clients.range_reader.RangeUnreadable: orders-0 cannot be read: topic is
     assert said_by_task(account) == "orders-0 cannot be read: topic is gone"
     assert "a Python process died" in said_by_task("Python worker exited unexpectedly (crashed)")
     assert said_by_task("[SOME_ERROR] of Spark's own\nmore") == "[SOME_ERROR] of Spark's own"
+
+
+def test_a_driver_that_waits_for_its_first_executors_says_so_until_they_come() -> None:
+    said: Queue[str] = Queue()
+    with told_without_executors(said.put, every=0.01):
+        texts = [said.get(timeout=60) for _ in range(2)]
+    assert all("no executor has done anything" in text and "their image can be pulled" in text for text in texts)
+    assert not [thread for thread in threading.enumerate() if thread.name == "executors"], "it has come to its end"
