@@ -207,17 +207,24 @@ class Security:
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds, seconds, number, as Linux names them; where there are none of these, the system's own count.
+
+Balancers and NATs forget a connection that is silent for some minutes, and say nothing. The commit of a stop would be
+the first request behind that, and cost its whole time-out.
+"""
+
 
 async def connect(address: Address, security: Security, protocol: Callable[[], P]) -> P:
-    """Connect, and shake hands where TLS is spoken; the protocol that was made, with its transport. The caller sets the
-    time limit.
+    """Connect, and shake hands where TLS is spoken; the protocol that was made, with its transport. The system looks
+    after a connection that is silent for a minute. The caller sets the time limit.
 
     Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
     the handshake ends otherwise.
     """
     loop = asyncio.get_running_loop()
     if not security.encrypted:
-        return (await loop.create_connection(protocol, address.host, address.port))[1]
+        return _kept_alive(*await loop.create_connection(protocol, address.host, address.port))
     try:
         # Anew each time: files may have been renewed. In a thread: reading the system's CAs takes a while.
         tls = await asyncio.to_thread(context, security.tls)
@@ -228,7 +235,16 @@ async def connect(address: Address, security: Security, protocol: Callable[[], P
         made = await loop.create_connection(protocol, address.host, address.port, ssl=tls, server_hostname=name)
     except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise explained(error, name, str(address)) from error
-    return made[1]
+    return _kept_alive(*made)
+
+
+def _kept_alive(transport: asyncio.BaseTransport, protocol: P) -> P:
+    if (sock := transport.get_extra_info("socket")) is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    return protocol
 
 
 _SERVER = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:/\[\]]+)):(?P<port>\d{1,5})")

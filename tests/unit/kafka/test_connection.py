@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Any
@@ -91,6 +92,13 @@ async def test_an_api_that_the_broker_lacks_is_refused_before_anything_is_sent(b
         await beat(connection)
     assert broker.apis() == []
     connection.close()
+
+
+async def test_a_connection_that_is_silent_is_looked_after(connection: Connection) -> None:
+    """What forgets silent connections on the way says nothing of it."""
+    sock = connection._frames.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
 async def test_nobody_listening_is_a_lost_connection(broker: FakeBroker) -> None:
