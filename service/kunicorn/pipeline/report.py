@@ -136,7 +136,9 @@ def counted_line(before: RunState, after: RunState, all_offsets: int) -> str:
     line = f"{after.last_offsets:,} offsets in {after.last_seconds:.1f} s"
     left = all_offsets - after.done
     rate = after.last_offsets / max(after.last_seconds, 0.001)
-    line += f" ({rate:,.0f}/s), " + (f"{left:,} left, about {duration(left / rate)}" if left else "none left")
+    line += f" ({rate:,.0f}/s), " + (f"{left:,} left" if left else "none left")
+    if left and rate:  # What is counted may have no offsets, as of a range that halts at its first record.
+        line += f", about {duration(left / rate)}"
     failures = (after.counts.dead_letters - before.counts.dead_letters, after.counts.skipped - before.counts.skipped)
     return line + "".join(f", {n:,} {what}" for n, what in zip(failures, ("dead letters", "skipped"), strict=True) if n)
 

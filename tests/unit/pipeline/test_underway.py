@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -45,3 +46,12 @@ def test_a_long_range_says_now_and_then_how_far_it_is(monkeypatch: pytest.Monkey
     bar.underway(Tasks())
     bar.underway(Tasks(8, done=3, failed=1, offsets=4))
     assert said == ["underway: 4 offsets, 3 of 8 tasks done, 1 failed tries"]
+
+
+def test_what_is_counted_without_an_offset_says_nothing_of_the_time_that_is_left() -> None:
+    said: list[str] = []
+    before = RunState([OffsetRange("orders", 0, 0, 9)])
+    bar = Bar(before, said.append)
+    bar.moved(replace(before, last_seconds=0.5))
+    bar.moved(replace(before, last_offsets=3, last_seconds=0.5))
+    assert said == ["0 offsets in 0.5 s (0/s), 9 left", "3 offsets in 0.5 s (6/s), 9 left, about 1.5 s"]
