@@ -19,9 +19,10 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("audits")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def audit(audits: Path) -> Iterator[Path]:
-    """Where handlers write, by topic."""
+    """Where handlers write, by topic. For every file here: whichever comes first in a process starts its JVM, and
+    handlers of those behind it find nowhere to write if that one did not know of it."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KUNICORN_AUDIT_DIR", str(audits))
         environment.setenv("KUNICORN_AUDIT_MEMBER", "spark")
