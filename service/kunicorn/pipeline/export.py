@@ -65,7 +65,7 @@ class ExportRanges:
         settings = self.file.settings()
         for whole in ranges:
             began = time.monotonic()
-            with take_up(whole, self.target / OWN) as hand, named_by_place(whole, hand.cells):
+            with take_up(whole, self.target / OWN) as hand, named_by_place((whole, hand.cells)):
                 made = self.form.columns(decoding_of(settings, settings.handler_of(whole.topic)))
                 columns = replace(made, schema=self.schema)
                 reader = self.file.records(self.limits, timestamp_types=True)

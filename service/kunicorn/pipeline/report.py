@@ -28,6 +28,7 @@ from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.state import Counts, RunState
+from kunicorn.pipeline.tasks.beside import beside
 from kunicorn.positions import OffsetRange, skew, total
 from kunicorn.settings import HttpSettings
 from kunicorn.text import Answer
@@ -104,9 +105,8 @@ def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: floa
     """Show the tasks every so many seconds while the block runs, and none behind it. A failure to ask ends the watch:
     the job itself reports what is wrong.
     """
-    over = threading.Event()
 
-    def look() -> None:
+    def look(over: threading.Event) -> None:
         while not over.wait(every):
             try:
                 found = ask()
@@ -115,13 +115,10 @@ def watched(ask: Callable[[], Tasks], show: Callable[[Tasks], None], every: floa
             if not over.is_set():
                 show(found)
 
-    thread = threading.Thread(target=look, name="underway", daemon=True)
-    thread.start()
     try:
-        yield
+        with beside(look, "underway"):
+            yield
     finally:
-        over.set()
-        thread.join()
         show(Tasks())
 
 

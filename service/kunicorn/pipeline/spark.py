@@ -28,6 +28,7 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceErro
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.report import Say, Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks.beside import beside
 from kunicorn.pipeline.tasks.executor_process import CHECKED, CheckExecutor, SettingsFile
 from kunicorn.pipeline.tasks.in_hand_file import died_in_hand, noted_so_far
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES
@@ -300,9 +301,8 @@ def told_without_executors(say: Say, every: float = _EXECUTORS_SECONDS) -> Itera
     """Say every so many seconds that no executor has come, while the block waits for the first ones: of Spark's own
     warnings none is shown. `say` is called in a thread of its own. Caller: a driver.
     """
-    over = threading.Event()
 
-    def tell() -> None:
+    def tell(over: threading.Event) -> None:
         waited = 0.0
         while not over.wait(every):
             waited += every
@@ -311,13 +311,8 @@ def told_without_executors(say: Say, every: float = _EXECUTORS_SECONDS) -> Itera
                 f"image can be pulled, and that they reach this driver"
             )
 
-    thread = threading.Thread(target=tell, daemon=True, name="executors")
-    thread.start()
-    try:
+    with beside(tell, "executors"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class JobFailed(ServiceError):

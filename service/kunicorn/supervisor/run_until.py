@@ -20,7 +20,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until
-from kunicorn.supervisor.membership.source import TOLD_AFTER, TOLD_EVERY
+from kunicorn.supervisor.membership.source import Patience
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.lag import known_ends
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
@@ -71,7 +71,7 @@ class RunUntil:
 
     async def learn(self, partitions: Collection[Partition]) -> None:
         """Look up the log ends of these, however long it takes; each that is still ours goes on to `with_end`."""
-        left, tell_at = list(partitions), clock.now() + TOLD_AFTER
+        left, patience = list(partitions), Patience()
         while left := [p for p in left if self._waits(p)]:
             missing = {p.tp: _log(p) for p in left if _log(p) not in self._ends}
             self._ends |= {missing[tp]: end for tp, end in (await known_ends(self._offsets, [*missing])).items()}
@@ -79,8 +79,8 @@ class RunUntil:
             left = [p for p in left if _log(p) not in self._ends]
             for partition in left:
                 partition.wait_for_start("its leader does not tell where its log ends")
-            if left and clock.now() >= tell_at:
-                tell_at = clock.now() + TOLD_EVERY
+            if left and patience.is_over:
+                patience.told()
                 log.warning(
                     f"{len(left)} partitions do not begin before their leaders have told where their logs end: "
                     f"{shown(frozenset(p.tp for p in left))}; start the brokers that lead them, and see that this user "

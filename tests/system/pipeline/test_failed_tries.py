@@ -33,7 +33,7 @@ def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path)
 
         context: Any = TaskContext.get()
         if context.attemptNumber() == 0:
-            with named_by_place(OffsetRange("orders", 3, 100, 200), memoryview(bytearray(64)).cast("q")):
+            with named_by_place((OffsetRange("orders", 3, 100, 200), memoryview(bytearray(64)).cast("q"))):
                 raise ValueError("a reason")
         wait_until(goes_on.exists, "the test to have seen it", 240, every=0.1)
         yield from batches

@@ -27,18 +27,9 @@ from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
+from tests.unit.pipeline.task_settings import task_settings
 
 WHOLE = OffsetRange("orders", 3, 100, 200)
-SETTINGS = """
-[kafka]
-bootstrap_servers = ["localhost:1"]
-[group]
-id = "g"
-topics = ["orders"]
-[handler]
-entrypoint = "{entrypoint}"
-concurrency = 2
-"""
 
 
 def handle(record: Record) -> None: ...
@@ -50,7 +41,7 @@ def failed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("socket.gethostname", lambda: "node-4")
     cells = memoryview(bytearray(64)).cast("q")
     cells[NEXT] = 142
-    with pytest.raises(RangeFailed) as raised, named_by_place(WHOLE, cells):
+    with pytest.raises(RangeFailed) as raised, named_by_place((WHOLE, cells)):
         raise error
     return said_by_task("An exception was thrown: " + "".join(traceback.format_exception(raised.value)))
 
@@ -74,7 +65,7 @@ def test_an_error_of_a_task_with_several_ranges_names_each_of_them(
             raise ConnectionError("reset by peer")
 
     path = tmp_path / "config.toml"
-    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:handle"))
+    path.write_text(task_settings(f"{__name__}:handle", "concurrency = 2"))
     file = settings_file(path, load(path, {}))
     task = HandleRanges(file, Directory(str(tmp_path / "outcomes")))
     monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())

@@ -13,6 +13,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_file import take_up
 from kunicorn.pipeline.tasks.in_hand_notes import Hand
 from kunicorn.positions import OffsetRange
+from tests.unit.pipeline.task_settings import task_settings
 
 WHOLE = OffsetRange("orders", 0, 0, 5)
 JOB = """
@@ -56,26 +57,14 @@ if __name__ == "__main__":
     file = settings_file(Path(config), load(Path(config), {}))
     print(*HandleRanges(file, Directory(outcomes))([OffsetRange("orders", 0, 0, 5)]))
 """
-SETTINGS = """
-[kafka]
-bootstrap_servers = ["localhost:1"]
-[group]
-id = "g"
-topics = ["orders"]
-[handler]
-entrypoint = "hanging:hang"
-concurrency = {concurrency}
-handler_timeout_ms = 100
-max_attempts = 1
-on_failure = "skip"
-"""
+LINES = "handler_timeout_ms = 100", "max_attempts = 1", 'on_failure = "skip"'
 
 
 def job(
     place: Path, how: str, concurrency: int, *, hangs: float = 600, least: float = 0.3, spark: str = "spark"
 ) -> subprocess.CompletedProcess[str]:
     config = place / "config.toml"
-    config.write_text(SETTINGS.format(concurrency=concurrency))
+    config.write_text(task_settings("hanging:hang", f"concurrency = {concurrency}", *LINES))
     command = [sys.executable, "-c", JOB, str(config), str(place / "outcomes"), how, spark, str(hangs), str(least)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
 

@@ -16,16 +16,7 @@ from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 from tests.unit.pipeline.fetched import messages
-
-SETTINGS = """
-[kafka]
-bootstrap_servers = ["localhost:1"]
-[group]
-id = "g"
-topics = ["orders"]
-[handler]
-entrypoint = "{entrypoint}"
-"""
+from tests.unit.pipeline.task_settings import task_settings
 
 WHOLE = OffsetRange("orders", 3, 0, 10)
 calls: list[str] = []
@@ -65,7 +56,7 @@ def test_setup_is_called_once_a_process_unless_only_teardown_writes(
 ) -> None:
     calls.clear()
     path = tmp_path / "config.toml"
-    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:{handler.__name__}"))
+    path.write_text(task_settings(f"{__name__}:{handler.__name__}"))
     file = settings_file(path, load(path, {}))
     for _ in range(2):
         with set_up(file) as handlings:
@@ -76,7 +67,7 @@ def test_setup_is_called_once_a_process_unless_only_teardown_writes(
 def test_a_task_that_fails_leaves_no_handler_behind(tmp_path: Path) -> None:
     calls.clear()
     path = tmp_path / "config.toml"
-    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:WithFlush"))
+    path.write_text(task_settings(f"{__name__}:WithFlush"))
     file = settings_file(path, load(path, {}))
     with pytest.raises(OSError, match="away"), set_up(file):
         raise OSError("away")
@@ -124,7 +115,7 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
             yield messages(*range(10))
 
     path = tmp_path / "config.toml"
-    path.write_text(SETTINGS.format(entrypoint=f"{__name__}:{handler.__name__}"))
+    path.write_text(task_settings(f"{__name__}:{handler.__name__}"))
     monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())
     monkeypatch.setattr(handler, "written", [])
     outcomes = Directory(str(tmp_path / "outcomes"))

@@ -37,7 +37,7 @@ from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE
 from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.tries import Failed, verdict_on
-from kunicorn.pipeline.tasks.watchdog import seconds_without_effect, watched
+from kunicorn.pipeline.tasks.watchdog import watched
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
@@ -196,7 +196,7 @@ class ConcurrentRanges:
         self.aside: set[TopicPartition] = set()
         """Partitions of which enough is kept for now: whoever fetches leaves them out."""
         self._executor, self._slots, self._policies = calls.executor, calls.slots, policies
-        self._timeout_ms, self._timeout_ns = timeout_ms, None if timeout_ms is None else timeout_ms * 1_000_000
+        self._timeout_ms = timeout_ms
         self._table = Table(calls.slots)
         self._waits: list[tuple[int, int, InFlight]] = []
         """Heap: when, and the record that is to be tried again then."""
@@ -318,16 +318,16 @@ class ConcurrentRanges:
                     woken = True
         if woken:
             self._executor.wake()
-        if self._timeout_ns is not None:
-            self._interrupt_overdue(now)
+        if self._timeout_ms is not None:
+            self._interrupt_overdue(now, self._timeout_ms * 1_000_000)
         for part in self._table.parts.values():
             self._make_rows(part)
 
     def _sleep(self) -> None:
         table = self._table
         due = (self._waits[0][0] - now_ns()) / NANOSECONDS if self._waits else _LOOK_SECONDS
-        if self._timeout_ns is not None:
-            due = min(due, self._timeout_ns / NANOSECONDS / 10)
+        if self._timeout_ms is not None:
+            due = min(due, self._timeout_ms / 1000 / 10)
         table.stirred.wait(max(0.0, min(due, _LOOK_SECONDS)))
         table.stirred.clear()
 
@@ -371,35 +371,29 @@ class ConcurrentRanges:
         why = replace(cause, message=f"offset {part.halted_at} halts, and this one has not ended: {cause.message}")
         yield from part.tiling.failed(first, end, why, time.time_ns() // 1_000_000)
 
-    def _interrupt_overdue(self, now: int) -> None:
-        assert self._timeout_ns is not None
+    def _interrupt_overdue(self, now: int, timeout_ns: int) -> None:
         with self._table.lock:
             running = [flight for part in self._table.parts.values() for flight in part.tracker.running]
         for flight in running:
-            if now - flight.since_ns > self._timeout_ns and flight not in self._overdue:
+            if now - flight.since_ns > timeout_ns and flight not in self._overdue:
                 self._overdue[flight] = now
                 self._executor.interrupt(flight, HandlerTimeout(), flight.offset)
         self._overdue = {flight: since for flight, since in self._overdue.items() if flight in running}
 
     def _watched(self) -> contextlib.AbstractContextManager[None]:
         """Context in which a call that no interruption ends ends the process."""
-        if (timeout_ms := self._timeout_ms) is None:
-            return contextlib.nullcontext()
-        most_ns = seconds_without_effect(timeout_ms) * NANOSECONDS
 
-        def stuck() -> str | None:
+        def stuck(without_effect: float) -> str | None:
             """Caller: another thread."""
+            most_ns = without_effect * NANOSECONDS
             overdue = [flight for flight, since in self._overdue.copy().items() if now_ns() - since > most_ns]
             # What has ended may not be looked at yet, while the main thread waits for brokers.
             ended = {flight for flight, _ in self._table.failures.copy()}
             with self._table.lock:
                 left = [each for each in overdue if each in each.tracker.running and each not in ended]
-            named = next((f"{each.tp}@{each.offset}" for each in left), None)
-            if named is None:
-                return None
-            return f"{named} is in hand for longer than handler_timeout_ms = {timeout_ms}, and was not interrupted"
+            return next((f"{each.tp}@{each.offset}" for each in left), None)
 
-        return watched(stuck, timeout_ms)
+        return watched(stuck, self._timeout_ms)
 
     def _make_rows(self, part: Part) -> None:
         """Rows of the records that have nothing unfinished before them."""

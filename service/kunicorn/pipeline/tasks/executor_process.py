@@ -17,7 +17,7 @@ import socket
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,13 +200,11 @@ class RangeFailed(ServiceError):
 
 
 @contextmanager
-def named_by_place(
-    whole: OffsetRange, cells: memoryview, beside: Sequence[tuple[OffsetRange, memoryview]] = ()
-) -> Iterator[None]:
+def named_by_place(*ranges: tuple[OffsetRange, memoryview]) -> Iterator[None]:
     """Name partition, offset and machine with what ends the block: one line of it is all that the driver is told.
 
-    `cells` as `kunicorn.pipeline.tasks.in_hand_file` has them; `beside`: the task's other ranges, each of which may be
-    the one that failed. Raises `RangeFailed`.
+    Of several ranges each may be the one that failed; with each its cells, as `kunicorn.pipeline.tasks.in_hand_file`
+    has them. Raises `RangeFailed`.
     """
     try:
         yield
@@ -214,7 +212,7 @@ def named_by_place(
         where = os.environ.get("SPARK_EXECUTOR_ID")
         executor = f"executor {where} on {socket.gethostname()}" if where else socket.gethostname()
         places = " or ".join(
-            f"{each.tp} at offset {at[NEXT]}, in {each.start} to {each.stop}" for each, at in [(whole, cells), *beside]
+            f"{whole.tp} at offset {cells[NEXT]}, in {whole.start} to {whole.stop}" for whole, cells in ranges
         )
         raise RangeFailed(f"{places}, on {executor}: {_last_line(error)}") from error
 

@@ -50,7 +50,7 @@ from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
 from kunicorn.pipeline.tasks.tries import Failed, Tries, verdict_on
-from kunicorn.pipeline.tasks.watchdog import seconds_without_effect, watched
+from kunicorn.pipeline.tasks.watchdog import watched
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
@@ -206,19 +206,15 @@ class RangeHandler:
 
     def _watched(self, tp: TopicPartition) -> contextlib.AbstractContextManager[None]:
         """Context in which a call that no interruption ends ends the process."""
-        if (timeout_ms := self._rules.timeout_ms) is None:
-            return contextlib.nullcontext()
-        most = timeout_ms / 1000 + seconds_without_effect(timeout_ms)
-        seen, since = (0, 0), 0.0
+        timeout_ms, seen, since = self._rules.timeout_ms, (0, 0), 0.0
 
-        def stuck() -> str | None:
+        def stuck(without_effect: float) -> str | None:
             nonlocal seen, since
             at = (self._number_of_calls, self._cells[NEXT])
             if at != seen or self._cells[STATE] != IN_HAND:
                 seen, since = at, time.monotonic()
-            if time.monotonic() - since < most:
-                return None
-            return f"{tp}@{at[1]} is in hand for longer than handler_timeout_ms = {timeout_ms}, and was not interrupted"
+            most = (timeout_ms or 0) / 1000 + without_effect
+            return None if time.monotonic() - since < most else f"{tp}@{at[1]}"
 
         return watched(stuck, timeout_ms)
 
@@ -523,8 +519,7 @@ def _turns(handlings: HandlerRegistry[InTask], ranges: Sequence[OffsetRange]) ->
 
 
 def _named(tries: Sequence[_Try]) -> contextlib.AbstractContextManager[None]:
-    (first, *beside) = [(each.whole, each.hand.cells) for each in tries]
-    return named_by_place(*first, beside)
+    return named_by_place(*((each.whole, each.hand.cells) for each in tries))
 
 
 def _ended(tries: Sequence[_Try]) -> list[Summary]:

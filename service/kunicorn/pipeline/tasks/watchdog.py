@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from kunicorn.errors import ExitCode
+from kunicorn.pipeline.tasks.beside import beside
 
 log = logging.getLogger("kunicorn.pipeline")
 
@@ -25,35 +26,30 @@ LEAST_SECONDS = 5.0
 _MOST_BETWEEN_LOOKS = 0.5
 
 
-def seconds_without_effect(timeout_ms: int) -> float:
-    """How long an interruption may be without effect."""
-    return max(timeout_ms / 1000, LEAST_SECONDS)
-
-
 @contextlib.contextmanager
-def watched(stuck: Callable[[], str | None], timeout_ms: int) -> Iterator[None]:
-    """End the process if `stuck`, called in a thread while the block runs, names the same record twice in a row: what
-    it names must tell of the record, and of nothing that changes by the moment. Caller: a task's main thread.
+def watched(stuck: Callable[[float], str | None], timeout_ms: int | None) -> Iterator[None]:
+    """End the process if `stuck`, called in a thread while the block runs, names the same record twice in a row: one on
+    which an interruption was without effect for more than the seconds that it is given. Without a time-out nothing is
+    interrupted, and nothing watched. Caller: a task's main thread.
     """
-    over = threading.Event()
-    every = min(_MOST_BETWEEN_LOOKS, seconds_without_effect(timeout_ms) / 10)
+    if timeout_ms is None:
+        yield
+        return
+    seconds = max(timeout_ms / 1000, LEAST_SECONDS)
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         before: str | None = None
-        while not over.wait(every):
-            now = stuck()
+        while not over.wait(min(_MOST_BETWEEN_LOOKS, seconds / 10)):
+            now = stuck(seconds)
             if now is not None and now == before:
-                end_process(now)
+                end_process(
+                    f"{now} is in hand for longer than handler_timeout_ms = {timeout_ms}, and was not interrupted"
+                )
                 return
             before = now
 
-    thread = threading.Thread(target=watch, daemon=True, name="watchdog")
-    thread.start()
-    try:
+    with beside(watch, "watchdog"):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def end_process(text: str) -> None:

@@ -28,7 +28,7 @@ from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.assign import shown
 from kunicorn.supervisor.connections import Connections
-from kunicorn.supervisor.membership.source import TOLD_AFTER, TOLD_EVERY, StopMessages, new_topics
+from kunicorn.supervisor.membership.source import Patience, StopMessages, new_topics
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.start_offsets import Starts, find
 from kunicorn.supervisor.partitions.assignment import Assignment
@@ -136,12 +136,12 @@ class ManualAssignment:
     async def _ends(self) -> Mapping[TopicPartition, int]:
         """The logs' ends of now; waits until every leader has answered, however long that takes, and says so."""
         ends: dict[TopicPartition, int] = {}
-        tell_at = clock.now() + TOLD_AFTER
+        patience = Patience()
         while (missing := self._known.difference(ends)) and not self._leaves:
             ends |= await known_ends(self._offsets, missing)
             missing = missing.difference(ends)
-            if missing and clock.now() >= tell_at:
-                tell_at = clock.now() + TOLD_EVERY
+            if missing and patience.is_over:
+                patience.told()
                 log.warning(
                     f"no partition begins before all leaders have told where their logs end, and {len(missing)} have "
                     f"not: {shown(missing)}; start the brokers that lead them, see that this user has DESCRIBE on the "

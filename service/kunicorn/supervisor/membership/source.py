@@ -110,9 +110,23 @@ _Asked = dict[Partition, int]
 """Those of one look-up, and how many starts each had been given when it began."""
 
 _BACKOFF = Backoff(first_seconds=0.1, longest_seconds=2.0, jitter=0.0)
-TOLD_AFTER, TOLD_EVERY = 10.0, 60.0
-"""Seconds that the brokers may leave an offset open before the log says so (an election takes less), and between two
-such lines."""
+_TOLD_AFTER, _TOLD_EVERY = 10.0, 60.0
+
+
+class Patience:
+    """Seconds that the brokers may leave an offset open before the log says so (`_TOLD_AFTER`: an election takes less),
+    and between two such lines."""
+
+    def __init__(self) -> None:
+        self._tell_at = clock.now() + _TOLD_AFTER
+
+    @property
+    def is_over(self) -> bool:
+        return clock.now() >= self._tell_at
+
+    def told(self) -> None:
+        """Begin anew: the log has said it."""
+        self._tell_at = clock.now() + _TOLD_EVERY
 
 
 def new_topics(gone: Collection[TopicPartition]) -> str:
@@ -167,7 +181,7 @@ class StartLookup:
             task.cancel()
 
     async def _find_starts(self, partitions: _Asked) -> None:
-        retries, tell_at = Retries(_BACKOFF), clock.now() + TOLD_AFTER
+        retries, patience = Retries(_BACKOFF), Patience()
         chosen: dict[TopicPartition, Position] = {}
         """Kept until they are committed: the log's end of a later time would skip what was written since."""
         while left := {p: number for p, number in partitions.items() if self._waits(p, number)}:
@@ -184,8 +198,8 @@ class StartLookup:
             self._assignment.resolved(starts.given, {})
             self._assignment.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen
-            if self._note_waiting(starts.waiting, left, loud=clock.now() >= tell_at):
-                tell_at = clock.now() + TOLD_EVERY
+            if self._note_waiting(starts.waiting, left, loud=patience.is_over):
+                patience.told()
             await self._choose(chosen, left)
             if any(self._waits(p, number) for p, number in partitions.items()):
                 await asyncio.sleep(retries.failed())
