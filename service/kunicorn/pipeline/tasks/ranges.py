@@ -242,6 +242,8 @@ class RangeHandler:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            # Drops one that no thread has taken yet, as where the handler blocks it: the default would end the process.
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
             signal.signal(signal.SIGALRM, before)
 
 
