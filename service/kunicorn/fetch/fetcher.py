@@ -9,6 +9,8 @@
 4. What other threads want is done in this one: `call` hands it over, and wakes it at once.
 5. A request of whose answer nothing comes for `ANSWER_SECONDS`, beside the time that a broker may wait for records, is
    given up, and its connection closed. An answer that goes on arriving is waited for.
+6. What nobody has foreseen, such as a panic of the decoder, ends the thread, and `FetchQueue` raises it for whoever
+   takes: a fetcher that is not there any more would look like topics that are empty.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Fetcher:
         self._longest_silence = ANSWER_SECONDS + limits.max_wait_ms / 1000
         self._loop = asyncio.new_event_loop()
         self._cluster: Cluster
-        self._serving: dict[int, asyncio.Task[None]] = {}
+        self._serving: set[int] = set()
+        """Brokers that are asked, each in a task of its own."""
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._logged_at = -_LOG_SECONDS
@@ -96,31 +99,36 @@ class Fetcher:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._running = self._loop.create_task(self.run(), name="fetch")
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             self._loop.run_until_complete(self._running)
-        self._loop.run_until_complete(self._disconnect())
-        self._loop.close()
+        except asyncio.CancelledError:
+            self._loop.close()
+        except BaseException as error:
+            # The loop stays open: who hands something over meanwhile is to meet this error, and not that of `call`.
+            self._queue.broke(error)
 
     def _end(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    async def _disconnect(self) -> None:
-        serving = list(self._serving.values())
-        for task in serving:
-            task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
-        await self._cluster.close()
-
     async def run(self) -> None:
-        """Serve every broker that something is asked of, and keep the metadata; never returns."""
+        """Serve every broker that something is asked of, and keep the metadata; never returns. Cancelled, it closes its
+        connections."""
         self._cluster = self._made()
+        try:
+            async with asyncio.TaskGroup() as brokers:
+                await self._keep(brokers)
+        finally:
+            await self._cluster.close()
+
+    async def _keep(self, brokers: asyncio.TaskGroup) -> None:
         retries, asked_at = Retries(BACKOFF), self._now
         while True:
             self._table.wake(self._now)
             for node in self._table.nodes:
                 if node not in self._serving:
-                    self._serving[node] = asyncio.create_task(self._serve(node), name=f"fetch from node {node}")
+                    self._serving.add(node)
+                    brokers.create_task(self._serve(node), name=f"fetch from node {node}")
             due = asked_at + _METADATA_SECONDS <= self._now
             if self._table.topics and (self._table.wants_metadata or due):
                 asked_at = self._now
@@ -186,7 +194,7 @@ class Fetcher:
                     self._log_seldom(f"fetching from node {node} failed; tried again: {error}")
                     self._table.unreached(node, self._now)
         finally:
-            self._serving.pop(node, None)
+            self._serving.discard(node)
             self._changed.set()
 
     async def _room_for_more(self) -> None:

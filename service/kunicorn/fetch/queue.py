@@ -39,13 +39,17 @@ class Fetched(NamedTuple):
         return Fetched(begun, first, kept), Fetched(left, behind, self.nbytes - kept)
 
 
+class FetcherBroke(Exception):
+    """The fetcher's thread has ended by what nobody has foreseen, which is the cause: nothing comes any more."""
+
+
 class FetchQueue:
     """The queue. One thread puts, one takes."""
 
     def __init__(self, most_bytes: int, held: Callable[[], int] = lambda: 0) -> None:
         """`held`: bytes of all rows that are alive, queued or not (`Decoder.held`)."""
         self._most, self._held = most_bytes, held
-        self._queue: queue.SimpleQueue[Fetched] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Fetched | BaseException] = queue.SimpleQueue()
         self._head: Fetched | None = None
         """Out of the queue, and not taken, or not all of it."""
         self._put = self._taken = 0
@@ -63,6 +67,10 @@ class FetchQueue:
         self._put += fetched.nbytes
         self._queue.put(fetched)
 
+    def broke(self, error: BaseException) -> None:
+        """Say that nothing comes behind what is queued, and why."""
+        self._queue.put(error)
+
     def waits_for_room(self) -> bool:
         """Whether there is no room; then `wake` is called when there is."""
         self._waits = True
@@ -74,10 +82,15 @@ class FetchQueue:
     # -- the loop ------------------------------------------------------------------------------------------------------
 
     def head(self, seconds: float) -> Fetched | None:
-        """The first, which stays; waits so long for it. None: there is none."""
+        """The first, which stays; waits so long for it. None: there is none. Raises `FetcherBroke`, each time from then
+        on."""
         if self._head is None:
             with contextlib.suppress(queue.Empty):
-                self._head = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+                found = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+                if isinstance(found, BaseException):
+                    self._queue.put(found)
+                    raise FetcherBroke("the fetcher's thread has ended: nothing is fetched any more") from found
+                self._head = found
         return self._head
 
     def pop(self, rest: Fetched | None = None) -> None:
@@ -90,7 +103,7 @@ class FetchQueue:
             self._wake()
 
     def get(self, seconds: float) -> Fetched | None:
-        """Take the first, all of it; waits so long for it."""
+        """Take the first, all of it; waits so long for it. Raises as `head`."""
         if (fetched := self.head(seconds)) is not None:
             self.pop()
         return fetched

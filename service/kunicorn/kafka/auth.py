@@ -19,7 +19,7 @@ import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.errors import AuthenticationFailed
@@ -215,27 +215,61 @@ the first request behind that, and cost its whole time-out.
 """
 
 
+_EACH_SECONDS = 1.5
+"""For an address of a host that has a further one: long enough for a lost packet, which comes again after a second."""
+
+
 async def connect(address: Address, security: Security, protocol: Callable[[], P]) -> P:
     """Connect, and shake hands where TLS is spoken; the protocol that was made, with its transport. The system looks
     after a connection that is silent for a minute. The caller sets the time limit.
+
+    Of a host with several addresses the first that answers counts. One that nobody has any more, not even to refuse a
+    connection, would else use up the whole limit, each time (KIP-602).
 
     Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
     the handshake ends otherwise.
     """
     loop = asyncio.get_running_loop()
     if not security.encrypted:
-        return _kept_alive(*await loop.create_connection(protocol, address.host, address.port))
+        return _kept_alive(*await loop.create_connection(protocol, **await _place(address)))
     try:
         # Anew each time: files may have been renewed. In a thread: reading the system's CAs takes a while.
         tls = await asyncio.to_thread(context, security.tls)
     except ConfigError as error:
         raise AuthenticationFailed(f"{address}: {error}") from error
-    name = address.name or address.host
+    name, place = address.name or address.host, await _place(address)
     try:
-        made = await loop.create_connection(protocol, address.host, address.port, ssl=tls, server_hostname=name)
+        made = await loop.create_connection(protocol, **place, ssl=tls, server_hostname=name)
     except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         raise explained(error, name, str(address)) from error
     return _kept_alive(*made)
+
+
+async def _place(address: Address) -> Mapping[str, Any]:
+    """Arguments of `create_connection`: where to connect, or how it is connected already. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    if len(found) == 1:
+        return {"host": address.host, "port": address.port}
+    refused = []
+    for number, (family, *_, place) in enumerate(found, 1):
+        try:
+            async with asyncio.timeout(None if number == len(found) else _EACH_SECONDS):
+                return {"sock": await _connected(family, place)}
+        except OSError as error:
+            refused.append(f"{place[0]}: {str(error) or f'no answer within {_EACH_SECONDS:g} s'}")
+    raise OSError("; ".join(refused))
+
+
+async def _connected(family: int, place: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, place)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def _kept_alive(transport: asyncio.BaseTransport, protocol: P) -> P:

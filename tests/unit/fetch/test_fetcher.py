@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -18,7 +19,7 @@ from kio.serial import entity_reader
 from kunicorn.columns import reference
 from kunicorn.fetch.fetcher import Fetcher
 from kunicorn.fetch.properties import MOST_ANSWER_BYTES, fetcher_of
-from kunicorn.fetch.queue import Fetched, FetchQueue
+from kunicorn.fetch.queue import Fetched, FetcherBroke, FetchQueue
 from kunicorn.fetch.requests import Limits
 from kunicorn.fetch.table import Fetching, News
 from kunicorn.ipc.messages import FailureKind
@@ -63,7 +64,6 @@ async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIM
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-        await fetcher._disconnect()
 
 
 def offsets_of(asked: Asked) -> dict[int, int]:
@@ -168,6 +168,43 @@ async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_brok
         async with fetching(broker) as queue:
             assert await offsets_out_of(queue, upto=5) == list(range(5))
     assert {asked.version for asked in broker.asked if asked.api is Api.FETCH} == {BY_NAME}
+
+
+async def test_a_fetcher_that_ends_by_what_nobody_has_foreseen_is_no_empty_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A panic in Rust is no `Exception`. What was fetched before is given out first."""
+
+    class Panic(BaseException):
+        pass
+
+    def decode(self: reference.Decoder, body: bytes | memoryview, version: int, first: int) -> Any:
+        if len(asked) > 1:
+            raise Panic("attempt to add with overflow")
+        return decoded(self, body, version, first)
+
+    asked, decoded = [], reference.Decoder.decode
+    monkeypatch.setattr(reference.Decoder, "decode", decode)
+
+    def three(which: Asked) -> bytes:
+        asked.append(which)
+        return answer(which, {0: range(offsets_of(which)[0], 3)})
+
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3)}})
+        broker.script[Api.FETCH] = three
+        here = {"bootstrap.servers": f"127.0.0.1:{broker.port}"}
+        fetcher, queue = fetcher_of(
+            PROPERTIES | here, Security(), reference.Decoder(read_committed=True, max_unpacked=MB)
+        )
+        fetcher.call(lambda table: table.place(TopicPartition("orders", 0), 1, 0, -1))
+        fetcher.start()
+        assert await offsets_out_of(queue, upto=3) == [0, 1, 2]
+        for _ in range(2):
+            with pytest.raises(FetcherBroke) as told:
+                await asyncio.to_thread(queue.get, PATIENCE)
+            assert "attempt to add with overflow" in "".join(traceback.format_exception(told.value))
+        fetcher.call(lambda table: table.remove(TopicPartition("orders", 0), 1))
 
 
 def test_no_answer_is_asked_for_that_is_larger_than_a_frame_may_be() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import uvloop
 
-from kunicorn.kafka import codec
-from kunicorn.kafka.auth import Security
+from kunicorn.kafka import auth, codec
+from kunicorn.kafka.auth import Address, Security
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.coordinator import heartbeat
 from kunicorn.kafka.errors import ConnectionLost, ProtocolError, RequestTimedOut, UnsupportedByBroker
@@ -105,6 +106,49 @@ async def test_nobody_listening_is_a_lost_connection(broker: FakeBroker) -> None
     await broker.stop()
     with pytest.raises(ConnectionLost, match=f"cannot connect to {broker.address}"):
         await connect(broker)
+
+
+@pytest.fixture
+def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Address]]:
+    """A name for any port: at its first address nobody answers, not even to refuse; the other is this machine's."""
+    monkeypatch.setattr(auth, "_EACH_SECONDS", 0.05)
+    with contextlib.ExitStack() as sockets:
+
+        def named(port: int) -> Address:
+            silent = sockets.enter_context(socket.create_server(("127.0.0.2", port), backlog=0))
+            for _ in range(4):
+                # Nobody accepts: once there is no room for more, the system leaves out who comes.
+                waits = sockets.enter_context(socket.socket())
+                waits.setblocking(False)
+                waits.connect_ex(silent.getsockname())
+            there = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+
+            async def getaddrinfo(host: str, *_: Any, **__: Any) -> Any:
+                assert host == "broker.test"
+                return there
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+            return Address("broker.test", port)
+
+        yield named
+
+
+async def test_of_a_name_with_two_addresses_the_one_that_answers_is_connected_to(
+    broker: FakeBroker, two_addresses: Callable[[int], Address]
+) -> None:
+    connection = await Connection.open(two_addresses(broker.port), Security(), "kunicorn", timeout=10.0)
+    connection.close()
+
+
+async def test_a_name_of_which_no_address_answers_is_told_with_each_of_them(
+    broker: FakeBroker, two_addresses: Callable[[int], Address]
+) -> None:
+    address = two_addresses(broker.port)
+    await broker.stop()
+    with pytest.raises(
+        ConnectionLost, match=r"broker\.test:\d+: 127\.0\.0\.2: no answer within 0\.05 s; 127\.0\.0\.1: .*"
+    ):
+        await Connection.open(address, Security(), "kunicorn", timeout=10.0)
 
 
 async def test_a_broker_that_hangs_up_on_the_versions_has_another_security_protocol(broker: FakeBroker) -> None:
