@@ -346,7 +346,8 @@ POSITION = Declared(
     "Flat while the log's end moves: the partition is stalled; /status says why.", _PARTITION,
 )  # fmt: skip
 COMMITTED = Declared(
-    "kafka_consumer_committed_offset", G, "The committed offset: the next one to read after a restart.",
+    "kafka_consumer_committed_offset", G, "The committed offset: the next one to read after a restart; absent where "
+    "the handler keeps the offsets.",
     "Flat while the position moves: commits fail; see kafka_consumer_commits_total.", _PARTITION,
 )  # fmt: skip
 LOG_END = Declared(
@@ -442,7 +443,8 @@ COMMIT_SECONDS = Declared(
     buckets=_FAST, members_only=True,
 )  # fmt: skip
 COMMIT_AGE = Declared(
-    "kunicorn_last_commit_seconds", G, "Since the last successful commit; absent before the first.",
+    "kunicorn_last_commit_seconds", G, "Since the last successful commit; absent before the first, with transactions, "
+    "and where all handlers keep their offsets.",
     "Grows while nothing is handled, too; alarming only while the position moves.", ("group",),
 )  # fmt: skip
 OFFSET_RESETS = Declared(

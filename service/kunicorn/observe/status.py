@@ -186,7 +186,8 @@ class Status:
     assign: AssignStatus | None
     """None for a member of a group."""
     commit: CommitStatus | None
-    """None with [assign]: no offsets are committed."""
+    """None where the supervisor commits no offsets, or starts alone: with [assign], where workers commit, and where
+    all handlers keep their offsets."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     totals: dict[str, int] = field(default_factory=dict)

@@ -99,6 +99,11 @@ class SettingsInForce:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""
         return bool(self._keepers) and self.settings.handler_of(topic).entrypoint in self._keepers
 
+    @property
+    def all_keep_offsets(self) -> bool:
+        """Whether every handler keeps its offsets itself."""
+        return all(handler.entrypoint in self._keepers for handler in self.settings.every_handler)
+
     async def read_again(self) -> Reloaded:
         """The settings that a reload would put in force. Raises `ConfigError`."""
         return reloaded(self.settings, await asyncio.to_thread(self._reread))

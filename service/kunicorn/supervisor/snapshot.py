@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from kunicorn import __version__
 from kunicorn.ipc import clock
-from kunicorn.observe.status import PartitionStatus, Status, WorkerStatus
+from kunicorn.observe.status import CommitStatus, PartitionStatus, Status, WorkerStatus
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.membership.source import AssignmentSource, commit_status
@@ -44,7 +44,7 @@ class Snapshot:
         settings = in_force.settings
         held: dict[int, list[Partition]] = {}
         for partition in table.values():
-            partition.read_ledger()
+            table.read(partition)
             if partition.worker is not None:
                 held.setdefault(partition.worker.number, []).append(partition)
         waits = {
@@ -66,17 +66,27 @@ class Snapshot:
             group_id=settings.group.id,
             group=self._source.group(now),
             assign=self._source.assign(),
-            commit=commit_status(self._source.commits, now),
+            commit=self._commit(now),
             workers=tuple(
                 _worker(slot, held.get(slot.number, []), now, "backing-off" if pool.cannot_start(slot, now) else "idle")
                 for slot in pool.slots
             ),
-            partitions=tuple(_partition(p, waits, in_force.delay_ms(tp.topic), now) for tp, p in sorted(table.items())),
+            partitions=tuple(
+                _partition(p, waits, in_force.delay_ms(tp.topic), now, kept=in_force.keeps_offsets(tp.topic))
+                for tp, p in sorted(table.items())
+            ),
             totals=dict(self._totals),
             rates=self._workforce.rates.status(),
             acts=settings.http.acts,
             settings=in_force.shown,
         )
+
+    def _commit(self, now: float) -> CommitStatus | None:
+        """None where starts are all that the supervisor commits: the time since the last one would grow for ever, as
+        if commits failed."""
+        if self._assignment.table.workers_commit or self._in_force.all_keep_offsets:
+            return None
+        return commit_status(self._source.commits, now)
 
 
 def _worker(slot: WorkerSlot, held: Collection[Partition], now: float, empty: str) -> WorkerStatus:
@@ -109,9 +119,12 @@ def _worker(slot: WorkerSlot, held: Collection[Partition], now: float, empty: st
     )
 
 
-def _partition(partition: Partition, waits: Mapping[int, str], waits_ms: int, now: float) -> PartitionStatus:
+def _partition(
+    partition: Partition, waits: Mapping[int, str], waits_ms: int, now: float, *, kept: bool
+) -> PartitionStatus:
     """One partition in `/status`. `waits`: by grant, why a record of it waits. `waits_ms`: each of its records waits so
-    long after its timestamp."""
+    long after its timestamp. `kept`: its handler keeps the offsets, so that what is committed is a start of long ago.
+    """
     position = partition.position.offset if partition.position is not None else None
     known = position is not None and partition.log_end is not None
     lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
@@ -126,7 +139,7 @@ def _partition(partition: Partition, waits: Mapping[int, str], waits_ms: int, no
         worker=partition.worker.number if partition.worker is not None else None,
         grant=partition.grant or None,
         position=position,
-        committed=partition.committed,
+        committed=None if kept else partition.committed,
         log_end=partition.log_end,
         lag=lag,
         lag_seconds=lag_seconds(lag, partition.age.oldest_ms(position, in_hand=hand != NO_OFFSET), waits_ms),

@@ -106,6 +106,12 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     # -- for the committer ---------------------------------------------------------------------------------------
 
+    def read(self, partition: Partition) -> None:
+        """Read its ledger: what a worker commits itself is committed by then."""
+        partition.read_ledger()
+        if self.workers_commit and partition.position is not None:
+            partition.commit_seen(partition.position.offset, partition.committed_done)
+
     def anything_unfinished(self) -> bool:
         """Whether a worker has a record in hand, or something that was handled waits for its commit."""
         return any(partition.busy for partition in self.values()) or bool(self.consumed())
@@ -119,10 +125,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """
         ready: dict[TopicPartition, Position] = {}
         for tp, partition in self.items():
-            partition.read_ledger()
+            self.read(partition)
             if self.workers_commit:
-                if partition.position is not None:
-                    partition.commit_seen(partition.position.offset, partition.committed_done)
                 continue
             position = None if partition.lost or partition.beside_the_log else partition.reached()
             if position is None or self.handler_keeps_offsets(tp.topic):
