@@ -65,6 +65,10 @@
 {{- end -}}
 {{- $_ := set $effective.group "topics" (uniq $topics) -}}
 {{- end -}}
+{{- if and (dig "assign" "partitions" nil $effective) (not $effective.group.id) -}}
+{{- /* What the series have for a group without one (CLIENTS_GROUP). */ -}}
+{{- $_ := set $effective.group "id" "kunicorn-assign" -}}
+{{- end -}}
 {{- $effective | toJson -}}
 {{- end -}}
 

@@ -20,7 +20,8 @@ from typer.core import TyperGroup
 
 from kunicorn.commands.cli import app
 from kunicorn.observe.generate import expressions
-from tests.deploy.charts import CHART, EXAMPLE
+from kunicorn.settings.assign import CLIENTS_GROUP
+from tests.deploy.charts import CHART, EXAMPLE, VALUES
 from tests.deploy.runbooks import RUNBOOKS, shown
 from tests.deploy.tools import Tools
 
@@ -368,6 +369,13 @@ def rules_in(
     values = {"config.group.id": f"{release}-group", "prometheusRule.enabled": "true", "podMonitor.enabled": "true"}
     given = [*(f"{name}={value}" for name, value in values.items()), *sets]
     options = [*options, *(word for each in given for word in ("--set", each))]
+    return rules_of_values(tools, directory, EXAMPLE, release, namespace, options)
+
+
+def rules_of_values(
+    tools: Tools, directory: Path, values: Path, release: str, namespace: str, options: Sequence[str]
+) -> Path:
+    """The rules that the chart installs for a file of values, as a file of promtool's."""
     text: list[str | Path] = [
         "template",
         release,
@@ -375,7 +383,7 @@ def rules_in(
         "--namespace",
         namespace,
         "-f",
-        EXAMPLE,
+        values,
         "-s",
         "templates/prometheusrule.yaml",
     ]
@@ -409,6 +417,24 @@ def test_alerts_limits_and_labels_of_one_release_are_not_those_of_another(tools:
     file.write_text(json.dumps({"rule_files": [str(each) for each in rules], "tests": [test]}))
     done = tools.run("promtool", "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_can_read_the_rules_of_every_values_file(tools: Tools, tmp_path: Path) -> None:
+    on = ("--set", "prometheusRule.enabled=true,podMonitor.enabled=true")
+    names = [file.name.removesuffix("-values.yaml") for file in VALUES]
+    rules = [rules_of_values(tools, tmp_path, *each, "shop", on) for each in zip(VALUES, names, strict=True)]
+    done = tools.run("promtool", "check", "rules", *rules)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_a_group_the_rules_ask_for_the_series_that_a_service_with_assign_shows(
+    tools: Tools, tmp_path: Path
+) -> None:
+    (assign,) = (file for file in VALUES if file.name == "assign-values.yaml")
+    for given, group in (("", CLIENTS_GROUP), (",config.group.id=own", "own")):
+        on = ("--set", f"prometheusRule.enabled=true{given}")
+        rules = rules_of_values(tools, tmp_path, assign, "orders", "shop", on).read_text()
+        assert set(re.findall(r'group=\\"([^"\\]+)', rules)) == {group}
 
 
 def test_only_a_release_whose_targets_can_be_told_has_an_alert_on_them(tools: Tools, tmp_path: Path) -> None:
