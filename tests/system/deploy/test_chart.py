@@ -214,6 +214,14 @@ def test_the_collector_s_headers_come_from_a_secret_and_never_from_the_values(
     assert secret["secretName"] == "orders-collector"
 
 
+def test_a_rollout_surges_but_where_both_pods_would_handle_the_same_partitions(
+    rendered: Callable[[str], Rendered],
+) -> None:
+    surging = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}}
+    assert rendered("example").workload()["spec"]["strategy"] == surging
+    assert rendered("assign").workload()["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callable[[str], Rendered]) -> None:
     release = rendered("static")
     assert release.workload()["kind"] == "StatefulSet"
