@@ -41,11 +41,13 @@ RUN /src/deploy/image/build.sh /src /opt/kunicorn pipeline && /opt/kunicorn/bin/
 FROM base AS runtime
 # jemalloc, which workers.allocator = "auto" looks for. Unpinned: Debian keeps one version of a package, the newest.
 # Nothing that installs is left: neither pip and setuptools of the base, nor the wheels that ensurepip would make them of.
+# Not 'pip*': Python's own module pipes has such a name.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends libjemalloc2 \
     && rm -rf /var/lib/apt/lists/* \
-    && find /usr/local/lib /usr/local/bin -maxdepth 3 \( -name 'pip*' -o -name 'setuptools*' -o -name 'wheel*' \
-       -o -name ensurepip -o -name pkg_resources -o -name _distutils_hack -o -name distutils-precedence.pth \) \
+    && find /usr/local/lib /usr/local/bin -maxdepth 3 \( -name pip -o -name 'pip-*' -o -name 'pip[0-9]*' \
+       -o -name 'setuptools*' -o -name 'wheel*' -o -name ensurepip -o -name pkg_resources \
+       -o -name _distutils_hack -o -name distutils-precedence.pth \) \
        -exec rm -rf {} +
 # A number, so that Kubernetes can tell that it is not root.
 RUN groupadd --gid 10001 kunicorn && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /tmp kunicorn
