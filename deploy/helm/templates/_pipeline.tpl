@@ -73,8 +73,9 @@ podFailurePolicy:
   rules:
     - action: Ignore
       onPodConditions: [{type: DisruptionTarget, status: "True"}]
-{{- with $pipeline.ttlSecondsAfterFinished }}
-ttlSecondsAfterFinished: {{ int64 . }}
+{{- /* 0 is a value: at once. */}}
+{{- if not (kindIs "invalid" $pipeline.ttlSecondsAfterFinished) }}
+ttlSecondsAfterFinished: {{ int64 $pipeline.ttlSecondsAfterFinished }}
 {{- end }}
 template:
   metadata:

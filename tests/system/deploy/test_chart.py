@@ -545,6 +545,16 @@ def jobs_of(release: Rendered) -> dict[str, Manifest]:
     return {each["template"]["spec"]["containers"][0]["args"][1]: each for each in specs}
 
 
+@pytest.mark.parametrize(("value", "ttl"), [("0", 0), ("600", 600), ("null", None)])
+def test_a_finished_job_stays_as_long_as_was_said_and_no_time_at_all_with_0(
+    tools: Tools, value: str, ttl: int | None
+) -> None:
+    given = ("--set", f"pipeline.ttlSecondsAfterFinished={value}")
+    text = template(tools, "helm4", *given, files=[CHART / "ci/pipelines-values.yaml"])
+    (job,) = (each for each in yaml.safe_load_all(text) if each and each["kind"] == "Job")
+    assert job["spec"].get("ttlSecondsAfterFinished") == ttl
+
+
 def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ever(
     tools: Tools, tmp_path: Path
 ) -> None:
