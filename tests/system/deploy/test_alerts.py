@@ -438,11 +438,33 @@ def test_without_a_group_the_rules_ask_for_the_series_that_a_service_with_assign
 
 
 def test_only_a_release_whose_targets_can_be_told_has_an_alert_on_them(tools: Tools, tmp_path: Path) -> None:
-    own = 'up{namespace=\\"shop\\", release=\\"orders\\", job!~\\".*-pipelines\\"}'
+    own = 'up{namespace=\\"shop\\", release=\\"orders\\", job!=\\"shop/orders-pipelines\\"}'
     assert own in rules_in(tools, tmp_path, "orders", "shop").read_text()
     unmonitored = rules_in(tools, tmp_path, "orders", "shop", "podMonitor.enabled=false").read_text()
     assert "KunicornPodSilent" not in unmonitored
     assert "up{" not in unmonitored
+
+
+@pytest.mark.parametrize("release", ["etl", "etl-pipelines"])
+def test_a_pod_is_missed_whatever_the_releases_name_and_pods_of_jobs_are_not(
+    tools: Tools, tmp_path: Path, release: str
+) -> None:
+    rules = rules_in(tools, tmp_path, release, "shop")
+    jobs = {f"shop/{release}": "orders-1", f"shop/{release}-pipelines": "replay-1"}
+    up = 'up{{namespace="shop",release="{}",job="{}",pod="{}"}}'
+    silent = {up.format(release, job, pod): "0x90" for job, pod in jobs.items()}
+    fired = 'count by (pod) (ALERTS{alertname="KunicornPodSilent",alertstate="firing"})'
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in silent.items()],
+        "promql_expr_test": [
+            {"expr": fired, "eval_time": "5m", "exp_samples": [{"labels": '{pod="orders-1"}', "value": 1}]}
+        ],
+    }
+    file = tmp_path / "cases.yaml"
+    file.write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+    done = tools.run("promtool", "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_objective_is_the_values(tools: Tools, tmp_path: Path) -> None:
