@@ -82,6 +82,12 @@ config.http.port = {{ int $settings.http.port }} on {{ $settings.http.host }}: t
 auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it into the Secret {{ .existingSecret }} and name its key, or name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef
 {{- end }}
 {{- end }}
+{{- $rule := .Values.prometheusRule -}}
+{{- $burning := "KunicornLagBudgetBurning" -}}
+{{- $rung := not (or (has $burning $rule.disabled) (dig $burning "expr" "" $rule.overrides)) -}}
+{{- if and $rule.enabled $rung (ge (mulf 14.4 (subf 100 $rule.slo.objectivePercent)) 100.0) }}
+prometheusRule.slo.objectivePercent = {{ $rule.slo.objectivePercent }}: {{ $burning }} rings at 14.4 times what may be worse for an hour, which would be more than all of it; name 93.1 or more, or put {{ $burning }} into prometheusRule.disabled, or give it an expr of yours in prometheusRule.overrides
+{{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.ingressFrom) }}
 networkPolicy.ingressFrom: empty, so that nobody could ask for metrics; name Prometheus' namespace, or [{namespaceSelector: {}}] for everybody in the cluster
 {{- end }}

@@ -55,6 +55,10 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
     (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
     (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
+    (
+        ["prometheusRule.enabled=true", "prometheusRule.slo.objectivePercent=93"],
+        "prometheusRule.slo.objectivePercent = 93: KunicornLagBudgetBurning rings at 14.4 times",
+    ),
 )
 
 UNKNOWN: tuple[tuple[list[str], str], ...] = (
@@ -116,5 +120,9 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     assert template(tools, "helm4", *sets, files=[EXAMPLE])
     for enough in ("1110Mi", "1163919360", "1.5Gi", "1164M"):
         assert template(tools, "helm4", "--set", f"resources.limits.memory={enough}", files=[EXAMPLE])
+    ruled = ["--set", "prometheusRule.enabled=true", "--set-json"]
+    for objective in ('{"slo": {"objectivePercent": 93.1}}', '{"slo": {"objectivePercent": 90}, "disabled": ["%s"]}'):
+        given = f"prometheusRule={objective.replace('%s', 'KunicornLagBudgetBurning')}"
+        assert template(tools, "helm4", *ruled, given, files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])
