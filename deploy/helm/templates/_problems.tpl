@@ -71,6 +71,7 @@ config.assign.partitions: every pod would handle the same partitions; set replic
 config.assign.stop = "end": the pod would be started again for ever after it has reached the end; use pipelines
 {{- end }}
 {{- end }}
+{{- include "kunicorn.changedNumbers" (dict "path" "config" "value" (include "kunicorn.settings" . | fromJson)) }}
 {{- if not $settings.http.enabled }}
 config.http.enabled = false: there would be no probes; remove it
 {{- end }}
@@ -97,6 +98,25 @@ auth.schemaRegistry.existingSecret: a login for no registry, as config.schema_re
 {{- if and .Values.auth.otlp.existingSecret (not (dig "otlp" "enabled" false $settings)) }}
 auth.otlp.existingSecret: for no collector, as config.otlp.enabled is not true; set it, or remove the Secret
 {{- end }}
+{{- end -}}
+
+{{/* Paths of numbers of which Helm, that reads all as float64, may have kept the first digits alone: a line each, of `value`
+at `path`. */}}
+{{- define "kunicorn.changedNumbers" -}}
+{{- $path := .path -}}
+{{- if kindIs "map" .value -}}
+{{- range $key, $each := .value -}}
+{{- include "kunicorn.changedNumbers" (dict "path" (printf "%s.%s" $path $key) "value" $each) -}}
+{{- end -}}
+{{- else if kindIs "slice" .value -}}
+{{- range $number, $each := .value -}}
+{{- include "kunicorn.changedNumbers" (dict "path" (printf "%s[%d]" $path $number) "value" $each) -}}
+{{- end -}}
+{{- else if kindIs "float64" .value -}}
+{{- if or (ge .value 9007199254740992.0) (le .value -9007199254740992.0) }}
+{{ $path }}: a whole number of 9007199254740992 or more, which Helm does not keep digit for digit; put it in quotes
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "kunicorn.refuseProblems" -}}

@@ -12,7 +12,7 @@ import yaml
 
 from kunicorn import __version__
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Manifest, Rendered, judged, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Manifest, Refused, Rendered, judged, template
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -173,6 +173,21 @@ def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str],
     assert settings.handler.failures[0].exceptions == ("builtins.ValueError",)
     assert settings.kafka.librdkafka == {"fetch.wait.max.ms": 100}
     assert settings.group.topics == ("^orders-.*",)
+
+
+def test_the_filters_that_are_shown_as_values_reach_the_service(tools: Tools, tmp_path: Path) -> None:
+    (shown,) = re.findall(r"```yaml\n(config:\n.*?)```", (ROOT / "docs/filters.md").read_text(), flags=re.DOTALL)
+    values = tmp_path / "values.yaml"
+    values.write_text(shown)
+    (release,) = judged(tools, template(tools, "helm4", files=[EXAMPLE, values]), scratch=tmp_path)
+    filters = as_in_the_pod(release, tmp_path / "mounted").handler.filters
+    assert [(each.on, each.one_of, each.prefix) for each in filters] == [
+        ("header:type", ("order", "refund"), None),
+        ("key", (), "eu-"),
+    ]
+    values.write_text(shown.replace('"on"', "on"))
+    with pytest.raises(Refused, match="true"):
+        template(tools, "helm4", files=[EXAMPLE, values])
 
 
 def test_several_handlers_a_schema_registry_and_transactions_reach_the_service(

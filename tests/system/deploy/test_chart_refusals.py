@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,28 @@ def test_a_release_that_names_nothing_is_told_all_that_it_must_name(tools: Tools
         template(tools, "helm4")
     needed = re.findall(r"^config\.(\S+): not set", str(refused.value), flags=re.MULTILINE)
     assert needed == ["kafka.bootstrap_servers", "group.id", "group.topics", "handler.entrypoint"]
+
+
+LARGE = """
+config:
+  handler:
+    options: {account: 123456789012345678, accounts: {fees: [1, -9007199254740993]}, far: 1.0e+300}
+"""
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_numbers_that_helm_changes_are_refused_and_not_handed_to_the_handler(
+    tools: Tools, tmp_path: Path, helm: str
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(LARGE)
+    with pytest.raises(Refused) as refused:
+        template(tools, helm, files=[EXAMPLE, values])
+    named = re.findall(r"^config\.handler\.options\.(\S+): a whole number", str(refused.value), flags=re.MULTILINE)
+    assert named == ["account", "accounts.fees[1]", "far"]
+    values.write_text("config: {handler: {options: {account: 9007199254740991, other: '123456789012345678'}}}")
+    assert '"account" = 9007199254740991' in template(tools, helm, files=[EXAMPLE, values])
+    assert "a whole number" in refusal(tools, helm, ["config.handler.options.account=123456789012345678"])
 
 
 def test_secrets_are_not_shown_in_a_refusal(tools: Tools) -> None:
