@@ -385,6 +385,19 @@ class Metrics:
         """Our own TLS certificate in that section of the settings ends then, in seconds since 1970."""
         self._certificate_ends[section] = at
 
+    def forget(self, topic: str) -> None:
+        """Drop the series of a topic that is gone. Caller: supervisor."""
+        for declared in every():
+            if "topic" not in declared.labels:
+                continue
+            if (counter := self._counters.get(declared.name)) is not None:
+                told = [sample.labels for family in counter.collect() for sample in family.samples]
+                for labels in told:
+                    if labels["topic"] == topic:
+                        counter.remove(*(labels[name] for name in declared.labels))
+            elif (histogram := self._histograms.get(declared.name)) is not None:
+                histogram.forget(topic)
+
     def worker_gone(self, pid: int) -> None:
         """Note a worker's death: what it has counted stays."""
         self.handlers.gone(pid)
@@ -462,6 +475,13 @@ class Buckets:
             for bucket, count in enumerate(observed.buckets):
                 counts[min(bucket, len(self._declared.buckets))] += count
             self._seconds[labels] += observed.seconds
+
+    def forget(self, topic: str) -> None:
+        """Drop all that was observed of the topic. Caller: supervisor."""
+        place = self._declared.labels.index("topic")
+        with self._lock:
+            for labels in [labels for labels in self._counts if labels[place] == topic]:
+                del self._counts[labels], self._seconds[labels]
 
     def collect(self) -> Iterator[Metric]:
         """Caller: Prometheus's encoder, in another thread."""

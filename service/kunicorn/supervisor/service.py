@@ -46,6 +46,7 @@ from kunicorn.supervisor.run_until import RunUntil
 from kunicorn.supervisor.snapshot import Snapshot
 from kunicorn.supervisor.stop import Stopping, Watchdog
 from kunicorn.supervisor.tasks import ServiceTasks, log_failure
+from kunicorn.supervisor.topics import forget_departed
 from kunicorn.supervisor.workers import rolling
 from kunicorn.supervisor.workers.pool import Arbiter, Pool
 from kunicorn.supervisor.workers.process import become_subreaper, keep_reaping
@@ -235,6 +236,7 @@ class Service:
             lag.watch_ends(brokers, assignment),
             self._end_by_itself(),
             lag.watch_ages(brokers, assignment),
+            forget_departed(self._connections.topics, assignment.table, self._metrics.forget),
             silence.watch(assignment, self._in_force, self._metrics, self._is_steady),
             *self._start_lookups(),
             *self._source.works(),

@@ -1,4 +1,5 @@
-"""The topics of the subscription (`Topics`), and what a leader's plan is based on (`PlanGround`).
+"""The topics of the subscription (`Topics`), what a leader's plan is based on (`PlanGround`), and which topics are gone
+for good (`Departed`).
 
 `TopicIds` decides which of the ids that brokers name for a topic is its own now. Pure. A topic that is deleted and
 created again has another id, and is consumed from its beginning: a wrong decision repeats a whole log. Brokers learn of
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -199,6 +200,11 @@ class Topics:
         info = self._cluster.metadata.topics.get(topic)
         return info is not None and info.gone
 
+    def exists(self, topic: str) -> bool:
+        """Whether the brokers named it when last asked."""
+        info = self._cluster.metadata.topics.get(topic)
+        return info is not None and not info.gone
+
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when we first saw it."""
         return self.topic_id(topic) is not None and self._ids.changed_since_first(topic)
@@ -342,6 +348,40 @@ class Topics:
 
     def _ground_of(self, subscription: Collection[str]) -> dict[str, int]:
         return {**dict.fromkeys(subscription, 0), **self.counts(self._planned)}
+
+
+_REMEMBERED = 900.0
+"""Seconds: alerts look back for as long at what was counted of a topic."""
+_LOOK = 60.0
+
+
+class Departed:
+    """Topics that we had partitions of, and that are gone: with a pattern topics may come and go for ever, each with
+    series of its own in the metrics. Pure."""
+
+    def __init__(self, exists: Callable[[str], bool]) -> None:
+        self._exists = exists
+        self._last_there: dict[str, float] = {}
+
+    def look(self, ours: Collection[str], now: float) -> list[str]:
+        """The topics to be forgotten: not among `ours`, and not there, for a quarter of an hour."""
+        for topic in {*self._last_there, *ours}:
+            if topic in ours or self._exists(topic):
+                self._last_there[topic] = now
+        over = [topic for topic, last in self._last_there.items() if now - last >= _REMEMBERED]
+        for topic in over:
+            del self._last_there[topic]
+        return over
+
+
+async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], forget: Callable[[str], None]) -> None:
+    """Have what is counted of topics forgotten that are gone, for ever. `ours`: the partitions that are ours at each
+    look. Caller: the service, as a task."""
+    departed = Departed(topics.exists)
+    while True:
+        for topic in departed.look({tp.topic for tp in ours}, clock.now()):
+            forget(topic)
+        await asyncio.sleep(_LOOK)
 
 
 def _difference(before: Mapping[str, int], now: Mapping[str, int]) -> str:

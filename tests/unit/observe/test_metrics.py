@@ -271,3 +271,18 @@ def test_a_counter_that_the_supervisor_does_not_know_ends_nothing() -> None:
     told = [Counted("kunicorn_of_tomorrow", [], 1), Counted(c.CONSUMED.name, ["orders"], 1)]
     metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, told, [Observed("kunicorn_of_tomorrow_seconds", [], [1], 1.0)]))
     assert value(scraped(metrics, status()), "messaging_client_consumed_messages_total", topic="orders") == 1
+
+
+def test_a_topic_that_is_forgotten_has_no_series_more_and_what_was_counted_over_all_stays() -> None:
+    metrics = Metrics()
+    for topic in ("day-1", "day-2"):
+        hear(metrics, (c.CONSUMED, [topic], 5), (c.DEAD_LETTERS, [topic, "attempts"], 2), (c.SKIPPED, [topic], 0))
+        counts = [1] + [0] * len(BOUNDS)
+        observed = [Observed(c.PROCESS_SECONDS.name, [topic, kind], counts, 0.1) for kind in ("", "ValueError")]
+        metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, observed=observed))
+    metrics.forget("day-1")
+    metrics.forget("never-seen")
+    left = scraped(metrics, status())
+    assert {topic for _, labels in left for name, topic in labels if name == "topic" and "day" in topic} == {"day-2"}
+    assert value(left, "messaging_client_consumed_messages_total", topic="day-2") == 5
+    assert metrics.totals["records"] == 10

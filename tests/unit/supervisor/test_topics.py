@@ -11,8 +11,9 @@ import pytest
 
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
-from kunicorn.supervisor.topics import Topics
+from kunicorn.supervisor.topics import Departed, Topics
 
 MAX_AGE = 0.001
 """Seconds: refresh at once."""
@@ -289,3 +290,30 @@ async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:
     await topics.refresh()
     await topics.confirm_ids(["orders"])
     assert len(brokers.asked) == 1
+
+
+def test_a_topic_is_to_be_forgotten_a_quarter_of_an_hour_after_it_was_last_ours_or_there() -> None:
+    there = {"day-1", "day-2"}
+    departed = Departed(lambda name: name in there)
+    assert departed.look({"day-1", "day-2"}, 0) == []
+    assert departed.look({"day-2"}, 1000) == [], "another member may have it, and it may come back"
+    there.remove("day-1")
+    assert departed.look({"day-2"}, 1899) == []
+    assert departed.look({"day-2"}, 1900) == ["day-1"]
+    assert departed.look({"day-2"}, 9000) == [], "once"
+    there.remove("day-2")
+    assert departed.look({"day-2"}, 20000) == [], "a worker has it still"
+    assert departed.look((), 20900) == ["day-2"]
+
+
+def test_a_topic_is_there_while_the_newest_metadata_has_it() -> None:
+    brokers = Brokers(topic("orders"))
+    topics = Topics(["^orders.*", "refunds"], brokers)
+    asyncio.run(topics.refresh())
+    assert [topics.exists(name) for name in ("orders", "refunds", "another")] == [True, False, False]
+    brokers.now(replace(topic("refunds"), error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)))
+    asyncio.run(topics.refresh())
+    assert [topics.exists(name) for name in ("orders", "refunds")] == [False, False]
+    brokers.now(replace(topic("refunds"), error=int(ErrorCode.LEADER_NOT_AVAILABLE)))
+    asyncio.run(topics.refresh())
+    assert topics.exists("refunds")
