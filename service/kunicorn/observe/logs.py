@@ -272,12 +272,17 @@ def is_json() -> bool:
     return _output.render is as_json
 
 
+def format_of(format: str, fd: int = _STDOUT) -> str:
+    """What `auto` is where lines go to `fd`; any other format is itself."""
+    if format != "auto":
+        return format
+    return "text" if os.isatty(fd) else "json"
+
+
 def adjust(level: str, format: str) -> None:
     """Change level and format; see `configure`."""
-    if format == "auto":
-        format = "text" if os.isatty(_output.fd) else "json"
     _output.threshold = _LEVELS[level]
-    _output.render = _RENDERERS[format]
+    _output.render = _RENDERERS[format_of(format, _output.fd)]
     logging.getLogger().setLevel(_output.threshold)
 
 

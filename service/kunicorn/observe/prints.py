@@ -28,7 +28,12 @@ _LONGEST_PART = 16_000
 class Printed(io.TextIOBase):
     """Stands in for `beneath`, one of the standard streams; the lines are the logger `name`'s."""
 
+    mode = "w"
+    line_buffering = True
+    write_through = False
+
     def __init__(self, name: str, level: str, beneath: Any) -> None:
+        self.name = f"<{name}>"
         self._name, self._level, self._beneath = name, level, beneath
         self._parts: dict[int, str] = {}
         """By thread: the beginning of a line."""
@@ -44,6 +49,13 @@ class Printed(io.TextIOBase):
     def errors(self) -> str:  # type: ignore[override]
         """Nothing that is printed raises."""
         return "backslashreplace"
+
+    def reconfigure(self, **_: Any) -> None:
+        """Nothing: lines are the log's, whatever a handler asks for, which must not end because it asks."""
+
+    def detach(self) -> _Bytes:  # type: ignore[override]
+        """What takes bytes, for those who put a text stream of their own around it. This one goes on."""
+        return self.buffer
 
     def writable(self) -> bool:
         """It is."""
@@ -79,6 +91,13 @@ class Printed(io.TextIOBase):
             logs.say_printed(self._level, self._name, line.rstrip("\r"))
 
 
+class _AsText(Printed):
+    """Its lines go beneath, as they were printed."""
+
+    def _say(self, line: str) -> None:
+        logs.write_directly(self.fileno(), line)
+
+
 class _Bytes(io.BufferedIOBase):
     """`sys.stdout.buffer`."""
 
@@ -103,12 +122,22 @@ def take_over() -> None:
     once its log is configured. A stream that somebody has put in place of a standard one stays."""
     if not logs.is_json():
         return
-    if sys.stdout is sys.__stdout__:
-        sys.stdout = Printed("stdout", "info", sys.__stdout__)
-    if sys.stderr is sys.__stderr__:
-        sys.stderr = Printed("stderr", "warning", sys.__stderr__)
+    _stand_in(Printed)
     sys.excepthook = _say_end_of_process
     threading.excepthook = _say_end_of_thread
+
+
+def take_over_as_text() -> None:
+    """From now on the standard streams are what `take_over` makes of them where the log is JSON, and their lines are
+    text. Caller: a process that tries user code for a person: what such a stream lacks must be found by it, too."""
+    _stand_in(_AsText)
+
+
+def _stand_in(stream: type[Printed]) -> None:
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = stream("stdout", "info", sys.__stdout__)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = stream("stderr", "warning", sys.__stderr__)
 
 
 def finish() -> None:

@@ -74,6 +74,35 @@ def test_what_is_no_text_is_refused_as_by_python() -> None:
     assert line["event"] == "write() argument must be str, not bytes"
 
 
+def test_a_taken_stream_has_all_that_a_standard_stream_has() -> None:
+    program = """
+print([[name for name in dir(real) if not name.startswith("_") and not hasattr(ours, name)]
+       for real, ours in ((sys.__stdout__, sys.stdout), (sys.__stderr__, sys.stderr))])
+print(sys.stdout.name, sys.stderr.name, sys.stdout.mode, sys.stdout.line_buffering)
+"""
+    assert [line["event"] for line in printed(program)] == ["[[], []]", "<stdout> <stderr> w True"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "sys.stdout.reconfigure(line_buffering=True)",
+        "sys.stdout.reconfigure(encoding='latin-1', errors='strict', newline='\\r\\n', write_through=True)",
+        "import io; sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8', line_buffering=True)",
+        "import codecs; sys.stdout = codecs.getwriter('utf-8')(sys.stdout.detach())",
+    ],
+)
+def test_a_handler_that_sets_its_standard_output_up_goes_on_printing_lines_of_the_log(asked: str) -> None:
+    assert [line["event"] for line in printed(f"{asked}\nprint('äöü')\nsys.stdout.flush()")] == ["äöü"]
+
+
+def test_a_stream_for_people_has_the_same_form_and_its_lines_as_they_were_printed() -> None:
+    program = "from kunicorn.observe import prints\nprints.take_over_as_text()\n"
+    program += "assert isinstance(sys.stdout, prints.Printed)\nprint('a', 1)\nprint()\nprint('\\udcff', end='')\n"
+    out, err = ran(program + "print('oh', file=sys.stderr)\nprints.finish()")
+    assert (out, err) == ("a 1\n\n\\udcff\n", "oh\n")
+
+
 def test_a_program_that_is_started_has_the_stream_beneath() -> None:
     out, _ = ran(TAKEN.format(level="info", format="json") + "import subprocess; subprocess.run(['echo', 'raw'])")
     assert out == "raw\n"

@@ -15,11 +15,12 @@ import msgspec
 
 from kunicorn.clients.config import encoding_of
 from kunicorn.commands.check.cluster import Finding
-from kunicorn.commands.check.trial import run
+from kunicorn.commands.check.trial import log_format, run
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.handler.config import Encoding
 from kunicorn.handler.encode import NotEncodableYet, Unencodable
 from kunicorn.handler.encode.encoders import Encoder
+from kunicorn.observe import prints
 from kunicorn.settings import Settings
 
 _PROGRAM = """
@@ -43,7 +44,7 @@ def output_findings(settings: Settings, timeout: float) -> Iterator[Finding]:
     if (encoding := encoding_of(settings)) is None:
         return
     order = msgspec.json.encode((encoding, settings.producing.topic))
-    ended = run(["-c", _PROGRAM], [], order, timeout)
+    ended = run(["-c", _PROGRAM], [log_format(settings)], order, timeout)
     try:
         lines = msgspec.json.decode(ended.said, type=list[_Told])
     except msgspec.DecodeError:
@@ -54,6 +55,8 @@ def output_findings(settings: Settings, timeout: float) -> Iterator[Finding]:
 
 def main() -> None:
     """Ask in the child; its answer goes to the descriptor that is the second argument. Leaves by `_exit`."""
+    if sys.argv[3] == "json":
+        prints.take_over_as_text()
     encoding, topic = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Encoding, str | None])
     try:
         found = list(_told(Encoder(encoding, topic)))

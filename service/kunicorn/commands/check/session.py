@@ -17,7 +17,7 @@ from kunicorn.commands.check import cluster
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.outputs import output_findings
 from kunicorn.commands.check.transactions import transactions
-from kunicorn.commands.check.trial import importable, set_up, tried
+from kunicorn.commands.check.trial import importable, log_format, set_up, tried
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.linux import IS_LINUX
 from kunicorn.observe import requests
@@ -137,7 +137,11 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
         yield Finding("platform", "the service needs Linux: what is checked here is true of this machine", warning=True)
     for handler, config in zip(settings.every_handler, handler_configs(settings), strict=True):
         yield importable(
-            config, import_timeout, delivery=settings.producing.delivery, exceptions=handler.exception_names
+            config,
+            import_timeout,
+            delivery=settings.producing.delivery,
+            exceptions=handler.exception_names,
+            log_format=log_format(settings),
         )
     yield _client(settings)
     yield _allocator(settings)

@@ -27,6 +27,7 @@ from kunicorn.handler.config import Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.linux import memory_file
+from kunicorn.observe import logs
 from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.security import without_secrets
@@ -124,6 +125,11 @@ def _ended(child: subprocess.Popen[bytes], timeout: float) -> int | None:
         child.wait()
 
 
+def log_format(settings: Settings) -> str:
+    """Format of the log of a service that writes where we do."""
+    return logs.format_of(settings.log.format)
+
+
 _IMPORT = """
 import json, os, sys
 sys.path[:] = json.loads(sys.argv[1])
@@ -136,9 +142,12 @@ from kunicorn.handler.load import find as find_handler, find_middleware, handler
 from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.config import HandlerConfig
+from kunicorn.observe import prints
 try:
     order = tuple[HandlerConfig, str | None, list[str]]
     config, delivery, exceptions = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
+    if sys.argv[3] == "json":
+        prints.take_over_as_text()
     handler = handler_of(config.entrypoint, find_handler(config.entrypoint, yields=delivery is not None))
     arguments_of(handler, config.mode, config.decoding, config.tracing)
     for each in config.middlewares:
@@ -159,14 +168,20 @@ os._exit(0)
 
 
 def importable(
-    config: HandlerConfig, timeout: float, *, delivery: str | None = None, exceptions: Collection[str] = ()
+    config: HandlerConfig,
+    timeout: float,
+    *,
+    delivery: str | None = None,
+    exceptions: Collection[str] = (),
+    log_format: str = "text",
 ) -> Finding:
     """Finding about the import of the handler, of its middlewares, filters and decoders, and of the `exceptions` that
     its rules name, and about the settings that hang on what it is, in a child. Blocks.
 
-    `delivery`: how what it returns is sent; None: not at all.
+    `delivery`: how what it returns is sent; None: not at all. `log_format`: that of the service, by which the standard
+    streams are plain ones or not.
     """
-    ended = run(["-c", _IMPORT], [], msgspec.json.encode((config, delivery, list(exceptions))), timeout)
+    ended = run(["-c", _IMPORT], [log_format], msgspec.json.encode((config, delivery, list(exceptions))), timeout)
     if ended.code is None:
         return no_handler(
             f"importing {config.entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
@@ -243,7 +258,7 @@ def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> F
         return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
     if not order.ranges:
         return Finding("trial", "the topics hold no records to try the handler on", warning=True)
-    ended = run(["-c", _PROGRAM], [], msgspec.json.encode(order), timeout, _show)
+    ended = run(["-c", _PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     try:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
@@ -265,7 +280,7 @@ def set_up(settings: Settings, timeout: float) -> Finding:
     producing = settings.producing
     order = Order(settings.group.id, handler_configs(settings), {}, None, [], 0, producing.delivery, producing.topic)
     order = msgspec.structs.replace(order, encoding=encoding_of(settings))
-    ended = run(["-c", _SETUP_PROGRAM], [], msgspec.json.encode(order), timeout, _show)
+    ended = run(["-c", _SETUP_PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     if ended.code is None:
         return no_handler(f"setup took more than {timeout:g} s; workers that take longer to start are ended")
     if ended.code == ExitCode.CLEAN:

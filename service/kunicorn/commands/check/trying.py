@@ -32,6 +32,7 @@ from kunicorn.handler.load import Handler, error_message, print_line_by_line, us
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
 from kunicorn.handler.registry import HandlerRegistry
+from kunicorn.observe import prints
 from kunicorn.positions import OffsetRange
 
 _PATIENCE = 30.0
@@ -54,13 +55,14 @@ def main() -> None:
 
 def _answer(use: Callable[[HandlerRegistry[Calls], Order], Result]) -> None:
     print_line_by_line()
+    if sys.argv[3] == "json":
+        prints.take_over_as_text()
     answer = int(sys.argv[2])
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     code, said = _try(order, use)
     os.write(answer, said[:_LONGEST_ANSWER])
     with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        prints.finish()
     os._exit(code)
 
 

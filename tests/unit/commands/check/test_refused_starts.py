@@ -33,6 +33,8 @@ class Kept:
     async def handle(self, record):
         pass
 """
+WANTS_A_FILE = "import sys\nsys.stdout._CHUNK_SIZE\n\ndef handle(record): ...\n"
+"""A stream whose lines are the log's reads and writes no chunks."""
 TIMEOUT = 120.0
 
 
@@ -99,3 +101,15 @@ def test_a_setting_that_setup_refuses_has_the_exit_code_of_settings() -> None:
 def test_a_handler_that_a_worker_takes_is_importable() -> None:
     (config,) = handler_configs(settings("handle", {"ordering": "key", "concurrency": 2}))
     assert trial.importable(config, TIMEOUT) == Finding("handler", "checked_shop:handle can be imported and called")
+
+
+@pytest.mark.parametrize(("form", "found"), [("json", ExitCode.HANDLER), ("text", ExitCode.CLEAN)])
+def test_a_handler_is_imported_and_set_up_with_the_standard_streams_that_a_worker_has(
+    form: str, found: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "file_shop", WANTS_A_FILE)
+    own = settings("", {"entrypoint": "file_shop:handle"}, log={"format": form}, http={"port": 0})
+    lines = list[Finding]()
+    check(own, lines.append, TIMEOUT)
+    assert next(line for line in lines if line.what == "handler").failure == (found or None)
+    assert (trial.set_up(own, TIMEOUT).failure or ExitCode.CLEAN) == found
