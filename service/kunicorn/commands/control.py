@@ -21,7 +21,7 @@ from kunicorn.commands.status import address, opener_of, unreachable
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
-from kunicorn.settings.security import file_content
+from kunicorn.settings.security import token_content
 from kunicorn.text import table
 
 _SPARE = 30.0
@@ -50,7 +50,7 @@ class RunningService:
         """The service with these settings, or at `url`. Raises `ConfigError` where it cannot be asked."""
         if token_file is not None:
             try:
-                token = file_content(str(token_file)).get_secret_value()
+                token = token_content(str(token_file)).get_secret_value()
             except ValueError as error:
                 raise ConfigError(f"--token-file {str(token_file)!r} {error}") from error
         elif settings.http.acts:
@@ -83,12 +83,10 @@ class RunningService:
             return self._ask_here(action, body)
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"--url {self.url!r} is no address of a service; write it such as http://127.0.0.1:9400")
-        request = urllib.request.Request(  # noqa: S310 - the scheme has just been looked at
-            f"{self.url}/actions/{action}",
-            json.dumps({**body, "by": _who()}).encode(),
-            {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"},
-        )
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
+        data = json.dumps({**body, "by": _who()}).encode()
         try:
+            request = urllib.request.Request(f"{self.url}/actions/{action}", data, headers)  # noqa: S310 - just looked at
             with opener_of(self.own_certificate).open(request, timeout=self.patience_for(action)) as answer:
                 return _read(self.url, answer.read(_LONGEST_ANSWER))
         except urllib.error.HTTPError as error:
@@ -100,6 +98,11 @@ class RunningService:
             raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error
+        except ValueError:
+            # Of a header that cannot be sent, and then it quotes the token: neither its text nor its cause is shown.
+            raise ConfigError(
+                f"--url {self.url!r} is no address of a service, or the token is none of an HTTP header; correct them"
+            ) from None
 
     def _ask_here(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         connection = _Here(self.port, self.patience_for(action))

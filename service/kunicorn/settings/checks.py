@@ -22,6 +22,7 @@ T = TypeVar("T")
 _LONGEST_NAME = 249
 _SHORTEST_TOKEN = 16
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*")
 _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -122,10 +123,17 @@ def is_not_empty(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def is_long_secret(secret: SecretStr) -> SecretStr:
-    """A secret too long to be guessed."""
+def is_header_value(text: str) -> bool:
+    """Whether an HTTP header carries it as it is: blanks around a value are taken off on its way."""
+    return _HEADER_VALUE.fullmatch(text) is not None and text == text.strip()
+
+
+def is_token(secret: SecretStr) -> SecretStr:
+    """A secret too long to be guessed, which whoever has it can send."""
     if len(secret.get_secret_value()) < _SHORTEST_TOKEN:
         raise ValueError(f"shorter than {_SHORTEST_TOKEN} characters; make one with: openssl rand -hex 32")
+    if not is_header_value(secret.get_secret_value()):
+        raise ValueError("not what an HTTP header carries; use printable ASCII, no blanks around it")
     return secret
 
 

@@ -9,13 +9,12 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import Milliseconds, Section, http_address
+from kunicorn.settings.checks import Milliseconds, Section, http_address, is_header_value
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import Rule, check
 from kunicorn.settings.security import Text, file_content
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(r"[\x20-\x7e]*")
 _LONGEST_NAME = 255
 
 
@@ -32,7 +31,7 @@ def _are_headers(headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
     for name, value in headers.items():
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an HTTP header")
-        if not _VALUE.fullmatch(text := value.get_secret_value()) or text != text.strip():
+        if not is_header_value(value.get_secret_value()):
             raise ValueError(f"the value of {name} is none of an HTTP header: use printable ASCII, no blanks around it")
     return headers
 

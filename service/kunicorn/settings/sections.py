@@ -24,7 +24,7 @@ from kunicorn.settings.checks import (
     is_group_id,
     is_host_name,
     is_kafka_name,
-    is_long_secret,
+    is_token,
     is_topic_or_pattern,
     librdkafka_properties,
 )
@@ -48,7 +48,7 @@ from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.producing import PRODUCING_RULES, ProducingSettings
 from kunicorn.settings.rules import GROUP_RULES, RETRY_RULES, SOURCE_RULES, Rule, check
 from kunicorn.settings.schema_registry import DECODING_RULES, SchemaRegistrySettings
-from kunicorn.settings.security import SecuritySettings, file_content, unreadable
+from kunicorn.settings.security import SecuritySettings, token_content, unreadable
 from kunicorn.settings.topics import TopicSettings
 from kunicorn.settings.workers import WorkerSettings
 
@@ -97,7 +97,7 @@ class HttpSettings(Section):
         description="With more assigned partitions than this, /metrics leaves out the series per partition. What is "
         "told of a topic or of the group stays, such as kafka_consumer_max_lag_seconds.",
     )
-    token: Annotated[SecretStr, AfterValidator(is_long_secret)] | None = Field(
+    token: Annotated[SecretStr, AfterValidator(is_token)] | None = Field(
         None,
         examples=["a-long-and-random-text"],
         description="Permits whoever sends it to pause, resume and seek partitions, recycle workers and drain the "
@@ -139,7 +139,7 @@ class HttpSettings(Section):
             assert self.token is not None
             return self.token.get_secret_value()
         try:
-            return is_long_secret(file_content(self.token_file)).get_secret_value()
+            return token_content(self.token_file).get_secret_value()
         except ValueError as error:
             raise ConfigError(f"http.token_file = {self.token_file!r} {error}") from error
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, model_validator
 
 from kunicorn.errors import ConfigError
-from kunicorn.settings.checks import Section, is_entrypoint, is_extensions, is_http_url, is_not_empty
+from kunicorn.settings.checks import Section, is_entrypoint, is_extensions, is_http_url, is_not_empty, is_token
 from kunicorn.settings.problems import Contradictions, Problem
 from kunicorn.settings.rules import FETCHER_RULES, SECURITY_RULES, Rule, broken
 from kunicorn.settings.sources import variable_of
@@ -185,6 +185,12 @@ def file_content(file: str) -> SecretStr:
     if not content:
         raise ValueError("is empty: write the secret into it")
     return SecretStr(content)
+
+
+def token_content(file: str) -> SecretStr:
+    """Content of the file of `http.token`, without blanks and line breaks around it, which no request could send: it
+    would be right, and everybody refused. Raises `ValueError`."""
+    return is_token(SecretStr(file_content(file).get_secret_value().strip()))
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:

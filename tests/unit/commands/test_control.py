@@ -98,6 +98,26 @@ def test_an_address_that_is_none_is_told(url: str) -> None:
         ask(url)
 
 
+def test_what_no_request_can_be_made_of_is_told_without_the_token() -> None:
+    with pytest.raises(ConfigError, match=r"--url 'http://\[::1' is no address of a service"):
+        RunningService("http://[::1", TOKEN, 10).ask("pause", {})
+    for token in (f"{TOKEN}\n", f"{TOKEN}\u20ac"):
+        with pytest.raises(ConfigError, match="is no address of a service, or the token is none") as refused:
+            RunningService("http://127.0.0.1:1", token, 10).ask("pause", {})
+        assert refused.value.__cause__ is None
+        assert TOKEN not in str(refused.value)
+
+
+def test_a_token_file_is_read_as_the_service_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN} \r\n\n")
+    assert RunningService.of(settings_of(), "http://pod:9400", file).token == TOKEN
+    file.write_text(f"{TOKEN}\u20ac\n")
+    with pytest.raises(ConfigError, match=r"--token-file .* use printable ASCII") as refused:
+        RunningService.of(settings_of(), "http://pod:9400", file)
+    assert TOKEN not in str(refused.value)
+
+
 def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")

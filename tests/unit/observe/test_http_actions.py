@@ -169,6 +169,27 @@ async def test_a_token_that_is_rotated_in_its_file_counts_at_once(tmp_path: Path
         assert "cannot be read" in said
 
 
+@pytest.mark.parametrize("behind", ["\n\n", "\r\n\n", " ", "\t\n"])
+async def test_blanks_and_empty_lines_around_a_token_in_its_file_are_none_of_it(behind: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(f"\n{TOKEN}{behind}".encode())
+    async with serving(Service(), token_file=str(file)) as server:
+        assert (await act(server, "resume"))[0] == 200
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN} ", f" {TOKEN}", f"{TOKEN}\n", f"{TOKEN}\nx", f"{TOKEN}ü"])
+async def test_a_token_that_no_header_carries_is_refused_at_the_start_and_not_shown(token: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="use printable ASCII, no blanks around it") as refused:
+        async with serving(Service(), token=SecretStr(token)):
+            pass
+    assert TOKEN not in str(refused.value)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\nx\n")
+    with pytest.raises(ValueError, match="use printable ASCII, no blanks around it"):
+        async with serving(Service(), token_file=str(file)):
+            pass
+
+
 async def test_a_token_that_is_too_short_is_refused_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("short\n")
