@@ -232,6 +232,9 @@ def _refused(response: requests.Response) -> str:
 
 _LONGEST_REASON = 300
 _BLANKS = re.compile(r"\s+")
+_CREDENTIALS = re.compile(r"//[^\s@]*@")
+_QUERY = re.compile(r"\?[^\s'\")]+")
+"""Of the address, which OpenTelemetry's own variables may have with a key in it."""
 
 
 class Endpoint:
@@ -283,10 +286,12 @@ class Endpoint:
         return self._exporter
 
     def _harmless(self, reason: str) -> str:
-        """One short line without a header's value: a server may send ours back, a library may quote them."""
+        """One short line without a header's value, and no secret of an address: a server may send ours back, a library
+        may quote them."""
         secrets = {*(self._headers or {}).values(), *_values_of(os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", ""))}
         secrets |= set(_values_of(os.environ.get("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "")))
-        return _BLANKS.sub(" ", without(secrets, reason)).strip()[:_LONGEST_REASON]
+        harmless = _QUERY.sub("?…", _CREDENTIALS.sub("//…@", without(secrets, reason)))
+        return _BLANKS.sub(" ", harmless).strip()[:_LONGEST_REASON]
 
 
 def _values_of(headers: str) -> Iterator[str]:

@@ -27,10 +27,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
+from kunicorn.settings.pipeline import STORES, is_place
 
-_STORES = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
-"""Schemes of object stores. They put an object whole, and if it is asked for only where there is none (S3:
-`If-None-Match`)."""
 _PART_BYTES = 8 * 1024 * 1024
 """Of a file that is put into an object store: what is smaller is one request, what is larger is put in parts."""
 _ONE_REQUEST_BYTES = 64 * 1024 * 1024
@@ -71,22 +69,12 @@ class Directory:
             object.__setattr__(self, "url", _local(self.url))
         if self.is_local:
             return
-        scheme, _, rest = self.url.partition("://")
-        if scheme == "gcs":
+        if self.url.startswith("gcs://"):
             raise ConfigError("gcs://… is no URL that files are written to: Google's store is gs://…")
-        if _with_password(rest, ports=not self.is_store):
-            # It would stand in Spark's plans and in messages.
-            raise ConfigError(
-                f"{scheme}://… has a password in it: leave it out, rights are found in the environment; "
-                f"docs/pipeline.md says where"
-            )
-        if "?" in rest or "#" in rest:
-            # Its values may be secrets. And whatever is put behind the URL would be a part of them: all directories of
-            # a job would be the one in front.
-            raise ConfigError(
-                f"{scheme}://… has a ? or a # in it: leave out what follows; endpoints and rights are found in the "
-                f"environment, docs/pipeline.md says where"
-            )
+        try:
+            is_place(self.url)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     def __truediv__(self, name: str) -> Directory:
         return Directory(f"{self.url.rstrip('/')}/{name}")
@@ -99,7 +87,7 @@ class Directory:
     @property
     def is_store(self) -> bool:
         """Whether it is in an object store."""
-        return urlsplit(self.url).scheme in _STORES
+        return urlsplit(self.url).scheme in STORES
 
     def read(self, name: str) -> bytes | None:
         """Content of the file; None where there is none. Raises `ConfigError`."""
@@ -351,14 +339,6 @@ def _put_if_absent(url: str, name: str, content: bytes) -> bool:
         )
     _put_once.add(url)
     return True
-
-
-def _with_password(rest: str, *, ports: bool) -> bool:
-    """Whether the URL's part behind its scheme has a user's password in it, also one with a slash, which ends the
-    authority for whoever takes URLs apart. `ports`: digits behind a host are none.
-    """
-    user, at, _ = rest.rpartition("@")
-    return bool(at) and ":" in (re.sub(r"^[^/@:]*:\d+(?=/)", "", user) if ports else user)
 
 
 def _flush(path: Path) -> None:

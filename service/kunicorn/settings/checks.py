@@ -102,17 +102,18 @@ def is_http_url(url: str) -> str:
 
 def http_address(url: str, example: str, credentials: str) -> SplitResult:
     """Parts of a URL of HTTP without credentials; `credentials` names the settings that are for them. Raises
-    `ValueError`.
+    `ValueError`, which quotes no part of it.
     """
+    if "@" in url:
+        # Wherever it is: a password with a slash in it ends the authority for whoever takes URLs apart.
+        raise ValueError(f"holds credentials; set {credentials} instead (an @ of a path is %40)")
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError as error:
-        raise ValueError(f"not an address ({error}); write it such as {example}") from error
+    except ValueError:
+        raise ValueError(f"not an address; write it such as {example}") from None
     if parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"[\s\x00-\x1f\x7f]", url):
         raise ValueError(f"not an address; write it such as {example}")
-    if parts.username or parts.password:
-        raise ValueError(f"holds credentials; set {credentials} instead")
     return parts
 
 

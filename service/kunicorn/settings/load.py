@@ -14,6 +14,7 @@ from pydantic_settings import InitSettingsSource
 
 from kunicorn.errors import ConfigError
 from kunicorn.settings.handler import OneOfHandlers
+from kunicorn.settings.pipeline import has_secret
 from kunicorn.settings.problems import HIDDEN, Problem, is_secret, problems_of
 from kunicorn.settings.sections import Settings
 from kunicorn.settings.sources import read_environment, read_file
@@ -93,8 +94,12 @@ def shown(settings: Settings) -> dict[str, object]:
     del plain["handler" if settings.handlers else "handlers"]
     for section, table in (("kafka", "librdkafka"), ("producing", "librdkafka"), ("pipeline", "spark")):
         values: Mapping[str, Any] = getattr(getattr(settings, section), table)
-        plain[section][table] = {name: HIDDEN if is_secret(name) else value for name, value in values.items()}
+        plain[section][table] = {name: HIDDEN if _hides(name, value) else value for name, value in values.items()}
     return plain
+
+
+def _hides(name: str, value: object) -> bool:
+    return is_secret(name) or (isinstance(value, str) and name.startswith("spark.") and has_secret(name, value))
 
 
 RESTART_ONLY = frozenset({"workers.count", "handlers.topics", "handler.retry_topic", "handler.retry_topic_delays_ms"})

@@ -20,6 +20,8 @@ _LONGEST_NAME = 255
 
 def _is_endpoint(url: str) -> str:
     parts = http_address(url, "http://collector:4318/v1/metrics (OTLP over HTTP)", "otlp.headers")
+    if parts.query or parts.fragment:
+        raise ValueError("has a ? or a #, and what follows is shown; a key is a header: set otlp.headers instead")
     if parts.path in {"", "/"}:
         raise ValueError("has no path; collectors take metrics at /v1/metrics")
     if parts.port == 4317:

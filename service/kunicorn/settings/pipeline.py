@@ -46,6 +46,40 @@ def has_secret(name: str, value: str) -> bool:
     return _SECRET.search(name) is not None or ("://" in value and urlsplit(value).password is not None)
 
 
+STORES = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
+"""Schemes of object stores. They put an object whole, and if it is asked for only where there is none (S3:
+`If-None-Match`)."""
+
+
+def is_place(url: str) -> str:
+    """A directory, or a URL of one without secrets: it is shown, and stands in Spark's plans. Raises `ValueError`,
+    which quotes nothing but the scheme."""
+    scheme, is_url, rest = url.partition("://")
+    if not is_url:
+        return url
+    if _with_password(rest, ports=scheme.lower() not in STORES):
+        raise ValueError(
+            f"{scheme}://… has a password in it: leave it out, rights are found in the environment; "
+            f"docs/pipeline.md says where"
+        )
+    if "?" in rest or "#" in rest:
+        # Its values may be secrets. And whatever is put behind the URL would be a part of them: all directories of
+        # a job would be the one in front.
+        raise ValueError(
+            f"{scheme}://… has a ? or a # in it: leave out what follows; endpoints and rights are found in the "
+            f"environment, docs/pipeline.md says where"
+        )
+    return url
+
+
+def _with_password(rest: str, *, ports: bool) -> bool:
+    """Whether the URL's part behind its scheme has a user's password in it, also one with a slash, which ends the
+    authority for whoever takes URLs apart. `ports`: digits behind a host are none.
+    """
+    user, at, _ = rest.rpartition("@")
+    return bool(at) and ":" in (re.sub(r"^[^/@:]*:\d+(?=/)", "", user) if ports else user)
+
+
 def _catalog_properties(settings: Any) -> Any:
     if not isinstance(settings, Mapping):
         return settings
@@ -74,7 +108,7 @@ _RULES = (
 class PipelineSettings(Section):
     """Jobs on Spark: `kunicorn pipeline`. The settings have the names of Spark's own Kafka source where it has them."""
 
-    directory: str = Field(
+    directory: Annotated[str, AfterValidator(is_place)] = Field(
         "pipeline-runs",
         min_length=1,
         description="Where runs keep their manifests and outcomes: a directory that driver and executors share, or a "

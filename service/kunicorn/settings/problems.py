@@ -19,7 +19,7 @@ _SECRET_WORDS = (
 )
 HIDDEN = "(not shown)"
 """In place of a value that is, or may be, a secret."""
-_USERS_OWN = re.compile(r"handler(s\[\d+\])?\.options|otlp\.headers(\..*)?")
+_USERS_OWN = re.compile(r"(handler(s\[\d+\])?\.options|otlp\.headers)([.\[].*)?")
 _HANDLERS = "handlers"
 
 NO_VALUE = object()
@@ -50,8 +50,14 @@ class Contradictions(ValueError):
         self.problems = tuple(problems)
 
 
-_CREDENTIALS = re.compile(r"//[^/@\s\"]*@")
-"""In an address, where they are refused: the refusal must not show them."""
+_CREDENTIALS = re.compile(r"^([\w+.-]*://)?.*@", re.DOTALL)
+_QUERY = re.compile(r"^([^?#]*://[^?#]*[?#]).*", re.DOTALL)
+"""In an address, where they are refused: the refusal must not show them, however the address is misspelt."""
+
+
+def without_credentials(text: str) -> str:
+    """An address, or any other text, without what is before an @ and, of a URL, behind a ? or a #."""
+    return _QUERY.sub(r"\1…", _CREDENTIALS.sub(r"\1…@", text))
 
 
 def is_secret(name: str) -> bool:
@@ -63,15 +69,17 @@ def show(key: str, value: object) -> str:
     """The value as TOML writes it, cut short; of a secret nothing, of a table the names in it."""
     if value is HIDDEN or (is_secret(key) and not key.endswith("_file")):
         return HIDDEN
-    text = json.dumps(_without_tables(value), ensure_ascii=False, default=str)
-    text = _CREDENTIALS.sub("//…@", text)
+    text = json.dumps(_harmless(value), ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST_VALUE else text[:_LONGEST_VALUE] + " …"
 
 
-def _without_tables(value: object) -> object:
-    """The value with nothing of a table but the names in it, however deep the table is in lists."""
+def _harmless(value: object) -> object:
+    """The value with nothing of a table but the names in it, however deep the table is in lists; of addresses without
+    credentials."""
+    if isinstance(value, str):
+        return without_credentials(value)
     if isinstance(value, list | tuple):
-        return [_without_tables(item) for item in value]
+        return [_harmless(item) for item in value]
     return names_in(value) if isinstance(value, Mapping) else value
 
 

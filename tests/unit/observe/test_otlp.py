@@ -269,6 +269,17 @@ def test_nobody_listens(said: list[str]) -> None:
     assert "127.0.0.1" in line
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:9/v1/metrics?api-key=s3cr3t", "me:s3/cr3t@127.0.0.1:9/v1/metrics"])
+def test_the_secrets_of_an_address_from_opentelemetrys_own_variable_are_not_logged(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"http://{address}")
+    settings = OtlpSettings(enabled=True, timeout_ms=1000)
+    why = otlp.Endpoint(settings).send(otlp._whole(otlp.resource_of(settings, "shop"), []))
+    assert why
+    assert "cr3t" not in why
+
+
 def test_a_try_that_no_time_is_left_for_does_not_hide_why_the_one_before_failed(
     said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,8 @@ def loaded(**otlp: Any) -> Settings:
         ({"endpoint": "http://collector:4317/v1/metrics"}, "port 4317 is for gRPC"),
         ({"endpoint": "http://collector:99999/v1/metrics"}, "not an address"),
         ({"endpoint": f"http://me:{SECRET}@collector:4318/v1/metrics"}, "set otlp.headers instead"),
+        ({"endpoint": f"http://collector:4318/v1/metrics?api-key={SECRET}"}, "set otlp.headers instead"),
+        ({"endpoint": f"http://collector:4318/v1/metrics#{SECRET}"}, "set otlp.headers instead"),
         ({"headers": {"authorization": f"{SECRET}\nx: y"}}, "printable ASCII"),
         ({"headers": {"authorization": f"{SECRET}ä"}}, "printable ASCII"),
         ({"headers": {f"no name {len(SECRET)}": SECRET}}, "no name of an HTTP header"),

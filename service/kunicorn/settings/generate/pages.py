@@ -223,7 +223,8 @@ _RULES = """\
 - A setting that Kafka has keeps Kafka's name and unit, with underscores for dots.
 - An unknown section, setting or `KUNICORN_` variable ends the start with exit code 2. So does a value of the wrong
   type, and so do settings that contradict one another. Each problem has a line. The line has no value where the name is
-  unknown, and of a table the names in it: `kafka.ssl = {"key": {"password": "(not shown)"}}`.
+  unknown, and of a table the names in it: `kafka.ssl = {"key": {"password": "(not shown)"}}`. Of a text it has nothing
+  before an @, and of a URL nothing behind a ? or a #: `schema_registry.url = "https://…@registry:8081"`.
 - Variables that Kubernetes makes of a Service's name, such as `KUNICORN_SERVICE_HOST`, are no settings and do no harm.
 """
 
