@@ -12,7 +12,9 @@ Lines are written by a thread. A pipe whose reader has stopped blocks its writer
 blocks misses heartbeats and loses its partitions because of a log line.
 
 1. `put` never blocks and may be called from a signal handler: `SimpleQueue` is reentrant, `Queue` would deadlock.
-2. What does not fit is dropped and counted; the count is written as soon as something can be written again.
+2. What does not fit is dropped and counted; the count is written as soon as something can be written again. A long
+   line takes the places of several short ones: it may hold a whole record, and the memory of ten thousand is the
+   process's.
 3. The thread is a daemon: blocked in write(2) it holds neither the GIL nor the interpreter's exit.
 """
 
@@ -111,13 +113,17 @@ def _harmless(line: str) -> str:
 
 _MOST_LINES = 10_000
 _LINES_A_WRITE = 256
+_PLACE = 1_000
+"""Characters. In the queue an empty text follows a line for each further place that it takes: its size is counted
+without a lock, which a signal handler could not have."""
 
 
 class LogWriter:
     """Queue and writer thread of one process's log lines. `fd` may be in non-blocking mode; it stays open."""
 
     def __init__(self, fd: int, lost: Callable[[int], str], capacity: int = _MOST_LINES) -> None:
-        """Start the thread. `lost(n)` words the line that says that n lines were dropped."""
+        """Start the thread. `lost(n)` words the line that says that n lines were dropped. `capacity`: waiting lines, of
+        at most `_PLACE` characters."""
         self._fd = fd
         self._lost = lost
         self._capacity = capacity
@@ -137,8 +143,10 @@ class LogWriter:
         """Queue one line, which ends without a newline. Never blocks."""
         if self._lines.qsize() >= self._capacity or self._closing.is_set():
             self._dropped += 1
-        else:
-            self._lines.put(line)
+            return
+        self._lines.put(line)
+        for _ in range(len(line) // _PLACE):
+            self._lines.put("")
 
     def close(self, timeout: float) -> None:
         """Write what is queued and end the thread; gives up after `timeout` seconds. Later lines are dropped."""
@@ -157,7 +165,7 @@ class LogWriter:
             except Empty:
                 pass
             open_for_more = None not in lines
-            self._write([line for line in lines if line is not None])
+            self._write([line for line in lines if line])
 
     def _write(self, lines: list[str]) -> None:
         if (dropped := self._dropped) > self._told:
@@ -360,8 +368,10 @@ def formatted(raised: tuple[type[BaseException], BaseException, TracebackType | 
     return logging.Formatter().formatException(raised)
 
 
-_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "event", "exception"}
+_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Of a record of `logging`; what else it has came by `extra=`."""
+_OWN_FIELDS = frozenset({"event", "exception"})
+"""Of the line, and made of the record: a field of such a name gets an underscore behind it, as `as_json` gives others."""
 
 
 class _Standard(logging.Handler):
@@ -386,7 +396,11 @@ class _Standard(logging.Handler):
             if record.exc_info and record.exc_info[0] is not None:
                 event["exception"] = logging.Formatter().formatException(record.exc_info)
             event |= _output.place()
-            event |= {name: value for name, value in vars(record).items() if name not in _OWN_ATTRIBUTES}
+            event |= {
+                f"{name}_" if name in _OWN_FIELDS else name: value
+                for name, value in vars(record).items()
+                if name not in _OWN_ATTRIBUTES
+            }
         except Exception as error:
             # A record that somebody built by hand, such as one without a traceback in exc_info.
             event["incomplete"] = type(error).__name__

@@ -52,6 +52,18 @@ def test_what_libraries_log_goes_the_same_way() -> None:
     assert (event["logger"], event["level"], event["event"]) == ("lib", "warning", "took 5 ms")
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_field_of_extra_named_as_the_event_or_its_exception_is_kept_beside_it(form: str) -> None:
+    program = "logging.getLogger('shop').info('paid', extra={'event': 'order_paid', 'exception': 'none'})"
+    out, _ = ran(f"logs.configure('info', '{form}', 'w')\n{program}")
+    if form == "json":
+        line = json.loads(out)
+        assert (line["event"], line["event_"], line["exception_"]) == ("paid", "order_paid", "none")
+        assert "exception" not in line
+    else:
+        assert out.endswith("paid  event_=order_paid exception_=none\n")
+
+
 def test_what_a_handler_gives_as_extra_are_fields_of_the_line() -> None:
     (event,) = events("logging.getLogger('shop').info('paid', extra={'order': 7, 'level': 'gold'})")
     assert (event["event"], event["order"], event["level"], event["level_"]) == ("paid", 7, "info", "gold")

@@ -71,6 +71,16 @@ def test_an_output_that_nobody_reads_blocks_nobody_and_the_loss_is_told(pipe: tu
     assert lines.count("x" * 100) == 2000 - dropped
 
 
+def test_long_lines_that_nobody_reads_take_no_more_memory_than_short_ones(pipe: tuple[int, int]) -> None:
+    writer = LogWriter(pipe[1], lost, capacity=50)
+    for _ in range(2000):
+        writer.put("x" * 10_000)
+    taken = 2000 - writer.dropped
+    assert 0 < taken * 10_000 < 500_000
+
+    assert read_lines(pipe[0], f"{writer.dropped} lost").count("x" * 10_000) == taken
+
+
 def test_closing_writes_what_is_queued(pipe: tuple[int, int]) -> None:
     writer = LogWriter(pipe[1], lost)
     for _ in range(20):
