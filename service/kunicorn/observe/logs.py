@@ -371,7 +371,7 @@ def formatted(raised: tuple[type[BaseException], BaseException, TracebackType | 
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Of a record of `logging`; what else it has came by `extra=`."""
 _OWN_FIELDS = frozenset({"event", "exception"})
-"""Of the line, and made of the record: a field of such a name gets an underscore behind it, as `as_json` gives others."""
+"""Made of the record: a field of such a name gets an underscore behind it, as `as_json` gives others."""
 
 
 class _Standard(logging.Handler):

@@ -35,6 +35,12 @@ def test_the_environment_alone_can_set_everything(tmp_path: Path) -> None:
     assert settings.http.enabled is False
 
 
+def test_a_table_in_a_variable_is_put_into_the_files_and_a_list_replaces_it(tmp_path: Path) -> None:
+    text = LEAST + "[handler.options]\na = 1\nb = {c = [1, 2], d = 2}\n"
+    options = loaded(tmp_path, text, {"KUNICORN_HANDLER__OPTIONS": '{"z": 9, "b": {"c": [5]}}'}).handler.options
+    assert options == {"a": 1, "b": {"c": [5], "d": 2}, "z": 9}
+
+
 def test_a_wrong_value_names_the_variable_it_came_from(tmp_path: Path) -> None:
     assert problems(tmp_path, environ={"KUNICORN_WORKERS__COUNT": "four"}) == [
         'workers.count = "four" (from KUNICORN_WORKERS__COUNT): not a whole number; write it in digits, without quotes'

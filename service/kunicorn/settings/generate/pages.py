@@ -220,6 +220,8 @@ joins no group. `kunicorn config show` prints the settings in force.
 _RULES = """\
 - A variable's name is `KUNICORN_<SECTION>__<NAME>`. Lists are separated by commas, or written as JSON. Tables are
   JSON objects.
+- A table in a variable is put into the file's, name by name, however deep. Names that only the file has stay: a
+  variable takes none away. A list in a variable replaces the file's.
 - A setting that Kafka has keeps Kafka's name and unit, with underscores for dots.
 - An unknown section, setting or `KUNICORN_` variable ends the start with exit code 2. So does a value of the wrong
   type, and so do settings that contradict one another. Each problem has a line. The line has no value where the name is
