@@ -105,6 +105,20 @@ class Connections:
         _refuse_missing(self.topics, "assign.partitions" if self._settings.assigned else "group.topics")
         self.unreached = None
 
+    async def look_for(self, others: Mapping[str, str]) -> None:
+        """Ask for these topics, by name, that a reload brings with the setting that names each.
+
+        Raises `ConfigError`, as `reach` does, where one cannot be written to, or no broker says whether it is there.
+        """
+        if not others:
+            return
+        try:
+            await self.topics.refresh(others)
+        except PeerError as error:
+            named = ", ".join(map(repr, others))
+            raise ConfigError(f"whether the topic {named} is there is not known: {error}; reload again") from error
+        _refuse_others(others, self.cluster.metadata.topics)
+
     def owns(self, pid: int) -> bool:
         """Whether the process is the helper that fetches tokens, whose exit `Tokens` watches."""
         return self.tokens is not None and self.tokens.owns(pid)

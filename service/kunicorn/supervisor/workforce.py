@@ -5,7 +5,7 @@ may not know.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -42,6 +42,11 @@ class Blueprints:
         start_seconds = settings.workers.start_timeout_ms / 1000
         named = partial(self._transactional_id, settings)
         return Blueprint(revision, template, partial(self._configure, settings), start_seconds, named)
+
+    async def look_for(self, topics: Mapping[str, str]) -> None:
+        """Raise `ConfigError` where one of these topics, by name, cannot be written to; with the setting that names
+        it."""
+        await self._connections.look_for(topics)
 
     def close(self) -> None:
         """Give the transactional ids back, once nothing can start a worker any more."""
@@ -80,7 +85,7 @@ class Workforce:
         self.templates = templates
         self.rates = blueprints.rates
         self.replacer = Replacer(arbiter, metrics, drain_seconds)
-        self.reloader = Reloader(in_force, templates, blueprints.of, self.replacer, metrics)
+        self.reloader = Reloader(in_force, templates, blueprints, self.replacer, metrics)
         self._blueprints = blueprints
         self._arbiter = arbiter
         self._recycler = Recycler(self.replacer, in_force)

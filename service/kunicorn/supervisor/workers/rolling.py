@@ -18,10 +18,11 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Protocol
 
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.ipc import clock
@@ -143,8 +144,14 @@ class Outcome:
         return self.result == _COMPLETED
 
 
-BlueprintMaker = Callable[[int, Settings, Callable[[], Awaitable[Template]]], Blueprint]
-"""From a revision's number, its settings and where to fork from."""
+class Revisions(Protocol):
+    """What a revision's workers are started from, and need of the cluster."""
+
+    def of(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
+        """The blueprint of that number, with its settings and where to fork from."""
+
+    async def look_for(self, topics: Mapping[str, str]) -> None:
+        """Raises `ConfigError` where one of these topics, with the setting that names it, cannot be written to."""
 
 
 class Reloader:
@@ -154,13 +161,13 @@ class Reloader:
         self,
         in_force: SettingsInForce,
         templates: Templates,
-        blueprint: BlueprintMaker,
+        revisions: Revisions,
         replacer: Replacer,
         metrics: Metrics,
     ) -> None:
         self._in_force = in_force
         self._templates = templates
-        self._blueprint = blueprint
+        self._revisions = revisions
         self._arbiter = replacer.arbiter
         self._replacer = replacer
         self._metrics = metrics
@@ -209,7 +216,8 @@ class Reloader:
         log.info("reload: reading the settings again, importing the handler anew")
         try:
             found = await self._in_force.read_again()
-            self._blueprint(0, found.settings, self._templates.current).configure(0, 0, False)
+            self._revisions.of(0, found.settings, self._templates.current).configure(0, 0, False)
+            await self._revisions.look_for(self._brought(found.settings))
             within = found.settings.workers.start_timeout_ms / 1000
             template = await self._templates.prepare(preload(found.settings), within)
         except (ConfigError, HandlerLoadError) as error:
@@ -220,6 +228,12 @@ class Reloader:
         for name in found.kept:
             log.warning(f"{name} has another value now, which takes effect with the next start only", setting=name)
         return await self._roll(found, template)
+
+    def _brought(self, settings: Settings) -> Mapping[str, str]:
+        """Topics that these settings have beside those in force: the start has looked for the others. Without them the
+        first dead letter would hold up its partition."""
+        known = self._in_force.settings.other_topics
+        return {topic: setting for topic, setting in settings.other_topics.items() if topic not in known}
 
     async def _roll(self, found: Reloaded, template: Template) -> Outcome:
         """Replace all workers. What the first one cannot start with is dropped."""
@@ -260,7 +274,7 @@ class Reloader:
                 raise TemplateDied(f"the template that has imported the new code died: {template.how_it_ended}")
             return await self._templates.current()
 
-        return self._blueprint(revision, settings, prepared)
+        return self._revisions.of(revision, settings, prepared)
 
     def _outdated(self, revision: int) -> list[WorkerSlot]:
         slots = self._arbiter.pool.slots

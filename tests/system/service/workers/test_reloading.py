@@ -216,6 +216,19 @@ def test_settings_that_are_refused_leave_everything_as_it_is(deployed: Callable[
     service.end()
 
 
+def test_a_dead_letter_topic_that_does_not_exist_is_refused_as_at_the_start(deployed: Callable[..., Deployed]) -> None:
+    service = deployed()
+    before = service.pids()
+    service.reconfigure("[handler]\n", '[handler]\non_failure = "dead_letter"\n')
+    said = service.reload("failed")["message"]
+    letters = f"{service.stage.topic}.dead-letters"
+    assert said.startswith(f"dead-letter topic {letters!r} does not exist on this cluster: create it, or correct ")
+    assert service.pids() == before
+    service.stage.kafka.create_topic(letters)
+    service.reload("completed")
+    service.end()
+
+
 def test_a_client_property_that_librdkafka_refuses_leaves_everything_as_it_is(
     deployed: Callable[..., Deployed],
 ) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from kunicorn.backoff import Backoff
+from kunicorn.errors import ConfigError
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Ping, Ready, WorkerFailed
 from kunicorn.observe.metrics import Metrics
@@ -67,20 +68,28 @@ class Service:
         listener: Any = mock.Mock(spec=PoolListener)
         listener.worker_died.return_value = False
         listener.code_replaced.return_value = 0
-        self.arbiter = Arbiter(self.pool, self.blueprint(0, SETTINGS, self.current), listener, self.tasks, Metrics())
+        self.arbiter = Arbiter(self.pool, self.of(0, SETTINGS, self.current), listener, self.tasks, Metrics())
         in_force, self.templates = mock.Mock(spec=SettingsInForce), mock.Mock(spec=Templates)
-        in_force.read_again.return_value = Reloaded(SETTINGS, (), ())
+        in_force.settings, in_force.read_again.return_value = SETTINGS, Reloaded(SETTINGS, (), ())
+        self.in_force = in_force
+        self.topics: dict[str, str] = {}
+        """What was looked for, by the setting that names it."""
         self.templates.prepare.return_value, self.templates.current = self.new, self.current
         self.replacer = Replacer(self.arbiter, Metrics(), 60.0)
-        self.reloader = Reloader(in_force, self.templates, self.blueprint, self.replacer, Metrics())
+        self.reloader = Reloader(in_force, self.templates, self, self.replacer, Metrics())
         self.slot = self.pool.slots[0]
 
     async def current(self) -> Any:
         await self.imported.wait()
         return self.old
 
-    def blueprint(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
+    def of(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
         return Blueprint(revision, template, lambda number, turn, inherits: Ping(1), 60.0)  # type: ignore[arg-type, return-value]
+
+    async def look_for(self, topics: Mapping[str, str]) -> None:
+        self.topics |= topics
+        if "g.dead-letters" in topics:
+            raise ConfigError("'g.dead-letters' does not exist")
 
     def reload(self) -> asyncio.Task[Outcome]:
         return asyncio.create_task(self.reloader.outcome())
@@ -160,7 +169,7 @@ async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: S
         await there_is_one.wait()
         return service.old
 
-    service.arbiter.adopt(service.blueprint(0, SETTINGS, at_last))
+    service.arbiter.adopt(service.of(0, SETTINGS, at_last))
     service.pool.want(1)
     service.tasks.start(service.arbiter.fill())
     reloading = service.reload()
@@ -182,6 +191,29 @@ async def test_where_the_template_of_the_new_code_has_died_the_reload_fails_and_
     assert not outcome.completed
     assert "the template that has imported the new code died: SIGKILL" in outcome.message
     assert (service.old.forked, service.revision) == (0, 0)
+
+
+async def test_a_reload_that_names_a_topic_which_is_not_there_is_refused_before_the_code_is_imported(
+    service: Service,
+) -> None:
+    handler = SETTINGS.handler.model_copy(update={"on_failure": "dead_letter"})
+    own = SETTINGS.model_copy(update={"handler": handler})
+    service.in_force.read_again.return_value = Reloaded(own, ("handler.on_failure",), ())
+    outcome = await service.reload()
+    assert (outcome.completed, outcome.message) == (False, "'g.dead-letters' does not exist")
+    assert service.topics == {"g.dead-letters": "dead_letters.topic"}
+    assert (service.templates.prepare.called, service.revision) == (False, 0)
+
+
+async def test_topics_that_are_in_force_already_are_not_looked_for_once_more(service: Service) -> None:
+    handler = SETTINGS.handler.model_copy(update={"dead_letter_topic": "g.dead-letters"})
+    service.in_force.settings = SETTINGS.model_copy(update={"handler": handler})
+    service.in_force.read_again.return_value = Reloaded(service.in_force.settings, (), ())
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    assert (await reloading).completed
+    assert service.topics == {}
 
 
 async def test_a_reload_that_the_stop_of_the_service_overtakes_puts_nothing_in_force(service: Service) -> None:
