@@ -46,11 +46,8 @@ class Seeker:
 
     async def seek(self, partitions: Sequence[Partition], goal: Goal, *, execute: bool) -> Done:
         """The move of each partition; with `execute` they are made, unless one of them is impossible."""
-        for partition in partitions:
-            if (why := self._assignment.table.not_committed_here(partition.tp.topic)) is not None:
-                return Done(ok=False, said=f"{partition.tp} stays where it is: {why}")
-            if partition.state not in _SEEKABLE or partition.tp in self._under_way:
-                return Done(ok=False, said=f"{partition.tp} is {self._being(partition)} now: try again")
+        if refusal := self._refusal(partitions):
+            return Done(ok=False, said=refusal)
         try:
             moves = await self._planned(partitions, goal)
         except PeerError as error:
@@ -60,6 +57,9 @@ class Seeker:
             return Done(ok=False, said=f"nothing was changed: {named}", moves=moves)
         if not execute:
             return Done(ok=True, said="nothing was changed", moves=moves)
+        # While the brokers were asked, another seek may have begun, and be told that it decides.
+        if refusal := self._refusal(partitions):
+            return Done(ok=False, said=refusal)
         self._under_way.update(partition.tp for partition in partitions)
         try:
             failed = await self._move(dict(zip(partitions, moves, strict=True)))
@@ -67,6 +67,15 @@ class Seeker:
             self._under_way.difference_update(partition.tp for partition in partitions)
         done = f"{len(partitions) - len(failed)} of {len(partitions)} partitions go on where they were put"
         return Done(ok=not failed, said="; ".join([done, *failed]), moves=moves)
+
+    def _refusal(self, partitions: Sequence[Partition]) -> str:
+        """Why these cannot be put elsewhere now; empty: they can."""
+        for partition in partitions:
+            if (why := self._assignment.table.not_committed_here(partition.tp.topic)) is not None:
+                return f"{partition.tp} stays where it is: {why}"
+            if partition.state not in _SEEKABLE or partition.tp in self._under_way:
+                return f"{partition.tp} is {self._being(partition)} now: try again"
+        return ""
 
     def _being(self, partition: Partition) -> str:
         return "being put elsewhere" if partition.tp in self._under_way else partition.state.value

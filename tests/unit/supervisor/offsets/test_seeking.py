@@ -32,7 +32,12 @@ class Log:
 
     error = 0
 
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.answers.set()
+
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        await self.answers.wait()
         where = {EARLIEST: FIRST, LATEST: END, NOON: AT_NOON}
         return {tp: LogOffset(self.error, where.get(at, -1), 3, -1) for tp, at in queries.items()}
 
@@ -272,6 +277,24 @@ async def test_a_partition_is_put_elsewhere_once_at_a_time_and_not_while_it_leav
     assert (await seeking).ok
     bench.partition(1).state = PartitionState.STOPPING
     assert (await bench.seek(Goal(offset=70), 1)).said == "orders-1 is stopping now: try again"
+
+
+async def test_of_two_seeks_that_ask_the_brokers_at_a_time_one_puts_the_partition_elsewhere(bench: Bench) -> None:
+    bench.log.answers.clear()
+    first, second = await bench.begin(Goal(offset=60), 0), await bench.begin(Goal(offset=70), 0)
+    bench.log.answers.set()
+    assert (await asyncio.wait_for(second, 10)).said == "orders-0 is being put elsewhere now: try again"
+    bench.let_go(0, 111)
+    assert (await first).ok
+    assert bench.broker.committed[-1][tps(0)[0]] == 60
+
+
+async def test_a_partition_that_is_given_up_while_the_brokers_are_asked_is_not_put_elsewhere(bench: Bench) -> None:
+    bench.log.answers.clear()
+    seeking = await bench.begin(Goal(offset=60), 0)
+    bench.partition(0).state = PartitionState.STOPPING
+    bench.log.answers.set()
+    assert (await seeking).said == "orders-0 is stopping now: try again"
 
 
 async def test_a_leader_that_does_not_answer_is_told(bench: Bench) -> None:
