@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import Message
@@ -16,6 +16,7 @@ from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import as_json_text
+from kunicorn.worker.fetching import own_fetcher
 from tests.fakes.handler_module import importable
 
 HANDLERS = """
@@ -75,10 +76,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importable(tmp_path, monkeypatch, "desk_shop", HANDLERS)
 
 
-def settings(**handler: Any) -> Settings:
+def settings(fetcher: str = "librdkafka", **handler: Any) -> Settings:
     return Settings.model_validate(
         {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"], "fetcher": fetcher},
             "group": {"id": "g", "topics": ["orders"]},
             "handler": {"entrypoint": "desk_shop:handle", **handler},
             "dead_letters": {"topic": "dead"},
@@ -105,6 +106,19 @@ def test_what_was_handled_is_told_with_its_record(more: dict[str, str], capsys: 
     assert text.endswith("nothing was committed or sent")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "taken 3\n"), "standard output is the answer's"
+
+
+def no_broker_is_asked(*given: object) -> NoReturn:
+    raise AssertionError("the replay fetches")
+
+
+@pytest.mark.parametrize("handler", [{}, {"entrypoint": "desk_shop:handle_batch", "mode": "batch"}])
+def test_a_service_with_our_own_fetcher_gets_the_one_record_and_none_behind_it(
+    monkeypatch: pytest.MonkeyPatch, handler: dict[str, str]
+) -> None:
+    monkeypatch.setattr(own_fetcher, "own_fetcher", no_broker_is_asked)
+    replayed = replay_one.replay(settings("own", **handler), message(b'{"total": 3}'))
+    assert replayed.handled.outcome == "done"
 
 
 def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from kunicorn import DeadLetter, Record, TopicPartition
 from kunicorn.errors import ConfigError
 from kunicorn.testing import HandlerTest, record
+from kunicorn.worker.fetching import own_fetcher
 
 P0 = TopicPartition("test", 0)
 CONFIG = """
@@ -101,6 +102,15 @@ def test_settings_that_do_not_go_with_the_handler_are_refused(
 def test_settings_that_go_with_the_handler_are_taken_though_records_come_one_by_one() -> None:
     for settings in ({"ordering": "key", "concurrency": 4}, {"concurrency": 4}):
         assert HandlerTest(handle, **settings).run(record("a", key="k")).outcomes == ["done"]
+
+
+def test_a_service_with_our_own_fetcher_is_tested_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asks_brokers(*given: object) -> NoReturn:
+        raise AssertionError("the test fetches")
+
+    monkeypatch.setattr(own_fetcher, "own_fetcher", asks_brokers)
+    run = HandlerTest(handle, settings={"kafka": {"fetcher": "own"}}).run(record("1"), record("2"))
+    assert run.outcomes == ["done", "done"]
 
 
 def test_without_a_dead_letter_topic_a_dead_letter_halts_its_partition() -> None:
