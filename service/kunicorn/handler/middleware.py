@@ -30,7 +30,7 @@ from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.lifecycle import Worker, setup_takes_worker
 from kunicorn.handler.load import Handler, find_middleware, instance, middleware_named
 from kunicorn.handler.messages import listed
-from kunicorn.handler.outcome import Done, Outcome
+from kunicorn.handler.outcome import Done, Outcome, refuse_what_would_be_lost, said_in
 from kunicorn.handler.record import Record
 
 Middleware = Callable[["Call"], Any]
@@ -185,7 +185,8 @@ class Within:
 
         def told(argument: Any, of: Call) -> Any:
             try:
-                returned = call(argument)
+                if (returned := call(argument)) is not None:
+                    refuse_what_would_be_lost(returned)
             except BaseException as error:
                 _tell(of, error)
                 raise
@@ -202,7 +203,9 @@ class Within:
 
         async def told(argument: Any, of: Call) -> Any:
             try:
-                returned = await settled(call(argument))  # Not for a middleware that waits.
+                # Settled, so that a middleware that waits meets no cancellation of the handler's.
+                if (returned := await settled(call(argument))) is not None:
+                    refuse_what_would_be_lost(returned)
             except BaseException as error:
                 _tell(of, error)
                 raise
@@ -279,7 +282,6 @@ _DONE = Done()
 
 
 def _said(returned: object) -> BaseException:
-    """What a return value says; beside outputs that are sent (`outputs.Made`) there may be an outcome. An exception
-    that is returned counts as raised."""
-    said = getattr(returned, "said", returned)
+    """What a return value says. An exception that is returned counts as raised."""
+    said = said_in(returned)
     return said if isinstance(said, Exception) else _DONE

@@ -331,6 +331,11 @@ def _offset(place: int | _Placed) -> int:
     return place if isinstance(place, int) else place.offset
 
 
+def said_in(returned: object) -> object:
+    """What a call has said: beside outputs that were taken out (`outputs.Made`) there may be an outcome."""
+    return getattr(returned, "said", returned)
+
+
 def raise_outcome(returned: object) -> bool:
     """Raise what a handler returned if it is an outcome other than `Done`, or another exception (which says that
     something went wrong). Returns whether it is a mere value, which says nothing.
@@ -342,9 +347,14 @@ def raise_outcome(returned: object) -> bool:
     if isinstance(returned, Exception):
         # One that the handler keeps and returns again and again must not collect tracebacks.
         raise returned.with_traceback(None)
+    refuse_what_would_be_lost(returned)
+    return True
+
+
+def refuse_what_would_be_lost(returned: object) -> None:
+    """Raise `NotToBeSent` for records to send that nobody has taken out, `TypeError` for what has still to be run."""
     refuse_outputs(returned)
     _refuse_unrun(returned)
-    return True
 
 
 def _refuse_unrun(returned: object) -> None:

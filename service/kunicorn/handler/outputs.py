@@ -16,7 +16,6 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.arrow_outputs import sends_of
 from kunicorn.handler.call import Calls, ReturnCheck, arguments_of, calls_with
 from kunicorn.handler.config import HandlerConfig
-from kunicorn.handler.decode.forms import Form
 from kunicorn.handler.load import Handler
 from kunicorn.handler.outcome import (
     BatchError,
@@ -98,109 +97,75 @@ def calls_sending(handler: Handler, config: HandlerConfig, default_topic: str | 
             returned = returned.said
         heed_said(returned)
 
-    if config.tracing is None:
-        called = replace(handler, call=form.adapted(sending(handler, default_topic).call))
-    else:
-        called = _sending_traced(handler, default_topic, form)
-    return calls_with(called, form, config.mode, on_return)
+    called = form.adapted(sending(handler, default_topic, traced=config.tracing is not None).call)
+    return calls_with(replace(handler, call=called), form, config.mode, on_return)
 
 
-def _sending_traced(handler: Handler, default_topic: str | None, form: Form) -> Handler:
-    """The handler with a span around it. Outputs are made within the span, where a generator's body runs, too, and are
-    put behind its end: that end may raise what the user's span processors raise, and then the record has failed.
+def sending(handler: Handler, default_topic: str | None, *, traced: bool = False) -> Handler:
+    """The handler with its outputs taken out: it returns them as `Made`, or any outcome. Whatever calls a handler whose
+    outputs are sent has this one within its span and middlewares, and they see the failure of one that cannot be sent.
+
+    A record that is to be skipped or tried again leaves no outputs. `traced`: they carry the context that the handler
+    is called in. Nothing is sent yet when the call is over: the end of its span may raise what the user's span
+    processors raise, and then the record has failed.
     """
-    from kunicorn.handler.tracing import with_context
-
-    taking = sending(handler, default_topic)
-    made: list[Outgoing] = []
-
-    def note(returned: object) -> object:
-        if type(returned) is not Made:
-            return returned
-        for output in returned.outputs:
-            headers = with_context(output.topic, output.value, output.headers or [])
-            made.append(msgspec.structs.replace(output, headers=headers))
-        return returned.said
-
-    async def noted_async(*arguments: Any) -> object:
-        return note(await taking.call(*arguments))
-
-    within_span = form.adapted(noted_async if handler.is_async else lambda *arguments: note(taking.call(*arguments)))
-
-    def call(argument: Any) -> object:
-        made.clear()
-        said = within_span(argument)
-        return Made(made.copy(), said) if made else said
-
-    async def call_async(argument: Any) -> object:
-        made.clear()
-        said = await within_span(argument)
-        return Made(made.copy(), said) if made else said
-
-    return replace(handler, call=call_async if handler.is_async else call)
-
-
-def sending(handler: Handler, default_topic: str | None) -> Handler:
-    """The handler with its outputs taken out: it returns them as `Made`, or any outcome.
-
-    A record that is to be skipped or tried again leaves no outputs.
-    """
-    handle = handler.call
+    handle, made = handler.call, _maker(handler, traced=traced)
 
     def taken_out(outputs: list[Outgoing], said: object) -> object:
         if not outputs or not leaves(said):
             return said
         # What the record fails by has to be known before: what was put would go out, and its offset with it.
         raise_outcome(said)
-        return Made(outputs, said)
+        return made(outputs, said)
 
-    def call(*arguments: Any) -> object:
-        if (returned := handle(*arguments)) is None:
-            return None
+    def made_of(returned: object) -> object:
         if type(returned) is Send:  # By far the most usual, and cheap.
-            return Made((outgoing(returned, default_topic),))
+            return made((outgoing(returned, default_topic),))
         return taken_out(*outputs_of(returned, default_topic))
 
+    def call(*arguments: Any) -> object:
+        return None if (returned := handle(*arguments)) is None else made_of(returned)
+
     async def call_async(*arguments: Any) -> object:
-        return taken_out(*outputs_of(await handle(*arguments), default_topic))
+        return None if (returned := await handle(*arguments)) is None else made_of(returned)
 
     async def call_yielding(*arguments: Any) -> object:
-        return taken_out(await outputs_of_async(handle(*arguments), default_topic), None)
+        return taken_out(*await outputs_of_async(handle(*arguments), default_topic))
 
     if not handler.is_async:
         return replace(handler, call=call)
     return replace(handler, call=call_yielding if handler.yields else call_async)
 
 
+def _maker(handler: Handler, *, traced: bool) -> Callable[..., Made]:
+    """What makes `Made` of a call's outputs, and of what else it said."""
+    if handler.keeps_offsets:
+        return _refused
+    if not traced:
+        return Made
+    from kunicorn.handler.tracing import with_context
+
+    def told(output: Outgoing) -> Outgoing:
+        headers = with_context(output.topic, output.value, output.headers or [])
+        return msgspec.structs.replace(output, headers=headers)
+
+    def in_context(outputs: Sequence[Outgoing], said: object = None) -> Made:
+        return Made(list(map(told, outputs)), said)
+
+    return in_context
+
+
+def _refused(outputs: Sequence[Outgoing], said: object = None) -> Made:
+    """Raise for outputs of a handler that keeps its offsets: if the worker died then, nobody would send them."""
+    raise NotToBeSent(
+        "a handler that keeps its offsets itself (load_offsets) returned records to send, which might be lost: leave "
+        "its offsets to Kafka, or store the records beside its effects and send them from there"
+    )
+
+
 def leaves(said: object) -> bool:
     """Whether outputs beside that outcome are sent: those of a record that is skipped or tried again are not."""
     return isinstance(said, Done) or not isinstance(said, Outcome)
-
-
-def gathering(handler: Handler) -> Handler:
-    """The handler with its generator run to the end before the call is over, and so within its span and middlewares;
-    what it yielded is returned, or for a plain function yielded again. Caller: whoever has one record in each call."""
-    if not handler.yields:
-        return handler
-    handle = handler.call
-
-    async def call_async(*arguments: Any) -> object:
-        return [each async for each in handle(*arguments)]
-
-    def call(*arguments: Any) -> object:
-        yielding, items = handle(*arguments), []
-        try:
-            while True:
-                items.append(next(yielding))
-        except StopIteration as end:
-            return _again(items, end.value)
-
-    return replace(handler, call=call_async if handler.is_async else call)
-
-
-def _again(items: Sequence[object], said: object) -> Generator[object, None, object]:
-    yield from items
-    return said
 
 
 def outputs_of(returned: object, default_topic: str | None) -> tuple[list[Outgoing], object]:
@@ -240,13 +205,15 @@ def _outputs_yielded(yielding: Iterator[object], default_topic: str | None) -> t
         if isinstance(end.value, BatchError):
             _refuse_partial(end.value, sends)
         return sends, end.value
+    except Done as said:
+        return sends, said
     except BatchError as error:
         _refuse_partial(error, sends)
         raise
 
 
-async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | None) -> list[Outgoing]:
-    """Outputs of an `async def` handler that yields."""
+async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | None) -> tuple[list[Outgoing], object]:
+    """As `outputs_of`, of an `async def` handler that yields."""
     sends: list[Outgoing] = []
     try:
         async for item in yielding:
@@ -256,10 +223,12 @@ async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | N
                 # Left at an item that cannot be sent, its `finally` would run beside the handler's next call.
                 await yielding.aclose()
                 raise
+    except Done as said:
+        return sends, said
     except BatchError as error:
         _refuse_partial(error, sends)
         raise
-    return sends
+    return sends, None
 
 
 def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:

@@ -29,7 +29,7 @@ from kunicorn import __version__
 from kunicorn.handler.config import Tracing
 from kunicorn.handler.decode.forms import Form, Gathered
 from kunicorn.handler.messages import listed
-from kunicorn.handler.outcome import HeaderValue, Outcome, error_type
+from kunicorn.handler.outcome import HeaderValue, Outcome, error_type, said_in
 from kunicorn.handler.record import Record
 
 Attributes = Mapping[str, str | int | bool]
@@ -121,10 +121,11 @@ class Traced:
         )
 
         def tell(returned: Any) -> Any:
-            if isinstance(returned, Outcome):
-                span.set_attribute("kunicorn.outcome", type(returned).__name__)
-            elif isinstance(returned, Exception):
-                fail(returned)  # It counts as raised.
+            said = said_in(returned)
+            if isinstance(said, Outcome):
+                span.set_attribute("kunicorn.outcome", type(said).__name__)
+            elif isinstance(said, Exception):
+                fail(said)  # It counts as raised.
             return returned
 
         def fail(error: BaseException) -> None:

@@ -25,7 +25,6 @@ from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.filter import OnFiltered
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler
-from kunicorn.handler.outputs import gathering
 from kunicorn.handler.registry import HandlerRegistry, concurrency_of
 from kunicorn.handler.retry import Policies
 from kunicorn.ipc.ledger import Ledger
@@ -351,7 +350,7 @@ def _executor(given: _Given, handler: Handler, config: HandlerConfig) -> Executo
         return InlineExecutor(calls, given.ledger.cells)
     form = arguments_of(handler, config.mode, config.decoding, config.tracing)
     returned = _heeding(handler) if outputs is None else outputs.on_return(handler)
-    handle = form.adapted(handler.call if outputs is None else gathering(handler).call)
+    handle = form.adapted((handler if outputs is None else outputs.sending(handler, config)).call)
     if handler.is_async:
         return AsyncioExecutor(handle, form, returned)
     return ThreadExecutor(handle, form, most, returned)

@@ -34,8 +34,7 @@ from kunicorn.errors import FENCED_STATUS, ExitCode
 from kunicorn.handler.call import Calls, ReturnCheck
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.load import Handler
-from kunicorn.handler.outcome import NotToBeSent
-from kunicorn.handler.outputs import Outgoing, calls_sending, outputs_of, refuse_two_committers
+from kunicorn.handler.outputs import Made, Outgoing, calls_sending, refuse_two_committers, sending
 from kunicorn.librdkafka.errors import fault_of
 from kunicorn.worker.executors.executor import Returned
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, GivenUp, Outbox, OutputBatch
@@ -63,36 +62,24 @@ class Outputs:
 
     def calls(self, handler: Handler, config: HandlerConfig) -> Calls:
         """The `Calls` of a handler with one call at a time. Raises like `calls_of`."""
-        return calls_sending(handler, config, self._topic, _refuse if handler.keeps_offsets else _keep)
+        return calls_sending(handler, config, self._topic, InFlight.leave)
+
+    def sending(self, handler: Handler, config: HandlerConfig) -> Handler:
+        """The handler with its outputs taken out, for `on_return`, where it has several calls at a time."""
+        return sending(handler, self._topic, traced=config.tracing is not None)
 
     def on_return(self, handler: Handler) -> Returned:
-        """Function for what a handler with several calls at a time returns. Any thread."""
+        """Function for what such a handler returns. Any thread."""
         check = ReturnCheck(handler.entrypoint)
 
         def keep(flight: InFlight, returned: Any) -> None:
             flight.withdraw()
-            outputs, said = outputs_of(returned, self._topic)
-            if outputs and handler.keeps_offsets:
-                _refuse(flight, flight.offset, flight.end, outputs)
-            check(said)
-            if outputs:
-                flight.leave(flight.offset, flight.end, outputs)
+            if type(returned) is Made:
+                flight.leave(flight.offset, flight.end, returned.outputs)
+                returned = returned.said
+            check(returned)
 
         return keep
-
-
-def _keep(flight: InFlight, first: int, following: int, outputs: Sequence[Outgoing]) -> None:
-    flight.leave(first, following, outputs)
-
-
-def _refuse(flight: InFlight, first: int, following: int, outputs: Sequence[Outgoing]) -> None:
-    """Raise for outputs of a handler that keeps its offsets when it returns: if the worker died then, nobody would send
-    them.
-    """
-    raise NotToBeSent(
-        "a handler that keeps its offsets itself (load_offsets) returned records to send, which might be lost: leave "
-        "its offsets to Kafka, or store the records beside its effects and send them from there"
-    )
 
 
 class Sender(Protocol):
