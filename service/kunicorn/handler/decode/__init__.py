@@ -9,9 +9,10 @@ payload, which does not belong in logs. So they are reworded here, and not simpl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import pairwise
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, get_args
 
 from confluent_kafka import Message
 from msgspec import MsgspecError
@@ -46,16 +47,22 @@ class FieldRefused(ValueError):
     """A field has a value that its column would change. The message names the field, never the value."""
 
 
-def undecodable(message: Message, part: str, form: str, error: Exception) -> Undecodable:
-    """`Undecodable` for this record. `part` is "value" or "key", `form` what it should have been."""
+def undecodable(message: Message, part: str, form: str, error: Exception, names: Collection[str] = ()) -> Undecodable:
+    """`Undecodable` for this record. `part` is "value" or "key", `form` what it should have been. `names`: those in its
+    model, which may be told.
+    """
     place = f"{message.topic()}-{message.partition()}@{message.offset()}"
-    failure = Undecodable(f"{place}: its {part} is no {form}: {explained(error)[:_LONGEST]}")
+    failure = Undecodable(f"{place}: its {part} is no {form}: {explained(error, names)[:_LONGEST]}")
     # Where it was raised, for a decoder of the user's; the log shows the user's frames only.
     return failure.with_traceback(error.__traceback__)
 
 
-def explained(error: BaseException) -> str:
-    """Reason of a decoding error, without the payload; of an unknown error only its class."""
+def explained(error: BaseException, names: Collection[str] = ()) -> str:
+    """Reason of a decoding error, without the payload; of an unknown error only its class. `names`: those that a
+    model has; keys in the payload are told as `[...]`.
+    """
+    if _is(error, _PYDANTICS):
+        return _invalid(error, names)
     return next((tell(error) for kind, tell in _TOLD_OF.items() if _is(error, kind)), _name(error))
 
 
@@ -74,27 +81,54 @@ def _bad_text(error: Any) -> str:
     return f"{error.reason} at byte {error.start}"
 
 
+_QUOTING = re.compile(
+    r"(Invalid enum value|Invalid value|Object contains unknown field) .*?( - at `[^`]*`(?: in `[^`]*`)?)?", re.DOTALL
+)
+"""Messages of msgspec that have an enum's value, a tag or a key in them, however that is quoted, and then a place."""
+
+
 def _unquoted(error: BaseException) -> str:
-    """Message of a msgspec error, without the enum value or tag that it quotes."""
-    return re.sub(r"'.*'", "'…'", str(error))
+    """Message of a msgspec error, without what it quotes."""
+    text = str(error)
+    if (found := _QUOTING.fullmatch(text)) is not None:
+        return f"{found[1]} '…'{found[2] or ''}"
+    return re.sub(r"'.*'", "'…'", text, flags=re.DOTALL)
 
 
-def _invalid(error: Any) -> str:
-    """Message of a pydantic error: where and what, without the input. A validator of the user's may still quote it."""
+_PYDANTICS = "pydantic_core._pydantic_core.ValidationError"
+_TAG = "union_tag_invalid"
+
+
+def _invalid(error: Any, names: Collection[str]) -> str:
+    """Message of a pydantic error: where and what, without the input."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     more = len(problems) - _TOLD
-    return "; ".join(map(_problem, problems[:_TOLD])) + (f"; and {more} more" if more > 0 else "")
+    told = [_problem(each, names) for each in problems[:_TOLD]]
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
-    own = problem["type"] in {"value_error", "assertion_error"}
-    what = f"refused by a validator ({problem['type']})" if own else problem["msg"]
-    where = ".".join(map(str, problem["loc"]))
+def _problem(problem: Mapping[str, Any], names: Collection[str]) -> str:
+    from pydantic_core import core_schema  # It is there, as this is its error.
+
+    kind, what = problem["type"], problem["msg"]
+    if kind in {"value_error", "assertion_error"} or kind not in get_args(core_schema.ErrorType):
+        what = f"refused by a validator ({kind})"
+    elif kind == _TAG:
+        what = "its tag is none of those that are known"
+    where = _place(problem["loc"], names)
     return f"{where}: {what}" if where else str(what)
 
 
+def _place(path: Iterable[object], names: Collection[str]) -> str:
+    """Place in a payload, by the names that its model or schema has."""
+    return ".".join(str(each) if isinstance(each, int) or each in names else "[...]" for each in path)
+
+
 def _violation(error: Any) -> str:
-    return f"{error.json_path} breaks the rule {error.validator!r} of its schema"
+    """Message of a jsonschema error: where, and which rule."""
+    names = {name for kind, name in pairwise(error.absolute_schema_path) if kind == "properties"}
+    where = ".".join(filter(None, ("$", _place(error.absolute_path, names))))
+    return f"{where} breaks the rule {error.validator!r} of its schema"
 
 
 def _caused(error: BaseException) -> str:
@@ -126,7 +160,6 @@ _TOLD_OF: Mapping[type[BaseException] | str, Callable[[Any], str]] = {
     MsgspecError: _unquoted,
     RecursionError: lambda _: "nested too deeply",
     "pyarrow.lib.ArrowInvalid": _misfit,
-    "pydantic_core._pydantic_core.ValidationError": _invalid,
     "jsonschema.exceptions.ValidationError": _violation,
     "confluent_kafka.schema_registry.error.SchemaRegistryError": str,
     "confluent_kafka.serialization.SerializationError": _caused,

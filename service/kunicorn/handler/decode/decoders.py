@@ -6,7 +6,7 @@ A decoder is lazy and decodes nothing ahead, so that the records before one that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
@@ -66,6 +66,8 @@ class OfBytes:
     decode: Callable[[Any], Any]
     null_refused: str = ""
     """Why null is refused; empty: null is decoded to None."""
+    names: Collection[str] = ()
+    """Those in the model that it makes, for error messages."""
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
         raw = list(self.part.of_all(messages))
@@ -99,6 +101,7 @@ class Then:
     form: str
     convert: Callable[[Any], Any]
     null_refused: str = ""
+    names: Collection[str] = ()
 
     def each(self, messages: Sequence[Message]) -> Iterator[Any]:
         return map(self._converted, self.first.each(messages))
@@ -125,4 +128,5 @@ def one(decoder: Decoder, message: Message, part: Part) -> Any:
     except (NotDecodableYet, MemoryError):
         raise
     except Exception as error:
-        raise undecodable(message, part.value, decoder.form, error) from error
+        names = decoder.names if isinstance(decoder, OfBytes | Then) else ()
+        raise undecodable(message, part.value, decoder.form, error, names) from error

@@ -239,14 +239,14 @@ def _of_model(model: Model, decoding: Decoding) -> Decoder:
     refused = "" if model.takes_null else _no_null(model.name)
     if decoding.value in (BYTES, "json"):
         # Straight from the bytes: twice as fast as by way of Python's own objects.
-        return OfBytes(Part.VALUE, f"JSON of {model.name}", model.from_json, refused)
+        return OfBytes(Part.VALUE, f"JSON of {model.name}", model.from_json, refused, model.names)
     if decoding.value == "text":
         raise HandlerLoadError(
             f'handler.value = "text" makes texts, but the handler\'s parameter wants {model.name}; remove the setting, '
             f"or the annotation"
         )
     first = decoder_of(decoding.value, Part.VALUE, decoding)
-    return Then(first, f"{model.name}, or {first.form}", model.from_object, refused)
+    return Then(first, f"{model.name}, or {first.form}", model.from_object, refused, model.names)
 
 
 def _no_null(model: str) -> str:

@@ -11,8 +11,9 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Union, get_args, get_origin
 
 import msgspec
@@ -34,6 +35,8 @@ class Model:
     """Makes the model of another decoder's result, such as a dict."""
     with_record: bool
     """Whether the handler takes the record (the batch) as well."""
+    names: Collection[str] = ()
+    """Those in its fields' places, where a record's own keys may be, too."""
 
 
 def model_of(handle: Callable[..., Any], mode: str) -> Model | None:
@@ -51,11 +54,12 @@ def model_of(handle: Callable[..., Any], mode: str) -> Model | None:
         return None
     with_record = len(parameters) > 1 and _takes_record(handle, parameters[1])
     try:
-        from_json, from_object = _decoding(_without_none(wanted))
+        from_json, from_object, names = _decoding(_without_none(wanted))
     except Exception as error:
         text = f"{_name(handle)}: its parameter {parameters[0].name!r} cannot be decoded to {_shown(wanted)}: {error}"
         raise HandlerLoadError(text) from error
-    return Model(_shown(_without_none(wanted)), type(None) in _members(wanted), from_json, from_object, with_record)
+    takes_null = type(None) in _members(wanted)
+    return Model(_shown(_without_none(wanted)), takes_null, from_json, from_object, with_record, names)
 
 
 def takes_model_and_record(handle: Callable[..., Any]) -> bool:
@@ -131,21 +135,35 @@ def _is_pydantic(kind: Any) -> bool:
     return hasattr(kind, "__pydantic_validator__")
 
 
-def _decoding(hint: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], Any]]:
-    """Functions that make the model from JSON and from an object: the library's own fastest ones."""
+def _decoding(hint: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], Any], Collection[str]]:
+    """Functions that make the model from JSON and from an object, the library's own fastest ones, and the model's
+    names where its errors have those beside the record's keys."""
     pydantics = [_is_pydantic(each) for each in _members(hint)]
     if all(pydantics):
         from pydantic import TypeAdapter
 
-        validator = TypeAdapter(hint).validator
-        return validator.validate_json, validator.validate_python
+        adapter = TypeAdapter(hint)
+        validator = adapter.validator
+        return validator.validate_json, validator.validate_python, frozenset(_names_in(adapter.core_schema))
     if any(pydantics):
         raise TypeError("a choice between models of pydantic and others; use one kind")
 
     def convert(decoded: Any) -> Any:
         return msgspec.convert(decoded, hint)
 
-    return msgspec.json.Decoder(hint).decode, convert
+    return msgspec.json.Decoder(hint).decode, convert, ()
+
+
+def _names_in(schema: object) -> Iterator[str]:
+    """Names in a core schema of pydantic's, in which nothing is a record's: fields, aliases, tags, kinds, classes."""
+    if isinstance(schema, str):
+        yield schema
+    elif isinstance(schema, type):
+        yield schema.__name__
+    elif isinstance(schema, Mapping):
+        yield from chain.from_iterable(map(_names_in, chain(schema, schema.values())))
+    elif isinstance(schema, list | tuple):
+        yield from chain.from_iterable(map(_names_in, schema))
 
 
 _CALLED_WITH = {

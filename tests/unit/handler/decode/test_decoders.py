@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding
-from kunicorn.handler.decode import NotDecodableYet, Undecodable
+from kunicorn.handler.decode import NotDecodableYet, Undecodable, explained
 from kunicorn.handler.decode.decoders import OfMessage, Part, Raw, one
 from kunicorn.handler.decode.forms import Decoded, argument_of, decoded_columns, decoder_of, form_of
 
@@ -151,3 +152,11 @@ def test_a_decoder_whose_service_is_away_is_asked_once_for_a_record() -> None:
     with pytest.raises(NotDecodableYet):
         argument_of(form, message(b"\0\0\0\0\1abc"))
     assert asked == [7]
+
+
+def test_of_what_breaks_a_json_schema_the_place_is_told_by_the_schemas_own_names() -> None:
+    cards = {"type": "array", "items": {"properties": {"sum": {"type": "integer"}}}}
+    schema = {"properties": {"cards": {"additionalProperties": {"$ref": "#/$defs/cards"}}}, "$defs": {"cards": cards}}
+    with pytest.raises(jsonschema.ValidationError) as broken:
+        jsonschema.validate({"cards": {"4111": [{"sum": 1}, {"sum": "x"}]}}, schema)
+    assert explained(broken.value) == "$.cards.[...].1.sum breaks the rule 'type' of its schema"

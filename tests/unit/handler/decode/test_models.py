@@ -6,12 +6,13 @@ import enum
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import pydantic
 import pytest
 from confluent_kafka import Message
+from pydantic_core import PydanticCustomError
 
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.config import Decoding
@@ -50,6 +51,45 @@ class StructOrder(msgspec.Struct):
     id: int
     total: float
     kind: Kind = Kind.NEW
+
+
+class Size(enum.IntEnum):
+    """Of orders."""
+
+    SMALL = 1
+
+
+class SealedOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """One that has no other fields."""
+
+    size: Size = Size.SMALL
+
+
+class Cat(pydantic.BaseModel):
+    """One of two."""
+
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(pydantic.BaseModel):
+    """The other one."""
+
+    kind: Literal["dog"]
+
+
+def _unwanted(text: str) -> str:
+    raise PydanticCustomError("unwanted", "nobody wants {text}", {"text": text})
+
+
+class SealedPet(pydantic.BaseModel, extra="forbid"):
+    """A choice by a tag, and what has keys of the record's own."""
+
+    animal: Cat | Dog | None = pydantic.Field(None, discriminator="kind")
+    owners: dict[str, dict[str, Dog]] = {}
+    count: int = pydantic.Field(1, alias="theCount")
+    sizes: list[int] = []
+    text: Annotated[str, pydantic.AfterValidator(_unwanted)] = ""
 
 
 @dataclass
@@ -93,6 +133,12 @@ def records(some: list[Record]) -> None: ...
 def unannotated(record) -> None: ...  # type: ignore[no-untyped-def]
 def strange(order: Strange) -> None: ...
 def mixed(order: PydanticOrder | StructOrder) -> None: ...
+
+
+def sealed_order(order: SealedOrder) -> None: ...
+
+
+def sealed_pet(pet: SealedPet) -> None: ...
 
 
 class Handler:
@@ -176,6 +222,22 @@ def test_a_batch_is_a_list_of_models_and_a_second_parameter_gets_the_batch() -> 
         (data_order, b'{"id": 1}', "JSON of DataOrder: Object missing required field `total`"),
         (data_order, b'{"id": 99999999999999999999999, "total": NaN}', "JSON of DataOrder: "),
         (choice, b'{"type": "4111", "id": 1}', "Invalid value '…' - at `$.type`"),
+        (choice, b'{"type": "4111\\n4111", "id": 1}', "Invalid value '…' - at `$.type`"),
+        (struct_order, b'{"id": 1, "total": 2, "kind": "O\'4111"}', "Invalid enum value '…' - at `$.kind`"),
+        (struct_order, b'{"id": 1, "total": 2, "kind": "\' - at `$.4111`"}', "Invalid enum value '…' - at `$.kind`"),
+        (sealed_order, b'{"size": 4111}', "Invalid enum value '…' - at `$.size`"),
+        (sealed_order, b'{"4111": 1}', "Object contains unknown field '…'"),
+        (sealed_pet, b'{"animal": {"kind": "4111"}}', "animal: its tag is none of those that are known"),
+        (
+            sealed_pet,
+            b'{"animal": {"kind": "cat", "lives": "4111 x"}}',
+            "animal.cat.lives: Input should be a valid int",
+        ),
+        (sealed_pet, b'{"owners": {"4111": {"x4111": {}}}}', "owners.[...].[...].kind: Field required"),
+        (sealed_pet, b'{"theCount": "4111 x"}', "theCount: Input should be a valid integer"),
+        (sealed_pet, b'{"sizes": [1, "4111 x"]}', "sizes.1: Input should be a valid integer"),
+        (sealed_pet, b'{"4111": 1}', "[...]: Extra inputs are not permitted"),
+        (sealed_pet, b'{"text": "4111"}', "text: refused by a validator (unwanted)"),
     ],
 )
 def test_what_is_no_such_model_is_undecodable_and_its_content_is_not_told(
