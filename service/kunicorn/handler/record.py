@@ -77,7 +77,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     message: Message
     """The client's own message, for what is not an attribute here. Of our own fetcher (`kafka.fetcher = "own"`, and
     jobs on Spark) it is a row, which answers as `confluent_kafka.Message` does and keeps in memory what was fetched
-    with it."""
+    with it. A record that was pickled or deep-copied has the client's."""
 
     @classmethod
     def of(cls, message: Message) -> Record:
@@ -146,6 +146,11 @@ class Record(msgspec.Struct, gc=False, frozen=True):
         never has it, unless the topic is created anew."""
         origin = self.origin
         return f"{origin.topic}-{origin.partition}-{origin.offset}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A row of our own fetcher is part of what it was fetched with, which no other process has.
+        value, message, *decoded = msgspec.structs.astuple(self)
+        return type(self), (value, _clients(message), *decoded)
 
     def __repr__(self) -> str:
         # The value stays out: records end up in logs, where payloads do not belong.
@@ -238,8 +243,11 @@ class Batch(Sequence[Record]):
     def __getitem__(self, index: slice) -> Batch: ...
     def __getitem__(self, index: int | slice) -> Record | Batch:
         if isinstance(index, slice):
-            return Batch(self._messages[index])
+            return Batch(_cut(self._messages, index))
         return Record.of(self._messages[index])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(map(_clients, self._messages)),)
 
     def __repr__(self) -> str:
         if not self._messages:
@@ -272,9 +280,35 @@ class DecodedBatch(Batch):
     def __getitem__(self, index: slice) -> Batch: ...
     def __getitem__(self, index: int | slice) -> Record | Batch:
         if isinstance(index, slice):
-            return DecodedBatch(self._messages[index], self._data[index], self._key_data[index])
+            return DecodedBatch(_cut(self._messages, index), self._data[index], self._key_data[index])
         message = self._messages[index]
         return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (list(map(_clients, self._messages)), self._data, self._key_data)
+
+
+def _cut(messages: Run, part: slice) -> Run:
+    """These of the messages. Rows are cut into consecutive ones alone."""
+    if columns(messages) is None or part.step in (None, 1):
+        return messages[part]
+    return [messages[at] for at in range(*part.indices(len(messages)))]
+
+
+def _clients(message: Any) -> Message:
+    """The message as one of the client's, which can be pickled."""
+    if isinstance(message, Message):
+        return message
+    return Message(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=message.headers(),
+        timestamp=message.timestamp(),
+        leader_epoch=message.leader_epoch(),
+    )
 
 
 def offset_of(message: Message) -> int:

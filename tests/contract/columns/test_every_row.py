@@ -4,6 +4,8 @@ same, of rows and of a list of messages that say the same.
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from confluent_kafka import Message
 from kunicorn.columns.decoding import Decoder, Rows
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.messages import Run, asked, keys, values
-from kunicorn.handler.record import Batch, Record
+from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 from kunicorn.handler.rows import (
     apart,
     before,
@@ -103,6 +105,42 @@ def told(run: Run) -> list[tuple[object, ...]]:
 def of(rows: Rows) -> Any:
     """As the worker has it."""
     return rows
+
+
+def pickled(anything: object) -> Any:
+    """As another process of a pool has it."""
+    return pickle.loads(pickle.dumps(anything))
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+def test_a_record_is_pickled_and_copied_as_one_of_the_clients_messages(
+    rows: Rows, copied: Callable[[Any], Any]
+) -> None:
+    every = [copied(Record.of(message)) for message in of(rows)]
+    assert told([each.message for each in every]) == told(messages())
+    assert {type(each.message) for each in every} == {Message}
+    decoded = copied(DecodedRecord(b"v", of(rows)[0], {"total": 3}, "k"))
+    assert (type(decoded), decoded.offset, decoded.value) == (DecodedRecord, 3, b"v")
+    assert (decoded.data, decoded.key_data) == ({"total": 3}, "k")
+
+
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
+def test_a_batch_is_pickled_and_copied_with_messages_of_the_clients(rows: Rows, copied: Callable[[Any], Any]) -> None:
+    batch = copied(Batch(of(rows)))
+    assert told([each.message for each in batch]) == told(messages())
+    assert (batch.offsets(), batch.headers()) == (Batch(messages()).offsets(), Batch(messages()).headers())
+    numbers = list(range(len(GIVEN)))
+    decoded = copied(DecodedBatch(of(rows), numbers, numbers))
+    assert (type(decoded), decoded.data(), decoded[-1].data, len(decoded)) == (DecodedBatch, numbers, 4, 5)
+
+
+@pytest.mark.parametrize("part", [slice(None, None, -1), slice(None, None, 2), slice(-1, 0, -2)], ids=str)
+def test_a_batch_is_cut_with_a_step(rows: Rows, part: slice) -> None:
+    assert told([each.message for each in Batch(of(rows))[part]]) == told(messages()[part])
+    assert Batch(of(rows))[part].offsets() == Batch(messages())[part].offsets()
+    numbers = list(range(len(GIVEN)))
+    decoded = DecodedBatch(of(rows), numbers, numbers)[part]
+    assert [each.data for each in decoded] == numbers[part]
 
 
 def test_each_row_says_what_a_message_says(rows: Rows) -> None:
