@@ -47,8 +47,8 @@ class PartEncoder:
         try:
             if isinstance(item, Record):
                 raise Misfit("it is the record itself; to send that as it was, return Send.of(record, topic)")
-            if type(item) is bytes:
-                return self._as_it_is(item)
+            if isinstance(item, bytes | bytearray | memoryview):
+                return self._as_it_is(bytes(item))
             return self.encode(item)
         except (NotDecodableYet, Unencodable, MemoryError):
             raise

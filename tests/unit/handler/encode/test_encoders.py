@@ -124,6 +124,19 @@ def test_bytes_tombstones_and_what_is_encoded_already_are_sent_as_they_are() -> 
     assert [each.value for each in found.outputs] == [b"x", None, b"text", b'"text"']
 
 
+class Packed(bytes):
+    """Bytes of a library's."""
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, Packed])
+@pytest.mark.parametrize("value", ["json", f"{__name__}:shouted"])
+def test_what_is_like_bytes_is_encoded_already(value: str, kind: Callable[[bytes], Any]) -> None:
+    sends = [Send(value=kind(b"raw"), key=kind(b"k"))]
+    (output,) = made(lambda record: sends, encoder(value, key="json")).outputs
+    assert (output.value, output.key) == (b"raw", b"k")
+    assert (type(output.value), type(output.key)) == (bytes, bytes), "as the client takes them"
+
+
 def test_keys_and_headers_are_encoded_too() -> None:
     send = Send(value=Total(1), key={"id": 7}, headers={"total": Total(2), "plain": "x", "none": None})
     (output,) = made(lambda record: send, encoder(key="json", headers="json")).outputs
