@@ -14,7 +14,8 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     """Exit codes of the process; published, so never renumbered."""
 
-    #: Stopped as asked; everything handled is committed. With [assign]: everything in hand is finished.
+    #: Stopped as asked; everything handled is committed. With [assign]: everything in hand is finished. Of a job: its
+    #: end, or a limit of its command line, is reached.
     CLEAN = 0
     #: A bug of ours; the traceback is in the log.
     BUG = 1
@@ -27,7 +28,7 @@ class ExitCode(IntEnum):
     #: Workers die again and again with nothing in hand.
     WORKERS_DYING = 5
     #: Stopped as asked, but something handled could not be committed: it will be handled again.
-    #: With [assign]: something that was to be handled is not finished.
+    #: Of a job: something that was to be handled is not finished.
     NOT_ALL_COMMITTED = 6
 
 

@@ -121,14 +121,15 @@ Examples:
 
 \b
 Exit codes:
-  0 stopped as asked, all that was handled is committed; with [assign] all in hand is finished
+  0 stopped as asked, all that was handled is committed; with [assign] all in hand is finished;
+    with assign.stop = "end" or --until-end: the end, or a limit that options name, is reached
   1 a bug; the log has the traceback
   2 a setting is wrong
   3 the handler cannot be loaded
   4 the group refuses this member for good
   5 workers die again and again with nothing in hand
   6 stopped, but something handled is not committed and will be handled again;
-    with [assign] or --until-end: not all that was to be handled is finished
+    with assign.stop = "end" or --until-end: stopped before the end, or not all is finished
 """
 
 app = typer.Typer(
@@ -176,7 +177,7 @@ def run(
         bool, typer.Option("--until-end", help="For jobs: exit when all is handled that there is at the start.")
     ] = False,
     max_records: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Exit when about so many records are handled.")
+        int | None, typer.Option(min=1, metavar="N", help="Exit when about so many records are handled, or given up.")
     ] = None,
     run_for: Annotated[str | None, typer.Option("--for", metavar="TIME", help="Exit after so long: 90s, 2h.")] = None,
     stop_at: Annotated[
@@ -185,7 +186,7 @@ def run(
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C; then drain, commit, leave the group.
 
-    Or until one of the ends that options name, for jobs; the exit code is 0 if all of that is handled and committed.
+    Or until one of the ends that options name, for jobs; the exit code is 0 if that is reached, with all committed.
 
     Variables KUNICORN_<SECTION>__<NAME> go before the file, such as KUNICORN_WORKERS__COUNT=8.
     A second signal stops at once, without waiting for records in hand. SIGHUP reads the settings again, imports the

@@ -18,9 +18,12 @@ class Until:
     end: bool = False
     """Whether the partitions' ends are a limit."""
     max_records: int | None = None
-    """Records handled, by all workers together; what they handle until that is noticed comes on top."""
+    """Records that were handled, skipped, or sent to a dead-letter or retry topic, by all workers together; what they
+    handle until that is noticed comes on top."""
     seconds: float | None = None
-    """Seconds since the service began to ask for partitions."""
+    """Seconds since the service was started."""
+    stop_at_ms: int | None = None
+    """Time of day: the wall clock's, whatever the service has to wait for before it begins."""
     idle_patience: float = 45.0
     """Seconds that a member waits for a first partition; those of a dead one come when its session is over."""
 
@@ -35,9 +38,10 @@ def until_of(
     if run_for is not None and stop_at is not None:
         raise ConfigError("--for and --stop-at both say when to stop: choose one")
     seconds = None if run_for is None else span("--for", run_for)
+    stop_at_ms = None
     if stop_at is not None:
         now_ms = wall_ms()
-        seconds = (moment("--stop-at", stop_at, now_ms) - now_ms) / 1000
-        if seconds <= 0:
+        stop_at_ms = moment("--stop-at", stop_at, now_ms)
+        if stop_at_ms <= now_ms:
             raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
-    return Until(end, max_records, seconds, settings.group.session_timeout_ms / 1000)
+    return Until(end, max_records, seconds, stop_at_ms, settings.group.session_timeout_ms / 1000)

@@ -15,6 +15,7 @@ from uuid import UUID
 from kunicorn.group.protocol import Offsets
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
 from kunicorn.settings.assign import shown
@@ -25,11 +26,14 @@ from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.lag import known_ends
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
 from kunicorn.supervisor.partitions.table import Unstarted
+from kunicorn.text import utc
 
 log = logs.get("kunicorn.ending")
 
 _LOOK_INTERVAL = 0.25
 _PAUSE = 0.5
+_HANDLED = ("records", "skipped", "dead_letters", "retry_topics")
+"""What `--max-records` counts of the workers' totals: a handler that fails with every record ends, too."""
 _FETCHED = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
 _Log = tuple[TopicPartition, UUID | None]
 """A partition of one topic, and not of another one that has its name later: that one has an end of its own."""
@@ -41,7 +45,7 @@ class RunUntil:
     def __init__(
         self, until: Until, member: MemberState, assignment: Assignment, offsets: Offsets, totals: Mapping[str, int]
     ) -> None:
-        """`totals`: what workers have reported, "records" among it."""
+        """`totals`: what workers have reported, `_HANDLED` among it. Its time begins now."""
         self.unfinished = 0
         """Partitions that halted before their end."""
         self.with_end: Unstarted = asyncio.Queue()
@@ -53,18 +57,21 @@ class RunUntil:
         self._totals = totals
         self._ends: dict[_Log, int] = {}
         self._rested: set[Partition] = set()
-        self._began = clock.now()
+        self._began = self._partitions_since = clock.now()
 
     async def wait(self) -> str:
-        """Wait until the service is to end; returns why."""
-        self._began = clock.now()
+        """Wait until the service is to end; returns why. Before it serves, too: brokers may be away for long."""
         while True:
             if (why := self._why(clock.now())) is not None:
                 return why
             await asyncio.sleep(_LOOK_INTERVAL)
 
     async def find_ends(self) -> None:
-        """Look up the log ends of partitions without a start, before their start offsets are looked up; for ever."""
+        """Look up the log ends of partitions without a start, before their start offsets are looked up; for ever.
+
+        Caller: the service, once it asks for partitions.
+        """
+        self._partitions_since = clock.now()
         async with asyncio.TaskGroup() as look_ups:
             while True:
                 look_ups.create_task(self.learn(await self._assignment.table.without_start.get()))
@@ -103,7 +110,9 @@ class RunUntil:
         until = self._until
         if until.seconds is not None and now - self._began >= until.seconds:
             return f"has run for {until.seconds:.0f} s, as asked"
-        handled = self._totals["records"]
+        if until.stop_at_ms is not None and wall_ms() >= until.stop_at_ms:
+            return f"it is {utc(until.stop_at_ms)}, when it is to stop"
+        handled = sum(self._totals[total] for total in _HANDLED)
         if until.max_records is not None and handled >= until.max_records:
             return f"{handled} records are handled, {until.max_records} were asked for"
         return self._at_the_ends(now) if until.end else None
@@ -114,7 +123,7 @@ class RunUntil:
         if not (self._member.joined and self._member.stable):
             return None  # Partitions may be coming, or going.
         if not table:
-            late = now - self._began >= self._until.idle_patience
+            late = now - self._partitions_since >= self._until.idle_patience
             return f"this member has got no partition within {self._until.idle_patience:.0f} s" if late else None
         halted = [tp for tp, partition in table.items() if partition.state is PartitionState.HALTED]
         if not all(p.state is PartitionState.HALTED or is_at_its_end(p) for p in table.values()):

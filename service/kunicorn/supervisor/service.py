@@ -139,6 +139,7 @@ class Service:
         self._watchdog = Watchdog(_say_last, self._kill_workers)
         self._stopping = Stopping(source, settings.group, tasks.end, self._watchdog)
         self._snapshot = Snapshot(in_force, source, assignment, self._workforce, metrics.totals)
+        self._has_ended_by_itself = False
         self._http: Server | None = None
         self._otlp: asyncio.Task[OtlpExport] | None = None
 
@@ -173,6 +174,7 @@ class Service:
             *self._workforce.keeps(),
             keep_reaping(lambda pid: self._workforce.owns(pid) or self._connections.owns(pid)),
             self._loop_lag.watch(),
+            self._end_by_itself(),
             *self._connections.logins(self._workforce.tell),
         ):
             self._tasks.start(work)
@@ -234,7 +236,6 @@ class Service:
             Timeouts(assignment.pool, assignment, self._in_force, self._metrics).watch(),
             Balancer(assignment, brokers, self._in_force, self._is_steady).watch(),
             lag.watch_ends(brokers, assignment),
-            self._end_by_itself(),
             lag.watch_ages(brokers, assignment),
             forget_departed(self._connections.topics, assignment.table, self._metrics.forget),
             silence.watch(assignment, self._in_force, self._metrics, self._is_steady),
@@ -280,15 +281,26 @@ class Service:
         if self._run_until.unfinished:
             log.error("stopped, but not everything is handled up to its end; what is handled is committed")
             return ExitCode.NOT_ALL_COMMITTED
+        if self._is_cut_short():
+            log.error("stopped before the end: not everything that was to be handled is")
+            return ExitCode.NOT_ALL_COMMITTED
         log.info(f"stopped; {self._source.stop_messages.clean}")
         return ExitCode.CLEAN
+
+    def _is_cut_short(self) -> bool:
+        """Whether it is a job whose end is the logs', and something else has stopped it before. A limit of the command
+        line has not: whoever set it has what was asked for."""
+        if self._has_ended_by_itself:
+            return False
+        to_the_end = self._until.end or (self._settings.assigned and self._settings.assign.stop == "end")
+        return to_the_end and not self._source.through
 
     def _kill_workers(self) -> None:
         for process in self._assignment.pool.processes():
             process.kill()
 
     async def _end_by_itself(self) -> None:
-        self._stopping.finish(await self._run_until.wait())
+        self._has_ended_by_itself = self._stopping.finish(await self._run_until.wait())
 
     # -- signals -----------------------------------------------------------------------------------------------------
 

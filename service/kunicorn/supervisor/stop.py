@@ -126,11 +126,13 @@ class Stopping:
             # The group may be in the middle of a rebalance that waits for another member's drain, for minutes.
             self._leave(f"{why} at {socket.gethostname()}", self._budget)
 
-    def finish(self, why: str) -> None:
-        """Stop because the work is done, if no stop has begun; nobody waits to kill us."""
-        if not self.begun:
-            self.export_within = _EXPORT_OF_A_JOB
-            self._begin(why)
+    def finish(self, why: str) -> bool:
+        """Stop because the work is done; false if a stop has begun already. Nobody waits to kill us."""
+        if self.begun:
+            return False
+        self.export_within = _EXPORT_OF_A_JOB
+        self._begin(why)
+        return True
 
     def drain(self) -> bool:
         """Drain, commit and leave, for a person over HTTP; false if a stop has begun already: only signals hurry it."""

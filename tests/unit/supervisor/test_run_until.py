@@ -14,6 +14,7 @@ from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group.protocol import LogOffset
 from kunicorn.group.states import PartitionState, State
 from kunicorn.ipc import clock
+from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
@@ -32,7 +33,11 @@ class Bench:
     """A stage whose partitions begin at 100 and end at 105; the group is what the test says."""
 
     def __init__(self, until: Until, failures: int = 0) -> None:
-        self.stage, self.failures, self.totals = Stage(), failures, {"records": 0}
+        self.stage, self.failures, self.totals = (
+            Stage(),
+            failures,
+            dict.fromkeys(("records", "skipped", "dead_letters", "retry_topics"), 0),
+        )
         self.member = MemberState(state=State.STABLE, joined=True)
         offsets: Any = self
         self.run_until = RunUntil(until, self.member, self.stage.assignment, offsets, self.totals)
@@ -237,6 +242,31 @@ def test_so_many_records_and_so_long() -> None:
     assert bench.why(later=61) == "has run for 60 s, as asked"
 
 
+@pytest.mark.parametrize("total", ["skipped", "dead_letters", "retry_topics"])
+def test_records_that_their_handler_fails_with_count_for_those_that_were_asked_for(total: str) -> None:
+    bench = Bench(Until(max_records=10))
+    bench.totals["records"], bench.totals[total] = 4, 6
+    assert bench.why() == "10 records are handled, 10 were asked for"
+
+
+def test_a_time_of_day_is_the_wall_clocks() -> None:
+    now_ms = wall_ms()
+    assert Bench(Until(stop_at_ms=now_ms + 60_000)).why(later=3600) is None
+    why = Bench(Until(stop_at_ms=now_ms)).why()
+    assert why is not None
+    assert why.startswith("it is 20")
+
+
+async def test_a_member_waits_for_its_first_partition_from_when_it_asks_for_some() -> None:
+    """Not from its start: brokers may have been away for longer than its patience."""
+    bench = Bench(Until(end=True, idle_patience=5))
+    bench.run_until._partitions_since -= 60
+    finding = asyncio.ensure_future(bench.run_until.find_ends())
+    await asyncio.sleep(0)
+    assert bench.why(later=4) is None
+    finding.cancel()
+
+
 def settings(**sections: Any) -> Settings:
     own = {"kafka": {"bootstrap_servers": ["127.0.0.1:9"]}, "handler": {"entrypoint": "shop:handle"}}
     return Settings.model_validate({**own, "group": {"id": "g", "topics": ["orders"]}, **sections})
@@ -247,7 +277,9 @@ def test_what_the_command_line_asks_for() -> None:
     assert until_of(settings(), **nothing) == Until()
     assert until_of(settings(), **{**nothing, "run_for": "10m", "end": True}) == Until(end=True, seconds=600)
     at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    assert until_of(settings(), **{**nothing, "stop_at": at}).seconds == pytest.approx(3600, abs=10)
+    assert until_of(settings(), **{**nothing, "stop_at": at}).stop_at_ms == pytest.approx(
+        wall_ms() + 3_600_000, abs=10_000
+    )
 
 
 @pytest.mark.parametrize(

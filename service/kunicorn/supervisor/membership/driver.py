@@ -352,6 +352,11 @@ class GroupAssignment:
         return self._driver.over.is_set()
 
     @property
+    def through(self) -> bool:
+        """See `AssignmentSource`: a group always has more to come."""
+        return False
+
+    @property
     def unfinished(self) -> int:
         return self._revocation.uncommitted
 

@@ -65,6 +65,7 @@ class ManualAssignment:
         self.over = False
         self.steady = True
         self.unfinished = 0
+        self.through = False
         self._settings = settings
         self._assign = settings.assign
         self._wanted = settings.assign.wanted
@@ -99,7 +100,10 @@ class ManualAssignment:
         stops = await self._ends() if self._assign.stop == "end" else {}
         self._take_up(self._known, stops)
         self.requested.set()
-        while not self._leaves and not await self._through():
+        while not self._leaves:
+            if await self._nothing_left():
+                self.through = True
+                break
             await self._wait(_LOOK_INTERVAL)
         await self._drain()
         self.over = True
@@ -159,7 +163,7 @@ class ManualAssignment:
         for tp, stop in stops.items():
             self._assignment.table[tp].stop = stop
 
-    async def _through(self) -> bool:
+    async def _nothing_left(self) -> bool:
         """Whether nothing is left to do. Notes partitions that were fetched, and those that have reached their end."""
         table = self._assignment.table
         if not self._fetched:

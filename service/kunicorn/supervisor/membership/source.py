@@ -70,6 +70,10 @@ class AssignmentSource(Protocol):
     def unfinished(self) -> int:
         """Partitions that do not end as they should: exit code `NOT_ALL_COMMITTED`."""
 
+    @property
+    def through(self) -> bool:
+        """Whether `run` ends as nothing is left to do; false where it was told to leave before."""
+
     async def run(self) -> None:
         """Have partitions fetched until `leave` is through, or there is nothing left to do.
 

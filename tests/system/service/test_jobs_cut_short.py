@@ -1,0 +1,73 @@
+"""Jobs that something ends before their end: a signal, or a limit of their command line. What whoever waits for them is
+told by the exit code."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_port
+from tests.system.embedded import Desk
+from tests.waiting import wait_until
+
+CONFIG = """\
+[kafka]
+bootstrap_servers = ["127.0.0.1:{port}"]
+{source}
+[handler]
+entrypoint = "handlers:handle"
+[workers]
+count = 1
+"""
+GROUP = '[group]\nid = "shop"\ntopics = ["orders"]'
+ASSIGN = '[assign]\npartitions = ["orders"]\nstop = "end"'
+HANDLERS = """\
+import time
+
+def handle(record):
+    time.sleep(0.02)
+    print("handled", record.offset)
+"""
+CUT_SHORT = "stopped before the end"
+
+
+def desk_with(directory: Path, source: str) -> Desk:
+    (directory / "config.toml").write_text(CONFIG.format(port=free_port(), source=source))
+    (directory / "handlers.py").write_text(HANDLERS)
+    return Desk(directory)
+
+
+@pytest.mark.parametrize(("source", "options"), [(GROUP, " --until-end"), (ASSIGN, "")])
+def test_a_job_that_a_signal_ends_before_its_end_is_not_done(tmp_path: Path, source: str, options: str) -> None:
+    desk = desk_with(tmp_path, source)
+    with desk.broker(), desk.running(f"kunicorn run{options}", exit_code=6) as log:
+        wait_until(lambda: "handled 5" in log.read_text(), "the first records")
+    assert CUT_SHORT in log.read_text()
+
+
+@pytest.mark.parametrize(("source", "options"), [(GROUP, " --until-end"), (ASSIGN, "")])
+def test_a_job_that_reaches_a_limit_of_its_command_line_first_has_done_as_asked(
+    tmp_path: Path, source: str, options: str
+) -> None:
+    desk = desk_with(tmp_path, source)
+    with desk.broker():
+        ran = desk.type(f"kunicorn run{options} --max-records 10")
+    assert ran.returncode == 0, ran
+    assert CUT_SHORT not in ran.stderr
+
+
+def test_a_job_that_a_signal_ends_before_it_has_reached_a_broker_is_not_done(tmp_path: Path) -> None:
+    desk = desk_with(tmp_path, GROUP)
+    with desk.running("kunicorn run --until-end", exit_code=6) as log:
+        wait_until(lambda: "no broker" in log.read_text(), "the first look for brokers")
+
+
+@pytest.mark.parametrize("limit", ["--for", "--stop-at"])
+def test_a_limit_in_time_ends_a_service_whose_brokers_are_away(tmp_path: Path, limit: str) -> None:
+    desk = desk_with(tmp_path, GROUP)
+    at = datetime.now(UTC) + timedelta(seconds=6)
+    ran = desk.type("kunicorn run", limit, "1s" if limit == "--for" else at.isoformat())
+    assert ran.returncode == 0, ran
+    assert datetime.now(UTC) < at + timedelta(seconds=20)
