@@ -22,6 +22,7 @@ from kunicorn.commands.topics.plan import CLEANUP, FOR_EVER, RETENTION
 from kunicorn.errors import ConfigError
 from kunicorn.handler.dead_letters import Told, Unreadable, read
 from kunicorn.handler.record import Record
+from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.kafka.stored_positions import Lost, resolve
 from kunicorn.kafka_errors import describe, fault
@@ -194,8 +195,9 @@ class LettersTopic:
                 f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
                 f"dead_letters.topic"
             )
-        self.bounds = {tp.partition: (log.first, log.end) for tp, log in session.edges(self._each(partitions)).items()}
-        """First offset and end of each partition, at the start."""
+        edges = session.edges(self._each(partitions), IsolationLevel.READ_COMMITTED)
+        self.bounds = {tp.partition: (log.first, log.end) for tp, log in edges.items()}
+        """First offset of each partition and the end of what is committed in it, at the start."""
 
     def partitions_of(self, topic: str) -> int:
         """Number of the topic's partitions; 0 where it does not exist."""
@@ -289,7 +291,9 @@ def opened(settings: Settings, name: str | None = None, group: str | None = None
     # Each group's own: what is sent back for a group is remembered for its own replays, whoever does it.
     with cluster_session(settings, f"{group or settings.group.id}.dlq-replay") as session:
         properties = consumer_properties(settings, f"{settings.kafka.client_id}-dlq")
-        consumer = range_consumer({**properties, **token_renewal(settings.kafka)}, None)
+        # Whatever the input is read by: the record of a letter whose transaction is aborted is handled again.
+        committed = {"isolation.level": "read_committed"}
+        consumer = range_consumer({**properties, **committed, **token_renewal(settings.kafka)}, None)
         try:
             yield LettersTopic(session, consumer, name, group)
         finally:

@@ -64,6 +64,31 @@ def test_replay_sends_back_what_the_filters_mean_and_never_twice(desk: Desk) -> 
     assert json.loads(desk.said("replay", "--yes", "--json"))["sent"] == 0
 
 
+def test_letters_of_aborted_and_of_open_transactions_are_none(desk: Desk) -> None:
+    """The records of aborted ones are handled again, and those of open ones may be: sent back as well, they would be
+    handled twice."""
+    desk.kafka.create_topic(desk.topic, 1)
+    desk.kafka.create_topic(desk.letters, 1)
+    sender = Producer({"bootstrap.servers": desk.kafka.bootstrap, "transactional.id": desk.letters})
+    sender.init_transactions(30)
+    for style, end in (("aborted", sender.abort_transaction), ("committed", sender.commit_transaction), ("open", None)):
+        facts = Facts(desk.topic, 0, 7, None, desk.topic, "shop.NoStock", "no stock", "in pack", 3)
+        sender.begin_transaction()
+        headers: list[tuple[str, str | bytes | None]] = [*written("spring", facts)]
+        sender.produce(desk.letters, style, "key", headers=headers)
+        assert sender.flush(20) == 0
+        if end is not None:
+            end(30)
+    told = json.loads(desk.said("list", "--json", "--latest", "3"))
+    assert [letter["value"] for letter in told["latest"]] == ["committed"]
+    with pytest.raises(ConfigError, match="there is no record"):
+        desk.said("show", "0@0")
+    assert "sent back and acknowledged: 1" in desk.said("replay", "--yes")
+    assert [message.value() for message in consumed(desk.kafka.bootstrap, desk.topic, 1)] == [b"committed"]
+    sender.commit_transaction(30)
+    assert "sent back and acknowledged: 1" in desk.said("replay", "--yes"), "it is not passed over for good"
+
+
 def test_letters_of_spring_connect_and_karafka_are_sent_back_as_they_were(desk: Desk) -> None:
     desk.kafka.create_topic(desk.topic, 1)
     desk.kafka.create_topic(desk.letters, 1)
