@@ -80,13 +80,17 @@ def backfill(  # noqa: PLR0913 - each is an option
     if resume is not None:
         if any(each is not None for each in (since, until, slack, offsets, topic, run, begin_or_resume)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
+        if dry_run:
+            return _tell(job.dry_run_of_resumed(settings, resume), as_json=as_json)
         raise typer.Exit(_told(job.resume(settings, file, resume, master, _saying(as_json)), as_json))
     if begin_or_resume is not None and run is not None:
         raise ConfigError("--begin-or-resume names the run itself; leave out --run")
     slack_ms = None if slack is None else round(span("--slack", slack) * 1000)
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
-        return _tell(job.dry_run(settings, request), as_json=as_json)
+        named = begin_or_resume
+        plan = job.dry_run(settings, request) if named is None else job.dry_run_of_named(settings, request, named)
+        return _tell(plan, as_json=as_json)
     said = _saying(as_json)
     if begin_or_resume is not None:
         done = job.begin_or_resume(settings, file, request, master, begin_or_resume, said)

@@ -129,6 +129,26 @@ def dry_run(settings: Settings, request: Request) -> DryRun:
     return DryRun(found.ranges, pace, notes)
 
 
+def dry_run_of_resumed(settings: Settings, run: str) -> DryRun:
+    """Plan of what is left of a run. Starts no Spark, handles and writes nothing. Raises what would end the run before
+    it goes on."""
+    runs = Runs(settings.pipeline.directory)
+    known = _known(settings, runs, run)
+    pace = known.state.rate or runs.pace(JOB, known.what)
+    if known.finished:
+        return DryRun((), pace, [f"run {run} is finished: nothing is left"])
+    state, lost, _ = _in_logs(settings, known.state.released())
+    notes = [f"run {run} has handled {state.done:,} offsets, and goes on with these", *map(str, lost)]
+    return DryRun(state.left, pace, notes)
+
+
+def dry_run_of_named(settings: Settings, request: Request, run: str) -> DryRun:
+    """Plan of what `begin_or_resume` would do."""
+    if run in Runs(settings.pipeline.directory):
+        return dry_run_of_resumed(settings, run)
+    return dry_run(settings, request)
+
+
 def _where_to(request: Request) -> str:
     if request.slack_ms is None:
         return "to the log's end, as records of a time may lie behind younger ones (--slack says how far)"
@@ -165,13 +185,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     """Continue a run that was cut off, stopped or halted. Blocks."""
     check_installed()
     runs = Runs(settings.pipeline.directory)
-    known = runs.read(run)
-    if known.job != JOB or known.what != settings.handler.entrypoint:
-        raise ConfigError(
-            f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
-            f"resume it with its own settings"
-        )
-    known = _with_table(runs, known)
+    known = _with_table(runs, _known(settings, runs, run))
     if known.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
@@ -184,6 +198,17 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
         runs.save(advanced(known, state))
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
     return _go_on(settings, file, runs, advanced(known, state), master, say)
+
+
+def _known(settings: Settings, runs: Runs, run: str) -> Run:
+    """The run of that id. Raises `ConfigError` where there is none, or one of another job or handler."""
+    known = runs.read(run)
+    if known.job != JOB or known.what != settings.handler.entrypoint:
+        raise ConfigError(
+            f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
+            f"resume it with its own settings"
+        )
+    return known
 
 
 def _with_table(runs: Runs, run: Run) -> Run:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from kunicorn.commands.cli import app
+from kunicorn.pipeline import backfill
 from kunicorn.pipeline.report import DryRun
-from kunicorn.positions import OffsetRange
+from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.text import tell
+from tests.unit.pipeline.played_log import PlayedLog
+from tests.unit.settings.files import LEAST
 
 RANGES = [OffsetRange("orders", 0, 10, 410), OffsetRange("orders", 1, 0, 100)]
 
@@ -50,3 +59,24 @@ def test_a_person_gets_time_unevenness_and_notes() -> None:
         "estimated time: 2.0 s at the last run's 300 offsets/s",
         "some are gone",
     ]
+
+
+@pytest.mark.parametrize("option", ["--resume", "--begin-or-resume"])
+def test_the_plan_of_a_run_that_has_begun_is_what_is_left_of_it_and_nothing_is_handled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(backfill, "cluster_session", PlayedLog({"orders": 2}).session)
+    config, runs = tmp_path / "config.toml", Runs(str(tmp_path / "runs"))
+    config.write_text(f'{LEAST}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
+    ranges, done = (OffsetRange("orders", 0, 0, 90), OffsetRange("orders", 1, 0, 90)), {TopicPartition("orders", 0): 60}
+    entrypoint = "shop.handlers:handle_order"
+    runs.start(backfill.JOB, entrypoint, "{}", RunState(ranges, done, halted={TopicPartition("orders", 1): "bad"}), "a")
+    manifests = list(runs.directory.names(".json"))
+    said = CliRunner().invoke(
+        app, ["pipeline", "backfill", option, "a", "--dry-run", "--json", "--config", str(config)]
+    )
+    assert said.exit_code == 0, said.exception
+    plan = json.loads(said.stdout)
+    assert [(each["partition"], each["start"], each["stop"]) for each in plan["ranges"]] == [(0, 60, 90), (1, 0, 90)]
+    assert plan["notes"] == ["run a has handled 60 offsets, and goes on with these"]
+    assert list(runs.directory.names(".json")) == manifests, "nothing is written"
