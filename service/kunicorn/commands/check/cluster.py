@@ -169,15 +169,23 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
 
 
 def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
-    """Topics that `topics` (names and patterns) match, with their numbers of partitions."""
+    """Topics that `topics` (names and patterns) match, with their numbers of partitions. Pure."""
+    patterns = [topic for topic in topics if topic.startswith("^")]
     return {
-        name: len(info.partitions) for name, info in metadata.topics.items() if info.partitions and takes(topics, name)
+        name: len(info.partitions)
+        for name, info in metadata.topics.items()
+        if info.partitions and (name in topics or (_can_match(info) and takes(patterns, name)))
     }
+
+
+def _can_match(topic: TopicInfo) -> bool:
+    """Whether the service has it by a pattern: Kafka's own topics are had by name alone."""
+    return not topic.error and not topic.is_internal
 
 
 def _topic(wanted: str, metadata: Metadata) -> Finding:
     if wanted.startswith("^"):
-        matching = [t for t in metadata.topics.values() if not t.error and re.match(wanted, t.name)]
+        matching = [t for t in metadata.topics.values() if _can_match(t) and re.match(wanted, t.name)]
         return Finding("topics", f"{wanted} matches {_listed(matching)}")
     return _named(wanted, metadata, "", {"rights": "DESCRIBE and READ", "setting": "group.topics (assign.partitions)"})
 
