@@ -44,6 +44,8 @@ class RunningService:
     """See `status.opener_of`."""
     workers: int = 1
     """A reload replaces one after the other, each as patiently as anything else is done."""
+    start_seconds: float = 0.0
+    """What each of them may take to start, and before them the import of the handler."""
 
     @classmethod
     def of(cls, settings: Settings, url: str | None, token_file: Path | None) -> RunningService:
@@ -65,14 +67,20 @@ class RunningService:
         else:
             token = None
         waits = (settings.group.drain_timeout_ms + settings.group.commit_timeout_ms) / 1000 + _SPARE
-        if url is not None:
-            return cls(url.rstrip("/"), token, waits, settings.http.port, workers=settings.workers.count)
-        own_certificate = settings.http.tls_certificate_file
-        return cls(address(settings), token, waits, settings.http.port, own_certificate, settings.workers.count)
+        own_certificate = None if url is not None else settings.http.tls_certificate_file
+        return cls(
+            address(settings) if url is None else url.rstrip("/"),
+            token,
+            waits,
+            settings.http.port,
+            own_certificate,
+            settings.workers.count,
+            settings.workers.start_timeout_ms / 1000,
+        )
 
     def patience_for(self, action: str) -> float:
         """Seconds until no answer is waited for any more."""
-        return self.patience * (self.workers + 1 if action == "reload" else 1)
+        return (self.patience + self.start_seconds) * (self.workers + 1) if action == "reload" else self.patience
 
     def ask(self, action: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer: `ok`, `said`, and `partitions` of a seek. A refusal is an answer, too (409).
@@ -96,6 +104,8 @@ class RunningService:
             if error.code == 409:
                 return refused
             raise ConfigError(f"{self.url} refuses: {refused['said']}") from error
+        except TimeoutError as error:
+            raise self._unanswered(self.url, action) from error
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self.url, error) from error
         except ValueError:
@@ -111,6 +121,8 @@ class RunningService:
             connection.request("POST", f"/actions/{action}", json.dumps({**body, "by": _who()}), headers)
             answer = connection.getresponse()
             told = _read(self.url, answer.read(_LONGEST_ANSWER))
+        except TimeoutError as error:
+            raise self._unanswered("localhost", action) from error
         except (OSError, http.client.HTTPException) as error:
             raise ConfigError(
                 f"no service of this user with http.port = {self.port} answers on this machine: {error}; is it "
@@ -121,6 +133,12 @@ class RunningService:
         if answer.status not in {200, 409}:
             raise ConfigError(f"the service on this machine refuses: {told['said']}")
         return told
+
+    def _unanswered(self, place: str, action: str) -> ConfigError:
+        return ConfigError(
+            f"the service at {place} has not answered within {self.patience_for(action):g} s: what was asked for may "
+            f"be done yet; its log and `kunicorn status` say what comes of it"
+        )
 
 
 class _Here(http.client.HTTPConnection):

@@ -16,7 +16,7 @@ from kunicorn.commands.control import Reply, RunningService
 from kunicorn.commands.status import ask
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
-from kunicorn.observe.requests import Goal
+from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings import HttpSettings
 from tests.fakes.answering import Answer, answering
 from tests.unit.observe.serving import TOKEN, Service, serving, settings_of
@@ -145,6 +145,38 @@ async def test_on_its_own_machine_the_services_user_needs_no_token(capfd: pytest
             await asyncio.to_thread(running.ask, "explode", {})
     assert service.done == [("resume", ["orders:1"])]
     assert "resume was asked for over HTTP by this machine (" in capfd.readouterr().err
+
+
+class Reloading(Service):
+    """Its reload takes as long as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.through = asyncio.Event()
+
+    async def reload(self) -> Done:
+        await self.through.wait()
+        return await super().reload()
+
+
+@pytest.mark.parametrize("here", [True, False])
+async def test_an_answer_that_does_not_come_in_time_is_not_taken_for_no_service(here: bool) -> None:
+    service = Reloading()
+    async with serving(service, token=None if here else SecretStr(TOKEN)) as server:
+        url, token = f"http://127.0.0.1:{server.port}", None if here else TOKEN
+        running = RunningService(url, token, 0.1, server.port)
+        with pytest.raises(ConfigError, match=r"has not answered within 0\.2 s: what was asked for may be done yet"):
+            await asyncio.to_thread(running.ask, "reload", {})
+        service.through.set()
+
+
+def test_a_reload_is_waited_for_as_long_as_it_may_take() -> None:
+    """The import, and then each worker's start and the drain of the one before it."""
+    settings = settings_of(token=TOKEN)
+    running = RunningService.of(settings, None, None)
+    start, drain = settings.workers.start_timeout_ms / 1000, settings.group.drain_timeout_ms / 1000
+    assert running.patience_for("reload") > start + settings.workers.count * (start + drain)
+    assert running.patience_for("pause") < start
 
 
 async def test_another_users_orders_are_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
