@@ -16,8 +16,6 @@ from kunicorn.settings import Settings
 from tests.contract.encoding.shop_models import AVRO
 from tests.fakes.schema_registry import registry
 
-TIMEOUT = 120.0
-
 
 def told(url: str, **producing: Any) -> list[str]:
     """The findings, as lines."""
@@ -28,7 +26,7 @@ def told(url: str, **producing: Any) -> list[str]:
         "schema_registry": {"url": url},
         "producing": {"delivery": "at_least_once", "topic": "totals", **producing},
     }
-    return [str(each) for each in output_findings(Settings.model_validate(values), TIMEOUT)]
+    return [str(each) for each in output_findings(Settings.model_validate(values))]
 
 
 def test_each_topics_schemas_are_asked_for_and_what_is_missing_is_told(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[ExitCode, dict[str, str]]:
+def checked(**changes: dict[str, Any]) -> tuple[ExitCode, dict[str, str]]:
     """The exit code, and the lines by what they are about."""
     values: dict[str, dict[str, Any]] = {
         "kafka": {"bootstrap_servers": [NOWHERE]},
@@ -57,7 +57,7 @@ def checked(import_timeout: float = 30.0, **changes: dict[str, Any]) -> tuple[Ex
     for section, more in changes.items():
         values.setdefault(section, {}).update(more)
     lines: list[str] = []
-    code = check(Settings.model_validate(values), lambda finding: lines.append(str(finding)), import_timeout)
+    code = check(Settings.model_validate(values), lambda finding: lines.append(str(finding)))
     return code, {line.split()[1]: line for line in lines}
 
 
@@ -162,9 +162,9 @@ def test_a_handler_whose_import_does_not_end_is_killed_with_its_children(handler
         "time.sleep(600)\n"
     )
     began = time.monotonic()
-    code, lines = checked(import_timeout=3.0)
+    code, lines = checked(workers={"start_timeout_ms": 3000})
     assert code is ExitCode.HANDLER
-    assert "took more than 3 s" in lines["handler"]
+    assert "took more than 3 s (workers.start_timeout_ms)" in lines["handler"]
     assert time.monotonic() - began < 20
     for pid in map(int, pids.read_text().split()):
         wait_until(lambda pid=pid: _is_dead(pid), "the module's processes to be gone")  # type: ignore[misc]
@@ -376,14 +376,14 @@ def test_at_a_pods_start_an_outage_is_waited_for(
             servers[:] = kafka.bootstrap.split(",")
 
     monkeypatch.setattr("kunicorn.commands.check.cluster.open_cluster", opened)
-    assert check(wanted(["orders"]), say, 30.0, waits=True) is ExitCode.CLEAN
+    assert check(wanted(["orders"]), say, waits=True) is ExitCode.CLEAN
     (waited,) = (line for line in said if "waiting for this to pass" in line)
     assert NOWHERE in waited
 
 
 def test_at_a_pods_start_what_will_not_pass_ends_at_once(kafka: KafkaCluster, handlers: Path) -> None:
     servers = kafka.bootstrap.split(",")
-    assert check(wanted(["no-such-topic"], servers), lambda _: None, 30.0, waits=True) is ExitCode.CONFIGURATION
+    assert check(wanted(["no-such-topic"], servers), lambda _: None, waits=True) is ExitCode.CONFIGURATION
 
 
 def wanted(topics: list[str], servers: Sequence[str] = (NOWHERE,)) -> Settings:

@@ -39,12 +39,12 @@ class _Told(msgspec.Struct):
     passes: bool = False
 
 
-def output_findings(settings: Settings, timeout: float) -> Iterator[Finding]:
+def output_findings(settings: Settings) -> Iterator[Finding]:
     """Findings; none where outputs are bytes. Blocks. Raises `ConfigError` for the registry's password."""
     if (encoding := encoding_of(settings)) is None:
         return
     order = msgspec.json.encode((encoding, settings.producing.topic))
-    ended = run(["-c", _PROGRAM], [log_format(settings)], order, timeout)
+    ended = run(["-c", _PROGRAM], [log_format(settings)], order, settings.workers.start_timeout_ms / 1000)
     try:
         lines = msgspec.json.decode(ended.said, type=list[_Told])
     except msgspec.DecodeError:

@@ -25,8 +25,6 @@ from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
 from kunicorn.settings import Settings
 
-IMPORT_TIMEOUT = 60.0
-"""Seconds the handler's module may take to import, and `setup` to return."""
 _BACKOFF = Backoff(first_seconds=1.0, longest_seconds=15.0)
 _SOON = 2.0
 
@@ -34,7 +32,6 @@ _SOON = 2.0
 def check(
     settings: Settings,
     say: Callable[[Finding], None],
-    import_timeout: float = IMPORT_TIMEOUT,
     records: int = 0,
     *,
     waits: bool = False,
@@ -46,9 +43,9 @@ def check(
     as the service is about to.
     """
     worst = ExitCode.CLEAN
-    start: Iterable[Finding] = () if waits else _findings_of_start(settings, import_timeout, tries=records > 0)
+    start: Iterable[Finding] = () if waits else _findings_of_start(settings, tries=records > 0)
     beyond = _waited_for(settings, say) if waits else _findings_beyond(settings)
-    for findings in (_findings_here(settings, import_timeout), start, beyond):
+    for findings in (_findings_here(settings), start, beyond):
         if findings is start and worst is not ExitCode.CLEAN:
             continue  # A handler that cannot be loaded has no setup to call.
         for finding in findings:
@@ -82,10 +79,10 @@ def _waited_for(settings: Settings, say: Callable[[Finding], None]) -> Iterator[
         time.sleep(retries.failed())
 
 
-def _findings_of_start(settings: Settings, timeout: float, *, tries: bool) -> Iterator[Finding]:
+def _findings_of_start(settings: Settings, *, tries: bool) -> Iterator[Finding]:
     """Whether the handlers' `setup` returns, and the port of [http] is free: what else ends a start."""
     if not tries:  # The trial calls it.
-        yield set_up(settings, timeout)
+        yield set_up(settings)
     if settings.http.enabled and settings.http.port:
         yield _port(settings)
 
@@ -120,7 +117,7 @@ def _port(settings: Settings) -> Finding:
     return Finding("port", f"http.port = {settings.http.port} on {settings.http.host} is free")
 
 
-def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Finding]:
+def _findings_here(settings: Settings) -> Iterator[Finding]:
     """Findings that ask nobody else."""
     for warning in settings.kafka.warnings():
         yield Finding("security", warning, warning=True)
@@ -138,7 +135,7 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
     for handler, config in zip(settings.every_handler, handler_configs(settings), strict=True):
         yield importable(
             config,
-            import_timeout,
+            settings.workers.start_timeout_ms / 1000,
             delivery=settings.producing.delivery,
             exceptions=handler.exception_names,
             log_format=log_format(settings),
@@ -150,7 +147,7 @@ def _findings_here(settings: Settings, import_timeout: float) -> Iterator[Findin
 def _findings_beyond(settings: Settings) -> Iterator[Finding]:
     """Findings about the schema registry and the cluster; about transactions where the cluster's are good."""
     yield from cluster.registry_findings(settings)
-    yield from output_findings(settings, IMPORT_TIMEOUT)
+    yield from output_findings(settings)
     with asyncio.Runner() as runner:
         findings = cluster.findings(settings)
         answered = True

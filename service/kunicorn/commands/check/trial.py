@@ -34,6 +34,7 @@ from kunicorn.settings.security import without_secrets
 from kunicorn.text import printable
 
 _LAST_LINES_SECONDS = 1.0
+_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,26 @@ def run(
             start_new_session=True,
         )
     os.close(write_end)
-    with os.fdopen(read_end, "rb") as answer, _passing_on(child, printed):
+    said = bytearray()
+    with _reading(read_end, said), _passing_on(child, printed):
         code = _ended(child, timeout)
-        # The group is dead, so this meets the pipe's end: nothing that the module started still holds the other one.
-        return Ended(code, answer.read().decode(errors="replace"))
+    return Ended(code, said.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _reading(answer: int, said: bytearray) -> Iterator[None]:
+    """Read the child's answer from that descriptor while it runs: it would block once the pipe is full."""
+
+    def read() -> None:
+        with os.fdopen(answer, "rb", buffering=0) as pipe:
+            while some := pipe.read(_AT_ONCE):
+                said.extend(some)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    yield
+    # A process that it started and that left its group may hold the other end, for as long as it likes.
+    reader.join(_LAST_LINES_SECONDS)
 
 
 @contextlib.contextmanager
@@ -184,7 +201,8 @@ def importable(
     ended = run(["-c", _IMPORT], [log_format], msgspec.json.encode((config, delivery, list(exceptions))), timeout)
     if ended.code is None:
         return no_handler(
-            f"importing {config.entrypoint!r} took more than {timeout:g} s; do slow work in setup(), not at import"
+            f"importing {config.entrypoint!r} took more than {timeout:g} s (workers.start_timeout_ms); do slow work "
+            f"in setup(), not at import"
         )
     if ended.code == 0:
         return Finding("handler", f"{config.entrypoint} can be imported and called")
@@ -211,8 +229,8 @@ sys.path[:] = json.loads(sys.argv[1])
 from kunicorn.commands.check.trying import main
 main()
 """
-TRIAL_TIMEOUT = 120.0
-"""Seconds for fetching and handling together."""
+_TRIAL_TIMEOUT = 120.0
+"""Seconds for fetching and handling together, beyond those for the start."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -248,7 +266,7 @@ class Result(msgspec.Struct, frozen=True):
     """Number of records that would be sent."""
 
 
-def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> Finding:
+def tried(settings: Settings, records: int) -> Finding:
     """Finding about a trial: a child fetches the latest records and handles them. Blocks. What it prints goes to
     standard error, line by line.
     """
@@ -258,6 +276,7 @@ def tried(settings: Settings, records: int, timeout: float = TRIAL_TIMEOUT) -> F
         return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
     if not order.ranges:
         return Finding("trial", "the topics hold no records to try the handler on", warning=True)
+    timeout = settings.workers.start_timeout_ms / 1000 + _TRIAL_TIMEOUT
     ended = run(["-c", _PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     try:
         result = msgspec.json.decode(ended.said, type=Result)
@@ -275,14 +294,17 @@ set_up()
 """
 
 
-def set_up(settings: Settings, timeout: float) -> Finding:
+def set_up(settings: Settings) -> Finding:
     """Finding about `setup` of every handler, called in a child as a worker calls it, and then `teardown`. Blocks."""
     producing = settings.producing
     order = Order(settings.group.id, handler_configs(settings), {}, None, [], 0, producing.delivery, producing.topic)
     order = msgspec.structs.replace(order, encoding=encoding_of(settings))
+    timeout = settings.workers.start_timeout_ms / 1000
     ended = run(["-c", _SETUP_PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     if ended.code is None:
-        return no_handler(f"setup took more than {timeout:g} s; workers that take longer to start are ended")
+        return no_handler(
+            f"setup took more than {timeout:g} s (workers.start_timeout_ms), after which a worker is ended"
+        )
     if ended.code == ExitCode.CLEAN:
         return Finding("setup", "setup and teardown return")
     return _refused(ended, f"setup ended the process: {ended.how}")

@@ -38,7 +38,7 @@ from kunicorn.positions import OffsetRange
 _PATIENCE = 30.0
 """Seconds without a record."""
 _LONGEST_ANSWER = 60_000
-"""Less than a pipe holds: nobody reads it before this process has ended."""
+"""An error's text; nobody reads more of it."""
 _LONGEST_ERROR = 8_000
 _SHOWN = 20
 """Outputs that are printed."""

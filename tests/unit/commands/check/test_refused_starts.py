@@ -80,20 +80,20 @@ REFUSED = {
 def test_what_a_worker_refuses_is_found_before_the_cluster_is_asked(name: str) -> None:
     entrypoint, handler, tables, said = REFUSED[name]
     own, found = settings(entrypoint, handler, **tables), list[Finding]()
-    assert check(own, found.append, TIMEOUT, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
+    assert check(own, found.append, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
     assert any(said in each.text for each in found if each.failure is not None)
 
 
 def test_the_own_fetcher_without_its_decoder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     own, found = settings("handle", {}, kafka={"fetcher": "own"}), list[Finding]()
     monkeypatch.setitem(sys.modules, "kunicorn_columns", None)
-    assert check(own, found.append, TIMEOUT, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
+    assert check(own, found.append, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
     assert any('kafka.fetcher = "own": kunicorn_columns is not installed' in each.text for each in found)
 
 
 def test_a_setting_that_setup_refuses_has_the_exit_code_of_settings() -> None:
     own = settings("Kept", {"ordering": "key"})
-    finding = trial.set_up(own, TIMEOUT)
+    finding = trial.set_up(own)
     assert finding.failure == ExitCode.CONFIGURATION == end_of_a_worker(own)
     assert "keeps its offsets itself" in finding.text
 
