@@ -400,7 +400,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
     )
     from kunicorn.commands.dlq import run
 
-    sent = run(
+    run(
         settings,
         chosen,
         limit,
@@ -409,9 +409,8 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         from_beginning=from_beginning,
         confirm=lambda: yes or typer.confirm("Send them back?"),
         say=(lambda _: None) if as_json else typer.echo,
+        answer=(lambda told: typer.echo(as_json_text(told))) if as_json else (lambda _: None),
     )
-    if as_json:
-        typer.echo(as_json_text(sent))
 
 
 def register_replay_one(app: typer.Typer) -> None:

@@ -38,6 +38,11 @@ class NotAllReplayed(ServiceError):
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
+    def __init__(self, why: str, delivered: int) -> None:
+        """`delivered`: how many of them were."""
+        super().__init__(why)
+        self.delivered = delivered
+
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
@@ -190,7 +195,8 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     if missing := len(plan.chosen) - sending.delivered - len(sending.elsewhere):
         raise NotAllReplayed(
             f"{missing} of {len(plan.chosen)} letters were not delivered: {', '.join(sending.failures(plan))}; another "
-            f"replay sends them"
+            f"replay sends them",
+            sending.delivered,
         )
     return sending.delivered
 
@@ -353,7 +359,7 @@ def _shown_bounds(topic: LettersTopic) -> str:
                      for number, (first, end) in topic.bounds.items())  # fmt: skip
 
 
-def run(
+def run(  # noqa: PLR0913 - most are options
     settings: Settings,
     selection: Selection,
     limit: int | None,
@@ -363,10 +369,11 @@ def run(
     from_beginning: bool,
     confirm: Callable[[], bool],
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Plan, ask for confirmation, send; the result for a program. `letters`: another dead-letter topic than that of the
-    settings; `group`: whose letters, if not those of the settings' group. Blocks. Raises `ConfigError`,
-    `NotAllReplayed`."""
+    answer: Callable[[dict[str, Any]], None],
+) -> None:
+    """Plan, ask for confirmation, send. `letters`: another dead-letter topic than that of the settings; `group`: whose
+    letters, if not those of the settings' group. `answer` gets the result for a program, also where not all letters
+    were delivered. Blocks. Raises `ConfigError`, `NotAllReplayed`."""
     with opened(settings, letters, group) as topic:
         done = topic.replayed()
         nothing = {number: Replayed() for number in topic.bounds}
@@ -376,12 +383,16 @@ def run(
         planned.old = too_old(planned.times, settings, topic.retention_ms(planned.times), wall_ms())
         say("\n".join(planned.lines()))
         if not planned.chosen:
-            return planned.told(0)
+            return answer(planned.told(0))
         if not confirm():
             raise ConfigError("nothing was sent")
         # On standard error, and only on a terminal: a log of a job wants the result alone.
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("sending", total=len(planned.chosen))
-            delivered = replay(topic, planned, done, lambda: bar.advance(task))
+            try:
+                delivered = replay(topic, planned, done, lambda: bar.advance(task))
+            except NotAllReplayed as error:
+                answer(planned.told(error.delivered))
+                raise
         say(f"sent back and acknowledged: {delivered}")
-        return planned.told(delivered)
+        return answer(planned.told(delivered))

@@ -305,8 +305,9 @@ def reset(
     """Show the plan; with `execute` commit it.
 
     Raises `ConfigError` for options that mean nothing and for a group that has members, `NotAllReset` where the broker
-    refuses single partitions.
+    refuses single partitions; with `as_json` the answer names them, too.
     """
+    refused: Mapping[TopicPartition, int] = {}
     target = options.target(wall_ms())
     with cluster_session(settings, when_lost="look at the offsets, then try again") as session:
         group = look(session)
@@ -316,12 +317,21 @@ def reset(
             tell(plan, say, as_json=False)
         if execute:
             _refuse_while_alive(group)
-            _commit(session, moves)
-            plan = replace(plan, executed=True)
+            refused = _commit(session, moves)
+            plan = replace(plan, moves=[_noted(move, refused) for move in moves], executed=True)
     if as_json:
         tell(plan, say, as_json=True)
-    else:
+    if refused:
+        tp, error = next(iter(refused.items()))
+        why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
+        raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; the others are set")
+    if not as_json:
         say(plan.outcome)
+
+
+def _noted(move: Move, refused: Mapping[TopicPartition, int]) -> Move:
+    error = refused.get(move.tp)
+    return move if error is None else replace(move, note=f"refused: {describe(error)}")
 
 
 def _moves(session: ClusterSession, target: Target, group: GroupStanding, topics: Sequence[str]) -> list[Move]:
@@ -362,17 +372,15 @@ def _warning(group: GroupStanding) -> str:
     return f", once its {len(group.members)} members are stopped: {'; '.join(map(_member, group.members[:5]))}"
 
 
-def _commit(session: ClusterSession, moves: Sequence[Move]) -> None:
+def _commit(session: ClusterSession, moves: Sequence[Move]) -> Mapping[TopicPartition, int]:
+    """Commit; the errors of single partitions. Raises where the group as a whole refuses."""
     answers = session.ask(lambda: session.group.commit({m.tp: Position(m.then) for m in moves}, _METADATA))
     refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
     refused = {tp: error for tp, error in refused.items() if error}
-    if not refused:
-        return
-    tp, error = next(iter(refused.items()))
+    error = next(iter(refused.values()), ErrorCode.NONE)
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
         remedy = fault(ErrorCode.NON_EMPTY_GROUP).remedy()
         raise ConfigError(f"group {session.group_id!r} has got members meanwhile and refuses: {remedy}")
     if error == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         raise session.refused(error, "its offsets may not be changed")
-    why = f"{describe(error)}: {fault(error).remedy(rights='READ')}"
-    raise NotAllReset(f"{len(refused)} of {len(moves)} offsets were refused, {tp}: {why}; the others are set")
+    return refused

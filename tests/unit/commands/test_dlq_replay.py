@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
+from kunicorn.commands import dlq
 from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ExitCode
@@ -75,6 +77,12 @@ class PlayedTopic:
     def replayed(self) -> dict[int, Replayed]:
         return {0: self.by_others}
 
+    def forgets(self) -> bool:
+        return False
+
+    def retention_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        return {}
+
     def remember(self, replayed: Mapping[int, Replayed]) -> None:
         self.remembered = {number: each.upto for number, each in replayed.items()}
 
@@ -117,6 +125,33 @@ def test_letters_that_are_refused_are_told_with_the_most_frequent_reason() -> No
     topic = PlayedTopic([b"a", b"b", b"c"], PlayedProducer({b"a": too_large, b"b": too_large, b"c": None}))
     with pytest.raises(NotAllReplayed, match=r"2 of 3 letters .*: 2 were refused, 2 of them: .*too large"):
         replay(*planned(topic), lambda: None)
+
+
+@pytest.mark.parametrize("answers", [{b"a": None, b"b": None}, {b"a": None}])
+def test_a_program_is_told_what_was_sent_also_where_that_was_not_all(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[bytes, KafkaError | None]
+) -> None:
+    topic = PlayedTopic([b"a", b"b"], PlayedProducer(answers))
+    monkeypatch.setattr(dlq, "opened", lambda *_: nullcontext(topic))
+    told: list[dict[str, Any]] = []
+    own = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "shop", "topics": ["orders"]},
+            "handler": {"entrypoint": "shop:handle"},
+        }
+    )
+    with nullcontext() if len(answers) == 2 else pytest.raises(NotAllReplayed):
+        dlq.run(
+            own,
+            Selection(),
+            None,
+            from_beginning=False,
+            confirm=lambda: True,
+            say=lambda _: None,
+            answer=told.append,
+        )
+    assert [(each["sent"], each["planned"][0]["records"]) for each in told] == [(len(answers), 2)]
 
 
 def test_the_plan_says_where_brokers_forget_what_was_replayed() -> None:

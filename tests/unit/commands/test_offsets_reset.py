@@ -1,0 +1,74 @@
+"""What becomes of a reset that the brokers refuse in part: they take or refuse the offset of each partition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from kunicorn.commands import offsets
+from kunicorn.commands.group_lag import GroupStanding, Standing
+from kunicorn.commands.offsets import NotAllReset, Options, reset
+from kunicorn.errors import ExitCode
+from kunicorn.kafka_errors import ErrorCode
+from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+
+TPS = [TopicPartition("orders", number) for number in range(2)]
+SETTINGS = Settings.model_validate(
+    {
+        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+        "group": {"id": "shop", "topics": ["orders"]},
+        "handler": {"entrypoint": "shop:handle"},
+    }
+)
+
+
+class PlayedSession:
+    """The brokers' answer to a commit."""
+
+    settings = SETTINGS
+    group_id = "shop"
+
+    def __init__(self, answers: dict[TopicPartition, int]) -> None:
+        self._answers = answers
+
+    def ask(self, _: Callable[[], Any]) -> dict[TopicPartition, int]:
+        return self._answers
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> dict[TopicPartition, int]:
+    """Their answers, by partition."""
+    answers = dict.fromkeys(TPS, 0)
+    group = GroupStanding("shop", "Empty", (), tuple(Standing(tp, 50, 10, 100) for tp in TPS))
+    monkeypatch.setattr(offsets, "cluster_session", lambda *_, **__: nullcontext(PlayedSession(answers)))
+    monkeypatch.setattr(offsets, "look", lambda _: group)
+    return answers
+
+
+def test_a_program_is_told_which_offsets_were_refused(brokers: dict[TopicPartition, int]) -> None:
+    brokers[TPS[1]] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    said: list[str] = []
+    with pytest.raises(NotAllReset, match="1 of 2 offsets were refused, orders-1") as refused:
+        reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=True)
+    assert refused.value.exit_code is ExitCode.NOT_ALL_COMMITTED
+    (told,) = map(json.loads, said)
+    assert told["executed"]
+    first, second = told["partitions"]
+    assert (first["then"], first["note"]) == (10, "")
+    assert second["note"].startswith("refused: TOPIC_AUTHORIZATION_FAILED")
+
+
+def test_people_are_told_the_plan_and_what_was_refused(brokers: dict[TopicPartition, int]) -> None:
+    brokers[TPS[0]] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    said: list[str] = []
+    with pytest.raises(NotAllReset):
+        reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=False)
+    assert not any(line.startswith("done") for line in said)
+    brokers[TPS[0]] = 0
+    reset(SETTINGS, Options(to_earliest=True), (), said.append, execute=True, as_json=False)
+    assert said[-1] == "done: 2 offsets are committed; the group goes on there when it is started"
