@@ -94,8 +94,8 @@ class Plan:
     """Partition and offset of each letter to send."""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By topic and error type."""
-    left: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """Letters by partition that are not yet replayed, chosen or not."""
+    left: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """Letters by partition that are not yet replayed, chosen or not; ascending."""
     replayed: int = 0
     others: Counter[str] = field(default_factory=Counter)
     """Letters of other groups, by group."""
@@ -166,7 +166,7 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
         elif letter.offset in done[letter.partition]:
             found.replayed += 1
         else:
-            found.left[letter.partition].add(letter.offset)
+            found.left[letter.partition].append(letter.offset)
             if selection.takes(letter.told, letter.record.key) and (limit is None or len(found.chosen) < limit):
                 found.chosen.add((letter.partition, letter.offset))
                 found.counts[letter.told.topic, letter.told.cause.type] += 1
@@ -182,7 +182,8 @@ def replay(topic: LettersTopic, plan: Plan, done: dict[int, Replayed], sent: Cal
     sending = _Sending(topic, Post(topic.producer()), done, sent)
     sending.learn()
     starts = {number: end for number, (_, end) in topic.bounds.items()}
-    starts |= {number: min(o for n, o in plan.chosen if n == number) for number in {n for n, _ in plan.chosen}}
+    for number, offset in plan.chosen:
+        starts[number] = min(starts[number], offset)
     try:
         for letter in topic.letters(starts):
             if (letter.partition, letter.offset) in plan.chosen and not sending.is_done(letter, plan):

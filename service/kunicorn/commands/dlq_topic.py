@@ -5,7 +5,8 @@ been replayed. Joins no group. Times are milliseconds since 1970.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,57 +67,65 @@ class Replayed:
     """Replayed letters of one partition of the dead-letter topic.
 
     Kept in the side group's committed offset and its metadata: everything before `upto`, and single ranges behind it,
-    since filters leave letters out.
+    since filters leave letters out. Nothing here takes longer the more letters there are, but for those that come out
+    of their order.
     """
 
     def __init__(self, upto: int = 0, metadata: str = "") -> None:
         """Metadata in another format is ignored: at worst letters are sent a second time."""
         self.upto = upto
-        self._beyond: set[int] = set()
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        """Of the ranges behind `upto`, ascending and apart from each other; the end is not included."""
         if re.fullmatch(r"\d+-\d+(,\d+-\d+)*", metadata):
             for part in metadata.split(","):
                 first, _, last = part.partition("-")
-                self._beyond.update(range(int(first), int(last) + 1))
+                if int(first) <= int(last):
+                    self._add(int(first), int(last) + 1)
 
     def __contains__(self, offset: int) -> bool:
-        return offset < self.upto or offset in self._beyond
+        at = bisect_right(self._firsts, offset)
+        return offset < self.upto or (at > 0 and offset < self._ends[at - 1])
 
     def add(self, offset: int) -> None:
         """Note that the letter was delivered to its topic."""
-        self._beyond.add(offset)
+        self._add(offset, offset + 1)
 
     def learn(self, other: Replayed) -> None:
         """Take over what another replay has delivered."""
         self.upto = max(self.upto, other.upto)
-        self._beyond |= other._beyond
+        for first, end in zip(other._firsts, other._ends, strict=True):
+            self._add(first, end)
 
-    def settle(self, left: Iterable[int], end: int) -> None:
-        """Move `upto` to the first offset that is `left` to be replayed (of those below `end`), else to `end`."""
-        upto = min((offset for offset in left if offset not in self), default=end)
-        self.upto = max(self.upto, upto)
-        self._beyond = {offset for offset in self._beyond if offset >= self.upto}
+    def settle(self, left: Sequence[int], end: int) -> None:
+        """Move `upto` to the first offset that is `left` to be replayed (of those below `end`, ascending), else to
+        `end`.
+        """
+        at = bisect_left(left, self.upto)
+        while at < len(left) and left[at] in self:
+            at += 1
+        self.upto = max(self.upto, left[at] if at < len(left) else end)
+        over = bisect_right(self._ends, self.upto)
+        del self._firsts[:over], self._ends[:over]
+        if self._firsts and self._firsts[0] < self.upto:
+            self._firsts[0] = self.upto
 
     def metadata(self) -> str:
         """Ranges behind `upto` as text, as many as a commit can carry."""
         text = ""
-        for first, last in _ranges(sorted(self._beyond)):
-            longer = f"{text},{first}-{last}" if text else f"{first}-{last}"
+        for first, end in zip(self._firsts, self._ends, strict=True):
+            longer = f"{text},{first}-{end - 1}" if text else f"{first}-{end - 1}"
             if len(longer) > _METADATA_BYTES:
                 break
             text = longer
         return text
 
-
-def _ranges(offsets: list[int]) -> Iterable[tuple[int, int]]:
-    first = last = None
-    for offset in offsets:
-        if first is None or last is None or offset != last + 1:
-            if first is not None and last is not None:
-                yield first, last
-            first = offset
-        last = offset
-    if first is not None and last is not None:
-        yield first, last
+    def _add(self, first: int, end: int) -> None:
+        """Add a range; those that it meets become one with it."""
+        at, to = bisect_left(self._ends, first), bisect_right(self._firsts, end)
+        if at < to:
+            first, end = min(first, self._firsts[at]), max(end, self._ends[to - 1])
+        self._firsts[at:to], self._ends[at:to] = [first], [end]
 
 
 _PATIENCE = 30.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,9 +45,39 @@ def test_what_two_replays_delivered_is_remembered_and_nothing_else(
     for chosen in (first & letters, second & letters):
         for offset in chosen:
             remembered.add(offset)
-        remembered.settle(letters, 61)
+        remembered.settle(sorted(letters), 61)
         remembered = Replayed(remembered.upto, remembered.metadata())
     assert {offset for offset in letters if offset in remembered} == (first | second) & letters
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60))
+def test_ranges_that_another_replay_delivered_are_remembered_whatever_they_meet(
+    ranges: list[tuple[int, int]], upto: int
+) -> None:
+    ours, theirs = Replayed(upto), Replayed(0, ",".join(f"{first}-{last}" for first, last in ranges))
+    ours.learn(theirs)
+    wanted = {offset for first, last in ranges for offset in range(first, last + 1)} | set(range(upto))
+    assert {offset for offset in range(70) if offset in ours} == wanted
+    ours.settle(sorted(set(range(70)) - wanted), 70)
+    again = Replayed(ours.upto, ours.metadata())
+    assert {offset for offset in range(70) if offset in again} == wanted
+
+
+@pytest.mark.parametrize("first_left_out", [False, True])
+def test_ten_times_as_many_letters_take_ten_times_as_long(first_left_out: bool) -> None:
+    """Not a hundred times: each thousand letters were compared with all that were left."""
+
+    def seconds(count: int) -> float:
+        began, replayed, left = time.process_time(), Replayed(), range(count)
+        for offset in range(int(first_left_out), count):
+            replayed.add(offset)
+            if offset % 1_000 == 0:
+                replayed.settle(left, count)
+                replayed.metadata()
+        return time.process_time() - began
+
+    small = min(seconds(10_000) for _ in range(3))
+    assert seconds(100_000) < 40 * small
 
 
 def test_metadata_of_others_counts_as_none_and_ours_fits_into_a_commit() -> None:
