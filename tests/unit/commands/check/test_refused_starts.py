@@ -110,6 +110,6 @@ def test_a_handler_is_imported_and_set_up_with_the_standard_streams_that_a_worke
     importable(tmp_path, monkeypatch, "file_shop", WANTS_A_FILE)
     own = settings("", {"entrypoint": "file_shop:handle"}, log={"format": form}, http={"port": 0})
     lines = list[Finding]()
-    check(own, lines.append, TIMEOUT)
+    check(own, lines.append)
     assert next(line for line in lines if line.what == "handler").failure == (found or None)
-    assert (trial.set_up(own, TIMEOUT).failure or ExitCode.CLEAN) == found
+    assert (trial.set_up(own).failure or ExitCode.CLEAN) == found
