@@ -126,8 +126,7 @@ def _partition(
     long after its timestamp. `kept`: its handler keeps the offsets, so that what is committed is a start of long ago.
     """
     position = partition.position.offset if partition.position is not None else None
-    known = position is not None and partition.log_end is not None
-    lag = max(0, (partition.log_end or 0) - (position or 0)) if known else None
+    lag = partition.lag
     hand = partition.reading.in_hand
     since_ns = partition.reading.hand_since_ns
     return PartitionStatus(

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from kunicorn.positions import NO_TIMESTAMP
-from kunicorn.supervisor.snapshot import lag_seconds
+from kunicorn.positions import NO_TIMESTAMP, Position, TopicPartition
+from kunicorn.supervisor.partitions.partition import Partition
+from kunicorn.supervisor.snapshot import _partition, lag_seconds
 
 
 def ago(seconds: float) -> int:
@@ -34,3 +35,14 @@ def test_a_record_from_the_future_is_not_negative_lag() -> None:
 def test_where_records_wait_for_their_time_it_counts_from_when_the_record_could_be_handled() -> None:
     assert lag_seconds(5, ago(90), waits_ms=60_000) == pytest.approx(30, abs=1)
     assert lag_seconds(5, ago(30), waits_ms=60_000) == 0.0
+
+
+@pytest.mark.parametrize(("stop", "lag"), [(None, 400), (300, 200), (100, 0)])
+def test_what_a_job_is_not_to_handle_is_no_lag_of_it(stop: int | None, lag: int) -> None:
+    partition = Partition(TopicPartition("orders", 0))
+    partition.position, partition.log_end = Position(100), 500
+    if stop is not None:
+        partition.stop = stop
+    status = _partition(partition, {}, 0, 0.0)
+    assert status.lag == lag
+    assert (status.lag_seconds == 0.0) == (lag == 0)
