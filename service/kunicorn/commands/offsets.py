@@ -146,11 +146,11 @@ def read_file(path: Path) -> Mapping[TopicPartition, int]:
 
 def _from_csv(path: Path, lines: Iterable[str]) -> dict[TopicPartition, int]:
     offsets: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in enumerate(_rows(path, lines), 1):
         cells = [cell.strip().strip('"') for cell in row]
         if not any(cells) or cells[0].startswith("#"):
             continue
-        if len(cells) != 3 or not (cells[1].isdecimal() and cells[2].isdecimal()):
+        if len(cells) != 3 or not all(map(_is_number, cells[1:])):
             raise ConfigError(f"--from-file {path}, line {number}: not topic,partition,offset, such as orders,0,1234")
         tp = TopicPartition(cells[0], int(cells[1]))
         if tp in offsets:
@@ -159,11 +159,26 @@ def _from_csv(path: Path, lines: Iterable[str]) -> dict[TopicPartition, int]:
     return offsets
 
 
+def _is_number(cell: str) -> bool:
+    return cell.isdecimal() and len(cell) < 20  # Those of Kafka have 19 digits at most, and Python refuses thousands.
+
+
+def _rows(path: Path, lines: Iterable[str]) -> Iterator[list[str]]:
+    reader = csv.reader(lines)
+    try:
+        yield from reader
+    except csv.Error as error:
+        # A field that is longer than the module takes: a quote that is not closed, or another file.
+        raise ConfigError(
+            f"--from-file {path}, line {reader.line_num}: {error}; write lines such as orders,0,1"
+        ) from error
+
+
 def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
     try:
         rows = json.loads(text)["partitions"]
         found = {TopicPartition(str(row["topic"]), int(row["partition"])): row["committed"] for row in rows}
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--from-file {path} is not what `kunicorn offsets show --json` writes: {error}") from error
     return {tp: offset for tp, offset in found.items() if isinstance(offset, int) and offset >= 0}
 

@@ -97,6 +97,8 @@ def test_a_file_names_an_offset_for_each_partition(tmp_path: Path, text: str) ->
         ("orders,0,1\norders,x,1\n", "line 2: not topic,partition,offset"),
         ("orders,0,-1\n", "line 1: not topic,partition,offset"),
         ("orders,0,1\norders,0,2\n", "line 2: orders-0 is named twice"),
+        (f"orders,0,1\n{'9' * 200_000},0,1\n", "line 2: field larger than field limit"),
+        (f"orders,0,{'9' * 5_000}\n", "line 1: not topic,partition,offset"),
         ("", "names no partition"),
         ("{}", "is not what `kunicorn offsets show --json` writes"),
         ('{"partitions": 3}', "is not what `kunicorn offsets show --json` writes"),
