@@ -495,6 +495,8 @@ class RecordCalls(PlainCalls):
                 if (returned := handle(record)) is not None:
                     on_return(returned, origin, after - 1, after)
                 cells[at] = after
+        except NotDecodableYet:
+            raise  # Whoever is away is asked once.
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
             raise
@@ -574,6 +576,8 @@ class AsyncCalls(OwnLoop):
                 if self._interruption is not None or cancelling():
                     self._interruption = None
                     await step_aside(task)
+        except NotDecodableYet:
+            raise  # Whoever is away is asked once.
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
             raise

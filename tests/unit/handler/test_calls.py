@@ -119,6 +119,44 @@ def test_a_batch_waits_as_a_whole_for_what_cannot_be_decoded_yet() -> None:
     assert isinstance(error, NotDecodableYet)
 
 
+asked: list[bytes] = []
+
+
+def noting(value: bytes) -> bytes:
+    """`away`, whose calls are noted."""
+    asked.append(value)
+    return away(value)
+
+
+@pytest.mark.parametrize("mode", ["record", "batch"])
+@pytest.mark.parametrize("part", ["value", "key"])
+@pytest.mark.parametrize("wrap", [lambda handle: handle, asynchronous])
+def test_a_decoder_whose_service_is_away_is_asked_once_for_each_try(
+    wrap: Callable[[Any], Any], part: str, mode: str
+) -> None:
+    asked.clear()
+    noted = f"{__name__}:noting"
+    decoding = Decoding(value=noted) if part == "value" else Decoding(key=noted)
+    calls = calls_of(Handler("x:y", wrap(lambda _: None), wrap is asynchronous), mode, decoding)
+    some = [Message(topic="t", partition=0, offset=at, value=each, key=each) for at, each in enumerate((b"1", b"away"))]
+    with pytest.raises(NotDecodableYet):
+        calls(some, following_offsets(some), memoryview(array("q", [0])), 0, [])
+    calls.close()
+    assert asked.count(b"away") == 1
+
+
+def test_a_batch_goes_on_to_a_key_that_cannot_be_decoded_before_what_cannot_be_decoded_yet() -> None:
+    seen: list[Batch] = []
+    decoding = Decoding(value=f"{__name__}:away", key="json")
+    calls = calls_of(Handler("x:y", seen.append, False), "batch", decoding)
+    places = enumerate([(b"1", b"1"), (b"2", b"x"), (b"away", b"3")])
+    some = [Message(topic="t", partition=0, offset=at, value=value, key=key) for at, (value, key) in places]
+    with pytest.raises(OfSome) as failed:
+        calls(some, following_offsets(some), memoryview(array("q", [0])), 0, [])
+    assert isinstance(failed.value.error, Undecodable)
+    assert [each.offsets() for each in seen] == [[0]]
+
+
 def test_a_handler_of_a_model_and_the_record_gets_both() -> None:
     seen: list[tuple[Any, int]] = []
 

@@ -161,14 +161,17 @@ def decoded_columns(
         decoded_keys.extend(key.each(messages))
         if len(decoded) == len(decoded_keys) == len(messages):
             return (decoded, decoded_keys), None
-    except Exception:
-        return _one_by_one(messages, value, key)
     except (DrainDeadline, GeneratorExit):
         raise
     except BaseException as failure:
-        # It is not asked again: what hangs would hang again, and only one time-out comes in a call.
+        if isinstance(failure, Exception) and not isinstance(failure, NotDecodableYet):
+            return _one_by_one(messages, value, key)
+        # It is not asked again: what hangs, or waits for who is away, would do so again, and only one time-out comes in
+        # a call.
         leading = len(decoded) if len(decoded) < len(messages) else len(decoded_keys)
         columns, sooner = decoded_columns(messages[:leading], value, key)
+        if sooner is None and isinstance(failure, NotDecodableYet):
+            raise
         return columns, sooner or failure
     return _one_by_one(messages, value, key)
 
