@@ -35,7 +35,7 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeGuard
 
 import msgspec
 
@@ -262,8 +262,8 @@ class BatchError(Exception):
     this one was raised from, and the others come in a batch again. An outcome will do, too: `from DeadLetter("why")`.
 
     `done`: how many of the first records, or the offsets (or records) that are done, in any order. `failed`: the record
-    that failed, or its offset, where all before it are done. `mask`: for each record whether it is done, as a list or
-    an array of pyarrow's or numpy's. `outcomes`: which records have which outcome, or exception, as pairs of it and a
+    that failed, or its offset, where all before it are done. `mask`: for each record whether it is done. Numbers and
+    arrays may be numpy's or pyarrow's. `outcomes`: which records have which outcome, or exception, as pairs of it and a
     mask, which is True for these records; what is in no mask is done, and of two the first pair counts:
 
         return BatchError(outcomes=[(DeadLetter("a negative total"), negative), (Skip("a test"), tests)])
@@ -280,8 +280,8 @@ class BatchError(Exception):
         self,
         reason: str = "",
         *,
-        done: int | Iterable[int | _Placed] | None = None,
-        failed: int | _Placed | None = None,
+        done: SupportsIndex | Iterable[SupportsIndex | _Placed] | None = None,
+        failed: SupportsIndex | _Placed | None = None,
         mask: Iterable[Any] | None = None,
         outcomes: Iterable[tuple[Exception, Iterable[Any]]] | None = None,
     ) -> None:
@@ -295,7 +295,8 @@ class BatchError(Exception):
         self.outcomes: list[tuple[BaseException, list[bool]]] | None = None
         if outcomes is not None:
             self.outcomes = [_for_rows(*pair) for pair in outcomes]
-        self.done = done if isinstance(done, int) else frozenset(map(_offset, done or ()))
+        plain = _plain(done)
+        self.done = plain if isinstance(plain, int) else frozenset(map(_offset, () if plain is None else plain))
 
     @property
     def names_offsets(self) -> bool:
@@ -320,15 +321,25 @@ def _for_rows(outcome: object, mask: Any) -> tuple[Exception, list[bool]]:
 
 def _booleans(mask: Any, named: str, meaning: str) -> list[bool]:
     """The mask as a list. Raises `TypeError` for what is none, such as offsets in the wrong argument."""
-    plain = mask.to_pylist() if hasattr(mask, "to_pylist") else mask.tolist() if hasattr(mask, "tolist") else list(mask)
+    plain = [each if isinstance(each, bool) else _plain(each) for each in _plain(mask)]
     if any(not isinstance(each, bool) for each in plain):
         nulls = "; it has nulls: fill them, as with pyarrow.compute.fill_null" if None in plain else ""
         raise TypeError(f"{named} has one bool for each record: True where {meaning}{nulls}")
     return plain
 
 
-def _offset(place: int | _Placed) -> int:
-    return place if isinstance(place, int) else place.offset
+def _offset(place: SupportsIndex | _Placed) -> int:
+    plain = _plain(place)
+    offset: int = plain if isinstance(plain, int) else plain.offset
+    return offset
+
+
+def _plain(given: Any) -> Any:
+    """Of an array of numpy's or pyarrow's a list, and of a number of theirs Python's own."""
+    for way in ("to_pylist", "tolist", "as_py"):
+        if hasattr(given, way):
+            return getattr(given, way)()
+    return given
 
 
 def said_in(returned: object) -> object:

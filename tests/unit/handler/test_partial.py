@@ -6,6 +6,8 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
@@ -39,6 +41,17 @@ def messages(*sizes: int) -> list[Message]:
         (BatchError(failed=9), BatchProgress(2)),
         (BatchError(failed=Record.of(Message(topic="t", partition=0, offset=10))), BatchProgress(3)),
         (BatchError(done=[Record.of(Message(topic="t", partition=0, offset=4))]), BatchProgress(1)),
+        (BatchError(done=np.int64(3)), BatchProgress(3)),
+        (BatchError(done=np.array([4, 5])), BatchProgress(2)),
+        (BatchError(done=np.array([], dtype=np.int64)), BatchProgress(0)),
+        (BatchError(done=[np.int64(4), 5]), BatchProgress(2)),
+        (BatchError(failed=np.int64(9)), BatchProgress(2)),
+        (BatchError(mask=[np.True_, np.False_, np.False_, np.False_]), BatchProgress(1)),
+        (BatchError(done=pa.scalar(3)), BatchProgress(3)),
+        (BatchError(done=pa.array([4, 5])), BatchProgress(2)),
+        (BatchError(done=pa.chunked_array([[4], [5]])), BatchProgress(2)),
+        (BatchError(done=set(pa.array([4, 5]))), BatchProgress(2)),
+        (BatchError(failed=pa.scalar(9)), BatchProgress(2)),
     ],
 )
 def test_what_is_done_is_the_prefix_and_what_lies_ahead_of_the_first_that_is_not(
