@@ -11,9 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kunicorn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 _GAP = "  "
 _NOTHING = "-"
@@ -193,3 +196,8 @@ def check_confirmable(*, yes: bool, as_json: bool) -> None:
         raise ConfigError("--json is for programs, which cannot be asked: look first, then say --yes")
     if not sys.stdin.isatty():
         raise ConfigError("there is no terminal to ask for a confirmation: look first, then say --yes")
+
+
+def topic_id_text(topic_id: UUID | None) -> str:
+    """A topic's id as Kafka's own tools write it; empty where it is not known."""
+    return "" if topic_id is None else base64.b64encode(topic_id.bytes).decode().rstrip("=")

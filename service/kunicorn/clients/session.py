@@ -8,7 +8,6 @@ of now.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import random
 import time
@@ -16,7 +15,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
-from uuid import UUID
 
 from kunicorn.clients.config import security_of, token_request
 from kunicorn.clients.oauth import request
@@ -37,7 +35,7 @@ from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.sections import KafkaSettings
-from kunicorn.text import listed
+from kunicorn.text import listed, topic_id_text
 
 T = TypeVar("T")
 A = TypeVar("A", LogOffset, EpochEnd)
@@ -221,7 +219,7 @@ class ClusterSession:
             if (info := known.get(name)) is not None and info.error and not info.gone:
                 _refuse_missing(name, info, "group.topics")
         infos = {name: known[name] for name in wanted if name in known}
-        return {name: as_text(info.topic_id) for name, info in infos.items() if info.topic_id and not info.error}
+        return {name: topic_id_text(info.topic_id) for name, info in infos.items() if info.topic_id and not info.error}
 
     def _numbers(self, topic: str) -> Collection[int]:
         return self.cluster.metadata.topics[topic].partitions
@@ -397,11 +395,6 @@ def unreached(failure: PeerError) -> str:
     """Why no broker answers, and what to do; a failure that names a setting itself is given as it is."""
     text = str(failure)
     return text if "security_protocol" in text else f"{text}; correct kafka.bootstrap_servers, or start them"
-
-
-def as_text(topic_id: UUID) -> str:
-    """A topic's id as Kafka's own tools write it."""
-    return base64.b64encode(topic_id.bytes).decode().rstrip("=")
 
 
 _MOVING = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

@@ -23,8 +23,11 @@ WINDOW = 4096
 _RING = 2 * WINDOW
 RING_BYTES = _RING // 8
 
-_FORM = "kunicorn:done:1:"
+_FORM = "kunicorn:done:2:"
 """Beginning of the text form; that of another version is not understood, which costs repetitions and no record."""
+_FORM_1 = "kunicorn:done:1:"
+"""That of members of 0.1.0, which one of today may have beside it in its group: the bits alone, for whatever offset
+they are found beside. To be dropped behind 0.2.0."""
 _PARTITIONS = "kunicorn:partitions:"
 """How a commit's metadata begins that says how many partitions the topic had when the group began to consume it. What
 is done, if anything, follows behind a space."""
@@ -62,15 +65,17 @@ class Ahead(NamedTuple):
     def offsets(self) -> frozenset[int]:
         return frozenset(self.first + bit for bit in _bits(self.bits))
 
-    def text(self) -> str:
-        """What a commit says of them: relative to `first`, empty where there are none.
+    def text(self, topic_id: str = "") -> str:
+        """What a commit says of them: relative to `first`, which it names, as what copies a group's metadata may move
+        its offsets; empty where there are none. `topic_id`: of which topic, where that is known.
 
-        At most 700 characters, 731 with the number of partitions: well below the 4096 that brokers take as a commit's
+        At most 743 characters, 774 with the number of partitions: well below the 4096 that brokers take as a commit's
         metadata (offset.metadata.max.bytes).
         """
         if not self.bits:
             return ""
-        return _FORM + base64.b64encode(self.bits.to_bytes((self.bits.bit_length() + 7) // 8, "little")).decode()
+        data = base64.b64encode(self.bits.to_bytes((self.bits.bit_length() + 7) // 8, "little")).decode()
+        return f"{_FORM}{self.first}:{topic_id}:{data}"
 
 
 _WHOLE = (1 << WINDOW) - 1
@@ -114,9 +119,9 @@ class Marks:
         return self.ahead(first).offsets()
 
 
-def written(first: int, offsets: Collection[int]) -> str:
+def written(first: int, offsets: Collection[int], topic_id: str = "") -> str:
     """The offsets as `Ahead.text`, without those outside the window that begins with `first`."""
-    return Ahead.of(first, offsets).text()
+    return Ahead.of(first, offsets).text(topic_id)
 
 
 def read(first: int, text: str) -> frozenset[int]:
@@ -125,21 +130,51 @@ def read(first: int, text: str) -> frozenset[int]:
 
 
 def read_ahead(first: int, text: str) -> Ahead:
-    """What a text of `Ahead.text` says, also behind a number of partitions or in front of who committed it. Other
-    texts, which other clients may have committed with their offsets, say nothing.
-
-    confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
+    """What a text of `Ahead.text` says, also behind a number of partitions or in front of who committed it; nothing
+    beside another offset than it names. Other texts, which other clients may have committed with their offsets, say
+    nothing. Caller: of what processes of one service tell each other; of commits see `read_committed`.
     """
-    done = next((word for word in text.rstrip("\0").split(" ") if word.startswith(_FORM)), None)
-    if done is None:
+    told = _told(text)
+    if told is None or told.first not in (None, str(first)):
         return Ahead(first, 0)
     try:
-        data = base64.b64decode(done.removeprefix(_FORM), validate=True)
+        data = base64.b64decode(told.bits, validate=True)
     except (binascii.Error, ValueError):
         return Ahead(first, 0)
     if len(data) > WINDOW // 8:
         return Ahead(first, 0)
     return Ahead(first, int.from_bytes(data, "little"))
+
+
+def read_committed(first: int, text: str, topic_id: str) -> Ahead:
+    """What the metadata says that was found beside the committed offset `first` of that topic, as `read_ahead`; nothing
+    where it names another topic: MirrorMaker copies it to topics whose records have other offsets.
+
+    `topic_id`: empty where it is not known.
+    """
+    return read_ahead(first, text) if topic_in(text) in ("", topic_id) else Ahead(first, 0)
+
+
+def topic_in(text: str) -> str:
+    """Id of the topic that a text of `Ahead.text` names; empty where it names none."""
+    told = _told(text)
+    return "" if told is None else told.topic_id
+
+
+class _Told(NamedTuple):
+    first: str | None
+    topic_id: str
+    bits: str
+
+
+def _told(text: str) -> _Told | None:
+    # confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
+    for word in text.rstrip("\0").split(" "):
+        if word.startswith(_FORM) and len(parts := word.removeprefix(_FORM).split(":")) == 3:
+            return _Told(*parts)
+        if word.startswith(_FORM_1):
+            return _Told(None, "", word.removeprefix(_FORM_1))
+    return None
 
 
 def with_partitions(partitions: int | None, done: str) -> str:

@@ -228,6 +228,8 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers died with these records and others in hand: each is handled with nothing beside it."""
     began_with: int | None = None
     """How many partitions the topic had when the group began to consume it: offsets that a worker commits say it."""
+    topic_id: str = ""
+    """Which topic of that name it is of, where that is known: likewise."""
 
 
 class StartFetcher(Tagged, frozen=True):

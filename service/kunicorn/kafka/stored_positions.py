@@ -107,7 +107,8 @@ def done_within(stored: Position, start: int, end: int) -> str:
     the log of its leader epoch ends: what lies there by now may be records that nobody has handled. Pure.
     """
     done = [each for each in bitmap.read(stored.offset, stored.done) if start <= each < end]
-    return bitmap.with_partitions(bitmap.partitions(stored.done), bitmap.written(start, done))
+    told = bitmap.written(start, done, bitmap.topic_in(stored.done))
+    return bitmap.with_partitions(bitmap.partitions(stored.done), told)
 
 
 def known_ends(answers: Mapping[TopicPartition, EpochEnd]) -> dict[TopicPartition, int]:

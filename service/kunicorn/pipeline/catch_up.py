@@ -67,20 +67,27 @@ class Ahead:
     """Offsets beyond the committed one that are done; partitions without any are left out."""
     began_with: Mapping[TopicPartition, int]
     """How many partitions the topic had when the group began; left out where that is not known."""
+    topics: Mapping[str, str]
+    """Ids of the topics, where they are known."""
 
     def metadata(self, tp: TopicPartition, at: int, who: str) -> str:
         """Metadata of a commit by `who` at that offset: what the live service told and is still true."""
-        told = bitmap.with_partitions(self.began_with.get(tp), bitmap.written(at, self.done.get(tp, ())))
+        done = bitmap.written(at, self.done.get(tp, ()), self.topics.get(tp.topic, ""))
+        told = bitmap.with_partitions(self.began_with.get(tp), done)
         return f"{told} {who}".lstrip()
 
 
-def ahead_of(starts: Mapping[TopicPartition, Position]) -> Ahead:
-    """What was stored beside the positions. Pure."""
-    done = {tp: bitmap.read(each.offset, each.done) for tp, each in starts.items()}
+def ahead_of(starts: Mapping[TopicPartition, Position], topics: Mapping[str, str]) -> Ahead:
+    """What was stored beside the positions, of topics with those ids. Pure."""
+    done = {
+        tp: bitmap.read_committed(each.offset, each.done, topics.get(tp.topic, "")).offsets()
+        for tp, each in starts.items()
+    }
     counts = {tp: bitmap.partitions(each.done) for tp, each in starts.items()}
     return Ahead(
         {tp: offsets for tp, offsets in done.items() if offsets},
         {tp: count for tp, count in counts.items() if count is not None},
+        topics,
     )
 
 
@@ -156,7 +163,7 @@ class Holding:
     """The group's offsets while the run has them."""
 
     def __init__(self, settings: Settings, run: str, found: TakeOver) -> None:
-        self._ahead = ahead_of(found.starts)
+        self._ahead = ahead_of(found.starts, found.topics)
         self.done = self._ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings

@@ -110,7 +110,7 @@ class Grants:
         tp, slots = TopicPartition(start.topic, start.partition), self._slots_of(start.topic)
         tracker = OffsetTracker(tp, start.grant, slots, start.offset, start.leader_epoch)
         tracker.done_before = set(bitmap.read(start.offset, start.done))
-        tracker.placed, tracker.began_with = start.offset, start.began_with
+        tracker.placed, tracker.began_with, tracker.topic_id = start.offset, start.began_with, start.topic_id
         # What has waited in a retry topic waits for no fuller batch: putting the rest off would let go of it.
         tracker.waits = start.topic not in self._parts.settings.delays
         if slots.runs:

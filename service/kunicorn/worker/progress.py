@@ -435,6 +435,8 @@ class OffsetTracker:
     """Where transactions are committed: the offset that the last one was given."""
     began_with: int | None = None
     """See `FetcherStart`."""
+    topic_id: str = ""
+    """See `FetcherStart`."""
     passed: list[int] = field(default_factory=list)
     """Offsets that the consumed one has moved over since it was stored last; only of single records."""
 
@@ -506,7 +508,7 @@ class OffsetTracker:
             else:
                 consumed, epoch = flight.end, flight.epoch
         ahead += [offset for offset in self.done_before if offset >= consumed]
-        return Position(consumed, epoch, written(consumed, frozenset(ahead)))
+        return Position(consumed, epoch, written(consumed, frozenset(ahead), self.topic_id))
 
 
 @dataclass(frozen=True, slots=True)

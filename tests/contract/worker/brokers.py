@@ -22,6 +22,7 @@ AWAY = (KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 """A letter's topic is not to be had; it waits for that."""
 PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS)
 BEGAN_WITH = 64
+TOPIC_ID = "wSxxVB44ToOXA7+nwvf/WQ"
 """Partitions that every topic had when the group began to consume it."""
 _FETCH_NS = 1_000_000
 """So long a fetch takes: who fetches again and again must not keep the clock from going on."""
@@ -376,6 +377,8 @@ class StoryProducer:
             if bitmap.partitions(metadata) != BEGAN_WITH:
                 STEPS.fail(Violation(f"a commit of {each} does not tell with how many partitions the group began"))
             done = bitmap.read(each.offset, metadata)
+            if done and bitmap.topic_in(metadata) != TOPIC_ID:
+                STEPS.fail(Violation(f"a commit of {each} does not tell which topic's records are done"))
             self.places[Place(each.topic, each.partition)] = each.offset, done
         self._teller.note(lambda: f"adds offsets {self._shown()} to the transaction")
 

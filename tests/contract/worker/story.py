@@ -36,6 +36,7 @@ from tests.contract.worker.brokers import (
     BEGAN_WITH,
     HOPELESS,
     PASSING,
+    TOPIC_ID,
     Broker,
     Output,
     StoryConsumer,
@@ -339,9 +340,8 @@ class Story:
         tp = each.log.tp
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
         done = bitmap.written(each.position, each.done)
-        return FetcherStart(
-            self._grant, each.slot, tp.topic, tp.partition, each.position, 0, done=done, began_with=BEGAN_WITH
-        )
+        place = (self._grant, each.slot, tp.topic, tp.partition, each.position, 0)
+        return FetcherStart(*place, done=done, began_with=BEGAN_WITH, topic_id=TOPIC_ID)
 
     def _stop(self, *, lost: bool = False) -> None:
         held = [each for each in self.partitions if each.grant and not each.stopping]

@@ -6,12 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.ipc.bitmap import RING_BYTES, WINDOW, Ahead, Marks, partitions, read, with_partitions, written
+from kunicorn.ipc.bitmap import (
+    RING_BYTES,
+    WINDOW,
+    Ahead,
+    Marks,
+    partitions,
+    read,
+    read_committed,
+    topic_in,
+    with_partitions,
+    written,
+)
 from kunicorn.ipc.ledger import HAND_END, Ledger
 from kunicorn.positions import NO_OFFSET, Position
 
 FIRSTS = st.integers(0, 1 << 50)
 DISTANCES = st.sets(st.integers(0, WINDOW - 1), max_size=200)
+TOPIC = "wSxxVB44ToOXA7+nwvf/WQ"
 
 
 @given(FIRSTS, DISTANCES)
@@ -52,10 +64,42 @@ def test_the_text_says_the_same_and_fits_into_a_commit(first: int, distances: se
 
 
 @pytest.mark.parametrize(
-    "text", ["", "NaN", "kunicorn:done:2:AQ==", "kunicorn:done:1:?", "kunicorn:done:1:" + "A" * 4000]
+    "text",
+    [
+        "",
+        "NaN",
+        "kunicorn:done:1:?",
+        "kunicorn:done:1:" + "A" * 4000,
+        "kunicorn:done:2:AQ==",
+        "kunicorn:done:2:7:AQ==",
+        "kunicorn:done:2:7::?",
+        "kunicorn:done:2:07::AQ==",
+        "kunicorn:done:2:7::" + "A" * 4000,
+        "kunicorn:done:3:7::AQ==",
+    ],
 )
 def test_what_others_committed_with_their_offsets_says_nothing(text: str) -> None:
     assert read(7, text) == frozenset()
+
+
+@given(FIRSTS, DISTANCES, st.integers(-2 * WINDOW, 2 * WINDOW).filter(bool), st.sampled_from(["", TOPIC]))
+def test_beside_another_offset_than_it_was_written_for_a_text_says_nothing(
+    first: int, distances: set[int], moved: int, topic: str
+) -> None:
+    """MirrorMaker moves a group's offsets and copies their metadata; so does a script that commits what it has read
+    with another offset in it."""
+    text = written(first, {first + distance for distance in distances}, topic)
+    assert read(first + moved, text) == frozenset()
+    assert read_committed(first + moved, text, topic).offsets() == frozenset()
+
+
+def test_a_commit_that_names_another_topic_says_nothing_of_this_one() -> None:
+    text = written(7, {9}, TOPIC)
+    assert topic_in(text) == TOPIC
+    assert read_committed(7, text, TOPIC).offsets() == {9}
+    assert read_committed(7, text, "AAAAAAAAAAAAAAAAAAAAAA").offsets() == frozenset()
+    assert read_committed(7, text, "").offsets() == frozenset(), "whose id is not known: it may be another one"
+    assert read_committed(7, written(7, {9}), TOPIC).offsets() == {9}, "as brokers before 2.8 have no ids"
 
 
 @given(FIRSTS, DISTANCES, st.integers(0, 2**31 - 1), st.sampled_from(["", "\0"]))
@@ -67,7 +111,7 @@ def test_the_number_of_partitions_travels_beside_what_is_done(
     text = with_partitions(count, written(first, offsets)) + end
     assert partitions(text) == count
     assert read(first, text) == offsets
-    assert len(text) <= 732
+    assert len(with_partitions(count, written(first, offsets, TOPIC)) + end) <= 775
     assert with_partitions(None, written(first, offsets)) == written(first, offsets)
 
 

@@ -208,7 +208,7 @@ def test_a_catch_up_goes_on_behind_what_is_lost_where_that_is_accepted_and_tells
 
 def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as_it_is_true() -> None:
     told = bitmap.with_partitions(2, bitmap.written(10, range(11, 91)))
-    ahead = ahead_of({A0: Position(10, done=told), A1: Position(7)})
+    ahead = ahead_of({A0: Position(10, done=told), A1: Position(7)}, {})
     assert ahead.done == {A0: frozenset(range(11, 91))}
     first = ahead.metadata(A0, 10, "spark:over")
     assert (bitmap.read(10, first), bitmap.partitions(first)) == (frozenset(range(11, 91)), 2)
@@ -235,7 +235,7 @@ def test_a_catch_up_takes_nothing_for_done_that_came_after_a_truncation(
     ends = {} if end is None else {A0: end}
     for strict in (False, True) if committed == 60 else (False,):
         found, _ = starts_of(stored, EDGES, "earliest", fail_on_data_loss=strict, epoch_ends=ends)
-        ahead = ahead_of(found)
+        ahead = ahead_of(found, {})
         assert ahead.done == ({A0: frozenset(left)} if left else {})
         assert bitmap.partitions(ahead.metadata(A0, committed, "spark:over")) == 2
 
@@ -243,7 +243,19 @@ def test_a_catch_up_takes_nothing_for_done_that_came_after_a_truncation(
 def test_a_catch_up_behind_deleted_records_heeds_what_is_done_and_still_there() -> None:
     told = bitmap.written(4, range(8, 15))
     found, _ = starts_of({A0: Committed(0, 4, 3, told)}, EDGES, "earliest", fail_on_data_loss=False)
-    assert ahead_of(found).done == {A0: frozenset(range(10, 15))}
+    assert ahead_of(found, {}).done == {A0: frozenset(range(10, 15))}
+
+
+def test_a_catch_up_takes_nothing_for_done_that_was_so_elsewhere_and_says_of_which_topic_it_speaks() -> None:
+    """A group's offsets that MirrorMaker brought along, or a script has moved, with their metadata."""
+    told = bitmap.written(60, range(61, 80), "ours")
+    for at, topic in ((55, "ours"), (60, "another")):
+        found, _ = starts_of({A0: Committed(0, at, 3, told)}, EDGES, "earliest", fail_on_data_loss=False)
+        assert ahead_of(found, {"a": topic}).done == {}
+    found, _ = starts_of({A0: Committed(0, 60, 3, told)}, EDGES, "earliest", fail_on_data_loss=False)
+    ahead = ahead_of(found, {"a": "ours"})
+    assert ahead.done == {A0: frozenset(range(61, 80))}
+    assert bitmap.topic_in(ahead.metadata(A0, 70, "spark:over")) == "ours"
 
 
 def test_a_topic_id_with_a_slash_makes_no_directory_of_its_own_in_a_lake() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 import pytest
 
 from kunicorn.group.states import PartitionState
-from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.bitmap import read, topic_in, written
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
 from kunicorn.positions import Position, TopicPartition
-from tests.fakes.stage import Stage, consumed, tps
+from kunicorn.text import topic_id_text
+from tests.fakes.stage import PlayedTopics, Stage, consumed, tps
 
 ZERO = TopicPartition("orders", 0)
 
@@ -82,6 +84,34 @@ def test_a_start_offset_brings_along_what_another_member_had_done(stage: Stage) 
     stage.assignment.resolved({ZERO: Position(100, 3, written(100, {103}))}, {ZERO: 100})
     assert read(100, stage.start_of(0).done) == {103}
     assert consumed(stage) == {}, "that is committed already"
+
+
+@pytest.mark.parametrize("moved_to", [61, 99, 101, 250])
+def test_an_offset_that_others_have_moved_brings_nothing_along_that_was_done(stage: Stage, moved_to: int) -> None:
+    """MirrorMaker and `committed()` with `commit()` of a client take the metadata along: what is marked there lies at
+    other offsets, and 100 is not done."""
+    stage.assignment.assign(tps(0))
+    told = written(100, range(101, 400))
+    stage.assignment.resolved({ZERO: Position(moved_to, 3, told)}, {ZERO: moved_to})
+    assert (stage.start_of(0).offset, read(moved_to, stage.start_of(0).done)) == (moved_to, frozenset())
+
+
+def test_what_was_done_of_another_cluster_s_topic_is_not_done_of_this_one() -> None:
+    ours, theirs = UUID(int=1), UUID(int=2)
+    for named, done in ((ours, {103}), (theirs, set[int]())):
+        stage = Stage(topics=PlayedTopics(lambda _: ours))
+        stage.assignment.assign(tps(0))
+        told = written(100, {103}, topic_id_text(named))
+        stage.assignment.resolved({ZERO: Position(100, 3, told)}, {ZERO: 100})
+        assert read(100, stage.start_of(0).done) == done
+
+
+def test_a_commit_names_the_topic_that_the_records_are_of_whoever_commits() -> None:
+    stage = Stage(topics=PlayedTopics(lambda _: UUID(int=1)))
+    stage.give(0)
+    start = handle(stage, 0, 105, {107}, {105})
+    assert topic_in(stage.assignment.table.consumed()[ZERO].done) == topic_id_text(UUID(int=1))
+    assert start.topic_id == topic_id_text(UUID(int=1)), "for workers that commit in transactions"
 
 
 def test_a_report_of_a_stopped_fetcher_says_what_is_done_ahead(stage: Stage) -> None:

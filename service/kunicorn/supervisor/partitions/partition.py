@@ -15,6 +15,7 @@ from kunicorn.ipc.ledger import NOT_STARTED, SlotReading
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, Position, TopicPartition
 from kunicorn.supervisor.partitions.poison import NOTHING_HELD, Held, Suspicions
 from kunicorn.supervisor.workers.process import WorkerProcess
+from kunicorn.text import topic_id_text
 
 
 class Age:
@@ -244,7 +245,7 @@ class Partition:
         self.position = start._replace(done="")
         self.starts += 1
         self.fresh = False
-        self.done = bitmap.read_ahead(start.offset, start.done)
+        self.done = bitmap.read_committed(start.offset, start.done, topic_id_text(self.topic_id))
         if (began_with := bitmap.partitions(start.done)) is not None:
             self.began_with = began_with
 
@@ -252,7 +253,7 @@ class Partition:
         """The position, and the metadata it is committed with: what is done beyond it, and `began_with`."""
         if self.position is None:
             return None
-        text = self._done_beyond(self.position.offset).text()
+        text = self._done_beyond(self.position.offset).text(topic_id_text(self.topic_id))
         return self.position._replace(done=bitmap.with_partitions(self.began_with, text))
 
     def _done_beyond(self, offset: int) -> bitmap.Ahead:

@@ -28,6 +28,7 @@ from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.topics import Topics
 from kunicorn.supervisor.workers.pool import Pool
 from kunicorn.supervisor.workers.process import WorkerProcess
+from kunicorn.text import topic_id_text
 
 Unstarted = asyncio.Queue[dict[Partition, int]]
 """Partitions, and how many starts each has been given so far."""
@@ -222,6 +223,7 @@ def _start(partition: Partition, position: Position) -> FetcherStart:
         reset=partition.reset,
         done=partition.done.beginning(position.offset).text(),
         began_with=partition.began_with,
+        topic_id=topic_id_text(partition.topic_id),
         **partition.blame.warning(position.offset),
     )
 

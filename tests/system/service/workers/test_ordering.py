@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from kunicorn.commands.demo.audit import Kind
 from tests.system.members import MemberProcess
@@ -77,6 +78,32 @@ def test_a_record_in_retry_wait_holds_up_no_other_and_its_next_owner_repeats_not
     wait_until(lambda: stage.committed() == {0: 51}, "everything to be committed", 30, every=0.2)
     assert second.stop() == 0
     assert sorted(stage.handled(0)) == list(range(51))
+
+
+def test_where_a_script_has_moved_the_offset_nothing_counts_as_done_ahead_of_it(scene: SceneMaker) -> None:
+    """It commits what it has read, with another offset in it: clients take the metadata along, as MirrorMaker does."""
+    settings = {"handler": {"ordering": "key", "retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}}
+    stage = scene(1, workers=1, handler="marked:handle_async", settings=settings)
+    stage.send(0, *(f"v{n}" for n in range(10)), "raise once", *(f"v{n}" for n in range(11, 50)))
+    first = stage.members.start()
+    first.wait(lambda: len(stage.handled(0)) == 49, "all others to be handled", 30)
+    assert first.stop() == 0
+    move_back(stage, 4)
+    second = stage.members.start()
+    stage.wait_all_committed()
+    assert second.stop() == 0
+    assert Counter(stage.handled(0)) == Counter([*range(50), *range(6, 10), *range(11, 50)])
+
+
+def move_back(stage: Scene, count: int) -> None:
+    consumer = Consumer({"bootstrap.servers": stage.kafka.bootstrap, "group.id": stage.topic})
+    try:
+        (place,) = consumer.committed([TopicPartition(stage.topic, 0)], timeout=60)
+        assert place.metadata, "what is done ahead"
+        place.offset -= count
+        consumer.commit(offsets=[place], asynchronous=False)
+    finally:
+        consumer.close()
 
 
 @pytest.mark.long

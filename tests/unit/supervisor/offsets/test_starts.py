@@ -266,6 +266,13 @@ async def test_what_was_done_ahead_counts_only_as_far_as_the_log_is_that_of_then
     assert bitmap.partitions(start.done) == 3, "that stays true"
 
 
+async def test_what_is_left_of_what_was_done_ahead_still_names_its_topic() -> None:
+    log = Log({OLD: Committed(0, 300, 7, bitmap.written(300, range(308, 312), "an-id"))})
+    log.epoch_end = 310
+    starts = await look_up(log, [OLD], "earliest")
+    assert bitmap.topic_in(starts.committed[OLD].done) == "an-id"
+
+
 async def test_a_position_above_the_end_without_an_epoch_goes_on_at_the_end() -> None:
     starts = await recover(Log({}), {OLD: Position(900)}, "latest")
     assert starts.chosen == {OLD: Position(500)}
