@@ -20,7 +20,7 @@ from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.consumer_protocol import decode_assignment
-from kunicorn.kafka.coordinator import COMMIT_WITH_RETENTION, Coordinator, by_topic
+from kunicorn.kafka.coordinator import COMMIT_WITH_RETENTION, Coordinator, by_topic, first_piece
 from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, UnsupportedByBroker
 from kunicorn.kafka.metadata import NO_LEADER, Broker, Metadata
 from kunicorn.kafka.versions import Api
@@ -136,25 +136,29 @@ class GroupAdmin:
     async def commit(
         self, offsets: Mapping[TopicPartition, Position], metadata: str, retention: timedelta | None = None
     ) -> Mapping[TopicPartition, int]:
-        """Commit these offsets without being a member; the error code of each. `metadata`: of those positions that have
-        none of their own. `retention`: see `Coordinator.commit`.
+        """Commit these offsets without being a member; the error code of each. Of very many those that come first may
+        count, and others be refused. `metadata`: of those positions that have none of their own. `retention`: see
+        `Coordinator.commit`.
 
         The broker takes a commit without a member only while the group has none (UNKNOWN_MEMBER_ID otherwise,
         `GroupMetadataManager`): that is the fence between looking at the group and changing it.
         """
-        await self._node()
-        answer = await self._coordinator.commit(
-            generation=NO_GENERATION,
-            member_id="",
-            instance_id=None,
-            offsets=offsets,
-            metadata=metadata,
-            timeout=self._timeout,
-            retention=retention,
-        )
-        for error in answer.errors.values():
-            self._check_moved(error)
-        return answer.errors
+        errors: dict[TopicPartition, int] = {}
+        while piece := first_piece({tp: at for tp, at in offsets.items() if tp not in errors}, metadata):
+            await self._node()
+            answer = await self._coordinator.commit(
+                generation=NO_GENERATION,
+                member_id="",
+                instance_id=None,
+                offsets=piece,
+                metadata=metadata,
+                timeout=self._timeout,
+                retention=retention,
+            )
+            for error in answer.errors.values():
+                self._check_moved(error)
+            errors |= {tp: answer.errors.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR) for tp in piece}
+        return errors
 
     async def takes_retention(self) -> bool:
         """Whether the coordinator can be told for how long to keep committed offsets."""

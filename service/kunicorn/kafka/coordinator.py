@@ -56,6 +56,14 @@ from kunicorn.positions import Position, TopicPartition
 PROTOCOL_TYPE = "consumer"
 """What the group's members speak with one another; brokers keep members of different types apart."""
 
+_BYTES_A_COMMIT = 500_000
+"""So much of the coordinator's log a commit takes at most. It is written as one batch, and refused as a whole beyond
+`max.message.bytes` of `__consumer_offsets` (1,048,588 as shipped): by Kafka 3 with INVALID_COMMIT_OFFSET_SIZE, by Kafka
+4 with UNKNOWN_SERVER_ERROR (`handleOperationException`)."""
+_BYTES_AN_OFFSET = 300
+"""Beside the topic's name and the metadata. A group's name of 200 characters fits in; with one of 700 the batch is
+still small enough."""
+
 MAX_REASON = 255
 """Characters of a reason that Kafka's own client sends (`JoinGroupRequest.java`)."""
 
@@ -223,6 +231,20 @@ def commit(
             for topic, partitions in by_topic(offsets)
         ],
     }
+
+
+def first_piece(offsets: Mapping[TopicPartition, Position], metadata: str = "") -> dict[TopicPartition, Position]:
+    """As many of the offsets as one OffsetCommit may have, from the first on; one at least. `metadata`: of those
+    positions that have none of their own.
+    """
+    piece: dict[TopicPartition, Position] = {}
+    size = 0
+    for tp, position in offsets.items():
+        size += _BYTES_AN_OFFSET + len(tp.topic) + len((position.done or metadata).encode())
+        if piece and size > _BYTES_A_COMMIT:
+            break
+        piece[tp] = position
+    return piece
 
 
 def fetch_offsets(
@@ -556,7 +578,8 @@ class Coordinator:
         topic_ids: Mapping[str, UUID] = _NO_IDS,
         retention: timedelta | None = None,
     ) -> CommitAnswer:
-        """OffsetCommit. The broker checks neither ownership nor the offsets: both are the caller's to get right.
+        """OffsetCommit, of no more than `first_piece` gives. The broker checks neither ownership nor the offsets: both
+        are the caller's to get right.
 
         Where `topic_ids` has every topic and the broker takes ids, an offset of a topic that is gone is refused with
         UNKNOWN_TOPIC_ID; else it counts for whatever topic has that name now.

@@ -12,7 +12,7 @@ import pytest
 
 from kunicorn.group.protocol import Committed, Subscription
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.coordinator import CONTROL, Coordinator
+from kunicorn.kafka.coordinator import CONTROL, Coordinator, first_piece
 from kunicorn.kafka.errors import ConnectionLost, CoordinatorUnavailable, RequestTimedOut
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
@@ -454,3 +454,12 @@ async def test_an_offset_fetch_answer_without_our_group_is_an_error(
 ) -> None:
     answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=10.0)
     assert answer.error == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_an_offset_commit_has_no_more_than_its_batch_in_the_log_may_take() -> None:
+    offsets = {TopicPartition("t" * 200, number): Position(0, done="x" * 800) for number in range(1_000)}
+    piece = first_piece(offsets)
+    assert list(piece) == list(offsets)[: len(piece)]
+    assert 300 < len(piece) < 1_000
+    assert len(first_piece({tp: each._replace(done="") for tp, each in offsets.items()}, "x" * 800)) == len(piece)
+    assert len(first_piece({TopicPartition("t", 0): Position(0, done="x" * 2_000_000)})) == 1

@@ -3,18 +3,21 @@
 1. One OffsetCommit in flight; none is ever cancelled: a cancelled one may be overtaken by its own successor.
 2. Only partitions owned, only consumed offsets, looked up anew for each request and each retry (invariants 1, 3).
 3. None between JoinGroup sent and SyncGroup answered (invariant 2); but a leaving member's, while its JoinGroup waits.
+4. What one request cannot have (`first_piece`) goes out in several, those first that somebody waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap, clock
+from kunicorn.kafka.coordinator import first_piece
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
@@ -35,6 +38,7 @@ _UNDECIDED = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.REQUEST_T
 
 _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 """A coordinator that lags behind says so of a new topic, too: the metadata decides."""
+_UNANSWERED = "unanswered"
 _UNSAID = -1
 """The answer leaves the partition out; also Kafka's own code for an error that has none."""
 
@@ -61,13 +65,26 @@ class CommitTarget(Protocol):
 
 
 class _Outcome(NamedTuple):
-    """The result of one OffsetCommit."""
+    """The result of one OffsetCommit, or of several on end."""
 
     complete: bool
     """Nothing in it has to be sent again."""
-    accepted: Collection[TopicPartition] = ()
+    accepted: Sequence[TopicPartition] = ()
     given_up: Mapping[TopicPartition, int] = {}
     """By the error that no repetition in the next seconds cures. It stays uncommitted."""
+    refused: Mapping[TopicPartition, int] = {}
+    """By the error that a repetition may cure."""
+    result: str = "ok"
+    """As the metric has it; of several the last that is not ok."""
+
+    def and_then(self, later: _Outcome) -> _Outcome:
+        return _Outcome(
+            self.complete and later.complete,
+            [*self.accepted, *later.accepted],
+            {**self.given_up, **later.given_up},
+            {**self.refused, **later.refused},
+            self.result if later.result == "ok" else later.result,
+        )
 
 
 class OffsetCommitter:
@@ -91,10 +108,14 @@ class OffsetCommitter:
         self._committed = committed
         self._metrics = metrics
         self._one_at_a_time = asyncio.Lock()
+        self._awaited = 0
+        """So many wait for the commit in flight: none is sent behind it before them."""
         self._out = False
         self._held_until = float("-inf")
         self._given_up: set[TopicPartition] = set()
         """The brokers refused these for good when they were last in a request."""
+        self._refused_with: Set[int] = frozenset()
+        """What they refused when they last answered, for a repetition to cure; it is in the log."""
         self._metadata = iter(_METADATA)
         self._shortened = next(self._metadata)
         """What the brokers take of the metadata."""
@@ -119,7 +140,7 @@ class OffsetCommitter:
         will not take it.
 
         `within`: seconds, from when the commit in flight is over: one that is stuck must not use up the time of this.
-        What goes on elsewhere is committed along with it, but not waited for.
+        What goes on elsewhere is committed along with it where there is room, but not waited for.
         """
         given_up: set[TopicPartition] = set()
 
@@ -132,9 +153,9 @@ class OffsetCommitter:
 
         if not left():
             return True
-        async with self._one_at_a_time:
-            deadline = clock.now() + within
-        await self._until(lambda: left() <= given_up, self._consumed, deadline, note)
+        await self._in_flight_answered()
+        deadline = clock.now() + within
+        await self._until(lambda: left() <= given_up, self._consumed, deadline, note, frozenset(leaving))
         return not left()
 
     async def commit_starts(
@@ -169,8 +190,15 @@ class OffsetCommitter:
         """
         if self._transactions is not None:
             await self._transactions.wait_ended()
-        async with self._one_at_a_time:
-            return
+        await self._in_flight_answered()
+
+    async def _in_flight_answered(self) -> None:
+        self._awaited += 1
+        try:
+            async with self._one_at_a_time:
+                return
+        finally:
+            self._awaited -= 1
 
     async def _until(
         self,
@@ -178,6 +206,7 @@ class OffsetCommitter:
         wanted: Callable[[], dict[TopicPartition, Position]],
         deadline: float,
         note: Callable[[_Outcome], None],
+        leaving: Set[TopicPartition] = frozenset(),
     ) -> bool:
         while not done():
             if clock.now() >= deadline:
@@ -185,39 +214,68 @@ class OffsetCommitter:
             if not self._target.may_commit:
                 await self._target.changed.wait(lambda: self._target.may_commit or done(), deadline)
                 continue
-            outcome = await self._commit_once(wanted, "wait")
+            outcome = await self._commit_once(wanted, "wait", leaving, deadline)
             note(outcome)
             if not outcome.complete and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
         return True
 
-    async def _commit_once(self, wanted: Callable[[], dict[TopicPartition, Position]], why: str) -> _Outcome:
-        """Send one OffsetCommit, if there is anything to commit."""
+    async def _commit_once(
+        self,
+        wanted: Callable[[], dict[TopicPartition, Position]],
+        why: str,
+        leaving: Set[TopicPartition] = frozenset(),
+        deadline: float = float("inf"),
+    ) -> _Outcome:
+        """Commit what there is to commit, in as many requests as that takes; where partitions are leaving, these first,
+        and no more requests than they take.
+
+        It stays incomplete where the deadline comes in between, or somebody who waits for the commit in flight; and
+        where sending the next one would meet what this one has met.
+        """
         async with self._one_at_a_time:
-            offsets = wanted()
-            if not offsets or not self._target.may_commit:
-                return _Outcome(complete=not offsets)
-            self._out = True
-            began = clock.now()
-            try:
-                answer = await self._target.send_commit(
-                    {tp: position._replace(done=self._shortened(position.done)) for tp, position in offsets.items()}
-                )
-            except PeerError as error:
-                self._held_until = clock.now() + _HELD
-                self._note("unanswered", began, "unanswered")
-                log.warning(
-                    f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
-                )
-                return _Outcome(complete=False)
-            finally:
-                self._out = False
-            return self._read_answer(offsets, answer, began)
+            outcome = _Outcome(complete=True)
+            sent: set[TopicPartition] = set()
+            while offsets := _unsent(wanted(), sent, leaving):
+                if sent and leaving and leaving.isdisjoint(offsets):
+                    break
+                if not self._target.may_commit or (sent and (self._awaited or clock.now() >= deadline)):
+                    outcome = outcome._replace(complete=False)
+                    break
+                piece = first_piece(offsets)
+                sent.update(piece)
+                answered = await self._send(piece, why)
+                outcome = outcome.and_then(answered)
+                if len(piece) == len(offsets) or _concerns_all(answered):
+                    break
+            if sent:
+                self._note_outcome(outcome)
+            return outcome
+
+    async def _send(self, offsets: Mapping[TopicPartition, Position], why: str) -> _Outcome:
+        """Send one OffsetCommit."""
+        self._out = True
+        began = clock.now()
+        try:
+            answer = await self._target.send_commit(
+                {tp: position._replace(done=self._shortened(position.done)) for tp, position in offsets.items()}
+            )
+        except PeerError as error:
+            self._held_until = clock.now() + _HELD
+            self._note(_UNANSWERED, began, _UNANSWERED)
+            log.warning(
+                f"a commit of {len(offsets)} offsets went unanswered: {error}; the next one repeats it", why=why
+            )
+            return _Outcome(complete=False, result=_UNANSWERED)
+        finally:
+            self._out = False
+        return self._read_answer(offsets, answer, began)
 
     def _read_answer(self, offsets: Mapping[TopicPartition, Position], answer: CommitAnswer, began: float) -> _Outcome:
-        worst, too_long = 0, False
+        too_long = False
         accepted: list[TopicPartition] = []
         given_up: dict[TopicPartition, int] = {}
+        refused: dict[TopicPartition, int] = {}
         for tp, position in offsets.items():
             error = answer.errors.get(tp, _UNSAID)
             verdict = self._verdict(tp, error)
@@ -229,20 +287,20 @@ class OffsetCommitter:
             elif verdict is Reaction.GIVE_UP:
                 given_up[tp] = error
             else:
-                worst = error
+                refused[tp] = error
         self._log_given_up(given_up, offsets)
         if too_long:
             self._shorten_metadata()
-        if worst == 0:
-            self.last_ok_at = clock.now()
+        if not refused:
             self._held_until = float("-inf")
-            self._note_answer(next(iter(given_up.values()), 0), began)
-            return _Outcome(complete=not (given_up or too_long), accepted=accepted, given_up=given_up)
+            result = self._note_answer(next(iter(given_up.values()), 0), began)
+            return _Outcome(not (given_up or too_long), accepted, given_up, result=result)
+        worst = list(refused.values())[-1]
         if worst in _UNDECIDED:
             self._held_until = clock.now() + _HELD
-        self._note_answer(worst, began)
+        result = self._note_answer(worst, began)
         self._target.commit_refused(worst)
-        return _Outcome(complete=False, accepted=accepted, given_up=given_up)
+        return _Outcome(False, accepted, given_up, refused, result)
 
     def _verdict(self, tp: TopicPartition, error: int) -> Reaction:
         if error == _UNSAID:
@@ -268,15 +326,45 @@ class OffsetCommitter:
             "with less: a hand-over may repeat what is done ahead of it; the default of 4096 is enough"
         )
 
-    def _note_answer(self, error: int, began: float) -> None:
-        self._note(f"error {error}" if error else "ok", began, fault(error).name if error else "")
+    def _note_outcome(self, outcome: _Outcome) -> None:
+        """Note what came of all the requests together."""
+        self.last_result = outcome.result
+        if outcome.result == _UNANSWERED:
+            return
+        if not outcome.refused:
+            self.last_ok_at = clock.now()
+        errors = outcome.refused.values()
+        for error in set(errors) - self._refused_with:
+            about = [tp for tp, code in outcome.refused.items() if code == error]
+            tell = log.warning if reaction(Api.COMMIT, error) in (Reaction.RETRY, Reaction.FAIL) else log.info
+            tell(f"{len(about)} offsets are not committed: {_explained(error, about[0])}", positions=listed(about))
+        self._refused_with = set(errors)
+
+    def _note_answer(self, error: int, began: float) -> str:
+        result = f"error {error}" if error else "ok"
+        self._note(result, began, fault(error).name if error else "")
+        return result
 
     def _note(self, result: str, began: float, error_type: str = "") -> None:
-        self.last_result = result
         self._metrics.count(catalogue.COMMITS, result=result)
         seconds = clock.now() - began
         self._metrics.observe(catalogue.COMMIT_SECONDS, seconds)
         self._metrics.observe(catalogue.OPERATION_SECONDS, seconds, operation="commit", error_type=error_type)
+
+
+def _unsent(
+    wanted: Mapping[TopicPartition, Position], sent: Set[TopicPartition], leaving: Set[TopicPartition]
+) -> dict[TopicPartition, Position]:
+    """Those that are leaving come first."""
+    ordered = chain((tp for tp in wanted if tp in leaving), (tp for tp in wanted if tp not in leaving))
+    return {tp: wanted[tp] for tp in ordered if tp not in sent}
+
+
+def _concerns_all(outcome: _Outcome) -> bool:
+    """Whether the next request would meet the same: no coordinator answers, or it is not ours any more, or we are not
+    its member."""
+    once_more = all(reaction(Api.COMMIT, error) is Reaction.RETRY for error in outcome.refused.values())
+    return outcome.result == _UNANSWERED or not once_more
 
 
 def _number_alone(metadata: str) -> str:

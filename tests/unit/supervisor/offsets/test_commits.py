@@ -245,3 +245,117 @@ async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_an
     commits = OffsetCommitter(broker, dict, lambda *_: None, Metrics())
     assert await commits.commit_starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
     assert [each[ZERO].done for each in broker.requests] == [whole, "kunicorn:partitions:64", ""]
+
+
+class Log(Broker):
+    """Of a coordinator that writes a commit as one batch, which its topic takes up to 1,048,588 bytes, as brokers are
+    shipped; the answer to a larger one is that of Kafka 4."""
+
+    def __init__(self, *script: CommitAnswer | PeerError) -> None:
+        super().__init__(*script)
+        self.committed: dict[TopicPartition, Position] = {}
+
+    async def send_commit(self, offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        answer = await super().send_commit(offsets)
+        if 61 + sum(_in_the_log(tp, each) for tp, each in offsets.items()) > 1_048_588:
+            return CommitAnswer(dict.fromkeys(offsets, -1))
+        self.committed |= {tp: each for tp, each in offsets.items() if not answer.errors[tp]}
+        return answer
+
+
+def _in_the_log(tp: TopicPartition, position: Position) -> int:
+    """Bytes of OffsetCommitKey, of OffsetCommitValue with the topic's id, and of the record around them."""
+    return 50 + len("a group's name, of some length") + len(tp.topic) + len(position.done) + 16
+
+
+def very_many(count: int, ahead: int) -> dict[TopicPartition, Position]:
+    done = written(0, range(1, 1 + ahead))
+    return {TopicPartition("shop.orders.events.v1", number): Position(0, 3, done) for number in range(count)}
+
+
+async def test_what_one_request_cannot_have_is_committed_in_several() -> None:
+    broker, consumed = Log(), Consumed()
+    consumed.left = very_many(1_500, 4_000)
+    every = dict(consumed.left)
+    assert await committer(broker, consumed).commit_all(list(every), 3600)
+    assert broker.committed == every
+    assert len(broker.requests) <= 5
+    assert sum(map(len, broker.requests)) == 1_500
+
+
+async def test_a_new_group_begins_with_however_many_partitions() -> None:
+    broker, started = Log(), set[TopicPartition]()
+    starts = {TopicPartition("t" * 110, number): Position(0, 0) for number in range(6_000)}
+    begun = committer(broker, Consumed()).commit_starts(starts, lambda _: True, clock.now() + 3600, started.update)
+    assert await begun
+    assert started == starts.keys()
+
+
+async def test_a_partition_that_leaves_is_in_the_first_request_and_does_not_wait_for_the_others() -> None:
+    broker, consumed = Log(), Consumed(p0=10)
+    consumed.left = {**very_many(1_500, 4_000), **consumed.left}
+    assert await committer(broker, consumed).commit_all([ZERO], 3600)
+    assert len(broker.requests) == 1
+    assert broker.committed[ZERO] == Position(10)
+
+
+async def test_what_is_refused_as_a_whole_is_told_once_until_it_changes(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever the reaction is: most of these are repeated in silence else."""
+    answers = [CommitAnswer({ZERO: error}) for error in (-1, -1, 14, 0, -1, 0)]
+    broker, consumed = Broker(*answers), Consumed()
+    commits = committer(broker, consumed)
+    for count in range(6):
+        consumed.left[ZERO] = Position(count)
+        await commits._commit_once(consumed, "timer")
+    told = [line.split(" are not committed: ")[1].split(":")[0] for line in capfd.readouterr().err.splitlines()]
+    assert told == ["UNKNOWN_SERVER_ERROR (-1)", "COORDINATOR_LOAD_IN_PROGRESS (14)", "UNKNOWN_SERVER_ERROR (-1)"]
+
+
+async def test_a_request_that_is_refused_does_not_keep_those_behind_it() -> None:
+    first = list(very_many(1_500, 4_000))
+    broker, consumed = Log(), Consumed()
+    consumed.left = very_many(1_500, 4_000)
+    broker.script = [CommitAnswer(dict.fromkeys(first, -1))]
+    commits = committer(broker, consumed)
+    await commits._commit_once(consumed, "timer")
+    assert len(broker.requests) > 1
+    assert consumed.left.keys() == broker.requests[0].keys()
+    assert (commits.last_result, commits.last_ok_at) == ("error -1", None)
+
+
+@pytest.mark.parametrize("failure", [PeerError("down"), CommitAnswer(dict.fromkeys(very_many(1_500, 0), 16))])
+async def test_where_all_requests_would_meet_the_same_one_is_sent(failure: PeerError | CommitAnswer) -> None:
+    broker, consumed = Log(failure), Consumed()
+    consumed.left = very_many(1_500, 4_000)
+    await committer(broker, consumed)._commit_once(consumed, "timer")
+    assert len(broker.requests) == 1
+
+
+async def test_the_deadline_is_one_for_all_requests_together() -> None:
+    broker, consumed = Log(), Consumed()
+    consumed.left = very_many(1_500, 4_000)
+    answer = broker.send_commit
+
+    async def slowly(offsets: Mapping[TopicPartition, Position]) -> CommitAnswer:
+        deadline = clock.now() + 0.2
+        await Notifier().wait(lambda: False, deadline)
+        return await answer(offsets)
+
+    setattr(broker, "send_commit", slowly)  # noqa: B010
+    assert not await committer(broker, consumed).commit_all(list(consumed.left), 0.1)
+    assert len(broker.requests) == 1
+
+
+async def test_whoever_waits_for_the_commit_in_flight_waits_for_one_request() -> None:
+    broker, consumed = Log(), Consumed()
+    consumed.left = very_many(1_500, 4_000)
+    broker.gate.clear()
+    commits = committer(broker, consumed)
+    timer = asyncio.create_task(commits._commit_once(consumed, "timer"))
+    await broker.asked.wait()
+    quiet = asyncio.create_task(commits.wait_answered())
+    await asyncio.sleep(0)
+    broker.gate.set()
+    await quiet
+    assert not (await timer).complete
+    assert len(broker.requests) == 1
