@@ -22,7 +22,7 @@ from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.classic import ClassicMember
 from kunicorn.group.consumer import ConsumerMember
 from kunicorn.group.member import Timings
-from kunicorn.group.states import OVER, State
+from kunicorn.group.states import OVER, PartitionState, State
 from kunicorn.ipc import clock
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
@@ -264,19 +264,23 @@ class GroupDriver:
         if not self._topics.recreated.is_set():
             return
         self._topics.recreated.clear()
-        if back := self._assignment.table.own_again():
+        table = self._assignment.table
+        if back := table.own_again():
             log.info(
                 f"{len(back)} partitions belong to the topic that has their name after all: a broker was behind, and "
                 f"what is consumed of them is committed again",
                 partitions=listed(tuple(back)),
             )
-        gone = self._assignment.table.of_gone_topics()
+            # Their look-ups have ended while the topic seemed to be gone.
+            if without := [table[tp] for tp in back if table[tp].state is PartitionState.RESOLVING]:
+                table.look_up(without)
+        gone = table.of_gone_topics()
         if not gone:
             return
         log.warning(new_topics(gone), partitions=listed(tuple(gone)))
         if self.protocol == "consumer":
             # The coordinator knows topics by id: it takes these away and gives the new ones.
-            self._assignment.table.disown(gone)
+            table.disown(gone)
             return
         now, group = clock.now(), self._settings.group
         drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000

@@ -67,6 +67,7 @@ async def member() -> Member:
     member.stage.give(0)
     member.stage.workers[0].consume(member.stage.start_of(0), 150)
     assert consumed(member.stage) == {0: 150}
+    member.stage.resolving.clear()
     return member
 
 
@@ -91,3 +92,19 @@ async def test_what_was_lost_before_is_not_had_back_with_its_topic(member: Membe
     member.stage.assignment.table.disown([TP])
     await member.hear(NEW, 30)
     assert partition.lost
+
+
+async def test_what_waits_for_its_start_is_looked_up_again_when_it_is_had_back(member: Member) -> None:
+    """Its look-up has ended while the topic seemed to be gone."""
+    partition = member.stage.assignment.table[TP]
+    partition.out_of_range("its position is not in the log")
+    await member.hear(OLD, 10)
+    member.stage.resolving.clear()
+    await member.hear(NEW, 30)
+    assert member.stage.resolving == [partition]
+
+
+async def test_what_runs_is_not_looked_up_again_when_it_is_had_back(member: Member) -> None:
+    await member.hear(OLD, 10)
+    await member.hear(NEW, 30)
+    assert member.stage.resolving == []
