@@ -100,6 +100,8 @@ class Holdings:
         return tuple((topic_id, tuple(n for _, n in group)) for topic_id, group in groupby(owned, lambda each: each[0]))
 
 
+BROKERS_SESSION = 45.0
+"""Seconds; `group.consumer.session.timeout.ms` as brokers are shipped."""
 _SLOT_PATIENCE = 1.5
 """Session timeouts to wait for the member before us to release our static slot: a killed one is missed after one."""
 
@@ -123,6 +125,9 @@ class ConsumerTransitions(GroupMember):
         super().__init__(member_id, instance_id, timings, rng)
         self.assignor = assignor
         self._longest_session = timings.session_timeout
+        self._slot_session = max(timings.session_timeout, BROKERS_SESSION)
+        """For so long a dead member may hold its slot. The brokers' session decides there; ours, where it is shorter,
+        only measures the lease."""
         self._naming_retries = RetrySchedule(timings, rng)
         self._holdings = Holdings()
         self._naming: ev.NameTopics | None = None
@@ -166,7 +171,7 @@ class ConsumerTransitions(GroupMember):
     def _may_await_slot(self, now: float) -> bool:
         if self._slot_wanted_since is None:
             self._slot_wanted_since = now
-        return now - self._slot_wanted_since < _SLOT_PATIENCE * self.session_timeout
+        return now - self._slot_wanted_since < _SLOT_PATIENCE * self._slot_session
 
     def _lose_coordinator(self, why: str, now: float) -> list[Command]:
         # The next one gives a whole session to every member that it reads from the log, the dead holder of our slot
@@ -324,6 +329,7 @@ class ConsumerMember(ConsumerTransitions):
     def _on_session_told(self, brokers: float) -> list[Command]:
         """The brokers keep us for so long after each heartbeat; a lease that outlives that has two owners handle."""
         before, self.session_timeout = self.session_timeout, min(brokers, self._longest_session)
+        self._slot_session = max(brokers, self._longest_session)
         if self.lease_until is None or self.session_timeout >= before:
             return []
         self.lease_until -= before - self.session_timeout

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kunicorn.errors import ConfigError
+from kunicorn.group.consumer import BROKERS_SESSION
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
 from kunicorn.text import moment, span
@@ -44,4 +45,7 @@ def until_of(
         stop_at_ms = moment("--stop-at", stop_at, now_ms)
         if stop_at_ms <= now_ms:
             raise ConfigError(f"--stop-at {stop_at!r} lies in the past")
-    return Until(end, max_records, seconds, stop_at_ms, settings.group.session_timeout_ms / 1000)
+    session = settings.group.session_timeout_ms / 1000
+    # With the consumer protocol a dead member's partitions come when the brokers' session is over, not ours.
+    idle_patience = max(session, BROKERS_SESSION) if settings.group.group_protocol == "consumer" else session
+    return Until(end, max_records, seconds, stop_at_ms, idle_patience)

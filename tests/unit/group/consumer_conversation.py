@@ -33,8 +33,10 @@ def owned(*numbers: int, topic_id: UUID = ORDERS) -> tuple[tuple[UUID, tuple[int
 class Conversation:
     """A member, a clock, and everything the member ordered since one last looked."""
 
-    def __init__(self, *, instance_id: str | None = None, names: Mapping[UUID, str] = NAMES) -> None:
-        self.member = ConsumerMember("me", Timings(), random.Random(1), instance_id)
+    def __init__(
+        self, *, instance_id: str | None = None, names: Mapping[UUID, str] = NAMES, timings: Timings | None = None
+    ) -> None:
+        self.member = ConsumerMember("me", timings or Timings(), random.Random(1), instance_id)
         self.names = names
         self.now = 100.0
         self.ordered: list[ev.Command] = []

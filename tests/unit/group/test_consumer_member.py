@@ -333,6 +333,21 @@ def test_a_static_slot_that_is_still_taken_is_waited_for_as_long_as_a_killed_mem
     assert talk.now < began + 2 * SESSION
 
 
+@pytest.mark.parametrize("told", [None, 45.0, 90.0])
+def test_a_static_slot_is_waited_for_by_the_brokers_session_where_ours_is_shorter(told: float | None) -> None:
+    """Ours only measures the lease."""
+    talk = Conversation(instance_id="pod-0", timings=Timings(session_timeout=20.0))
+    talk.tell(ev.JoinWanted())
+    talk.tell(ev.CoordinatorFound(told))
+    began, held = talk.now, told or 45.0
+    while talk.now < began + held + 1:
+        talk.answer(error=UNRELEASED)
+        assert "Fail" not in talk.kinds()
+    while "Fail" not in talk.kinds():
+        talk.answer(error=UNRELEASED)
+    assert talk.now < began + 2 * held
+
+
 @pytest.mark.parametrize("lost_by", ["an answer", "silence"])
 def test_behind_another_coordinator_a_killed_member_holds_the_slot_for_a_whole_session_more(lost_by: str) -> None:
     talk = Conversation(instance_id="pod-0")

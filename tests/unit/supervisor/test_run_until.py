@@ -272,6 +272,13 @@ def settings(**sections: Any) -> Settings:
     return Settings.model_validate({**own, "group": {"id": "g", "topics": ["orders"]}, **sections})
 
 
+@pytest.mark.parametrize(("protocol", "patience"), [("classic", 20.0), ("consumer", 45.0)])
+def test_those_of_a_dead_member_are_waited_for_by_the_session_that_decides(protocol: str, patience: float) -> None:
+    group = {"id": "g", "topics": ["orders"], "session_timeout_ms": 20_000, "group_protocol": protocol}
+    found = until_of(settings(group=group), end=True, max_records=None, run_for=None, stop_at=None)
+    assert found.idle_patience == patience
+
+
 def test_what_the_command_line_asks_for() -> None:
     nothing: dict[str, Any] = {"end": False, "max_records": None, "run_for": None, "stop_at": None}
     assert until_of(settings(), **nothing) == Until()
