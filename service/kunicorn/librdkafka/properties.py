@@ -238,11 +238,19 @@ def _refuse_owned(extra: Mapping[str, Property]) -> None:
             raise ConfigError(f"[kafka.librdkafka] {name!r} = {value!r} cannot be set here: {instead}")
 
 
+def _size(properties: Mapping[str, Property], name: str) -> int:
+    value = properties.get(name, 0)
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"[kafka.librdkafka] {name!r} = {value!r} is no number: give bytes") from None
+
+
 def _fit_limits(properties: dict[str, Property]) -> None:
     """Raise dependent limits: librdkafka refuses, when the client is made, a fetch limit above the receive limit or
     below that of messages.
     """
-    fetch = max(int(properties["fetch.max.bytes"]), int(properties.get("message.max.bytes", 0)))
+    fetch = max(_size(properties, "fetch.max.bytes"), _size(properties, "message.max.bytes"))
     properties["fetch.max.bytes"] = fetch
     if fetch < _DEFAULT_MESSAGE_BYTES:
         properties.setdefault("message.max.bytes", fetch)

@@ -84,6 +84,12 @@ def test_librdkafka_takes_the_properties_whatever_the_memory(
     Consumer({**found, "log_level": 0}).close()
 
 
+@pytest.mark.parametrize("name", ["fetch.max.bytes", "message.max.bytes"])
+def test_a_size_that_is_no_number_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"\[kafka.librdkafka\] '{name}' = '50MB' is no number"):
+        properties(memory_per_worker_mb=256, extra={name: "50MB"})
+
+
 def of_outputs(**overrides: Any) -> dict[str, str | int | float | bool]:
     """A producer's, with everything at its plainest."""
     arguments: dict[str, Any] = {
