@@ -263,6 +263,13 @@ class TimedOut(Tagged, frozen=True):
     overdue_ns: int = 0
 
 
+class DrainOver(Tagged, frozen=True):
+    """Order to let go now of all that is to be stopped: the drain budget is over.
+
+    It reaches the calls in threads and tasks while the main thread is in another call. That one SIGUSR1 interrupts.
+    """
+
+
 class CommitAs(Tagged, frozen=True):
     """Answer to the `CommitWanted` of that number: the member to commit offsets as, in a transaction, now (KIP-447)."""
 
@@ -458,6 +465,7 @@ ToWorker = (
     | StartFetcher
     | StopFetcher
     | TimedOut
+    | DrainOver
     | CommitAs
     | EndTransactions
     | Rates

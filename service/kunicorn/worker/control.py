@@ -20,6 +20,7 @@ from kunicorn.ipc.messages import (
     CommitAs,
     Configure,
     Drain,
+    DrainOver,
     EndTransactions,
     Family,
     FrameError,
@@ -47,7 +48,7 @@ _PUT_OFF_TOLD = 50
 _STDERR = 2
 
 
-Said = StartFetcher | StopFetcher | TimedOut | CommitAs | EndTransactions | Rates | Drain | Token | Password
+Said = StartFetcher | StopFetcher | TimedOut | DrainOver | CommitAs | EndTransactions | Rates | Drain | Token | Password
 """What the supervisor says while the worker works, other than that it asks for evidence."""
 
 
@@ -62,6 +63,8 @@ def apply(worker: Assembled, said: Said) -> None:
             _tell_of_transactions(worker, said)
         case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
             worker.runner.time_out(grant, offset, overdue_ns)
+        case DrainOver():
+            worker.runner.end_drain()
         case Rates(rates=rates):
             _change(worker, rates)
         case Drain():

@@ -167,7 +167,7 @@ class Grants:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones; only
         where nothing that was fetched is unfinished and in memory."""
         every = (grant for grant in self.open.values() if grant.state is GrantState.FETCHING)
-        idle = [grant for grant in every if not grant.tracker.bytes and not grant.tracker.running]
+        idle = [each for each in every if not (each.tracker.bytes or each.tracker.running or each.tracker.failed)]
         for grant, position in self.client.positions(idle):
             # What lies behind a stop was fetched and dropped: it is not consumed, and must not be committed.
             offset = min(position.offset, self.stops.get(grant.tp, position.offset))
@@ -214,7 +214,7 @@ class Grants:
         for grant in grants:
             self.client.leave(grant)
             self._close(grant.tracker)
-            self._leave_letters(grant)
+            self.leave_letters(grant)
             if grant.busy:
                 grant.state = GrantState.STOPPING
                 self._parts.interrupts.request()
@@ -270,7 +270,7 @@ class Grants:
             self._parts.report(Failed(grant.number, kind, final.offset, final.leader_epoch, error, final.done))
         return True
 
-    def _leave_letters(self, grant: Grant) -> None:
+    def leave_letters(self, grant: Grant) -> None:
         """Wait no more for letters that do not arrive, where nothing else is sent: their records are not done, and the
         partition's next owner begins with them."""
         if self._deliveries.only_letters:
@@ -281,7 +281,7 @@ class Grants:
     def _end_settling(self) -> None:
         for grant in self._settling:
             if grant.number in self.open:
-                self._leave_letters(grant)
+                self.leave_letters(grant)
                 self.conclude(grant)
         self._settling = [grant for grant in self._settling if grant.number in self.open]
 

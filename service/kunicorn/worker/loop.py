@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.messages import Run
@@ -26,7 +26,7 @@ from kunicorn.handler.rows import before
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition, place_of
 from kunicorn.worker.buffering import Delays, HeadOfLine
-from kunicorn.worker.executors.executor import Executor, Poisoned, Supply
+from kunicorn.worker.executors.executor import Executor, Poisoned
 from kunicorn.worker.executors.inline import InlineExecutor
 from kunicorn.worker.failures import Failures
 from kunicorn.worker.fetching.client import Client
@@ -43,6 +43,14 @@ _TURN_NS = 100_000_000
 """So long a turn's calls in this thread may take, and the one under way then: so long may wait whoever else is due."""
 
 
+class Failure(NamedTuple):
+    """Records whose call has failed, by that error, after so many nanoseconds."""
+
+    flight: InFlight
+    error: BaseException
+    took_ns: int
+
+
 class Executors:
     """All handlers' executors, and what they and the senders tell the loop: records that failed, and that there is room
     again. Caller: the loop, unless said otherwise.
@@ -55,13 +63,13 @@ class Executors:
         self._inline = [each for each in executors.values() if isinstance(each, InlineExecutor)]
         self._next = 0
         """Which of these has its turn next."""
-        self._failed: deque[tuple[InFlight, BaseException]] = deque()
+        self._failed: deque[Failure] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
         self._waits_for_room = False
-        self._table: Supply
+        self._table: Partitions
 
-    def begin(self, table: Supply) -> None:
+    def begin(self, table: Partitions) -> None:
         """Begin to call the handlers with the table's records."""
         self._table = table
         for slots, executor in self._executors.items():
@@ -128,8 +136,14 @@ class Executors:
         return next((found for found in calls if found is not None), None)
 
     def fail(self, flight: InFlight, error: BaseException) -> None:
-        """Note a record's failure for the loop. Caller: any thread."""
-        self._failed.append((flight, error))
+        """Note a record's failure: it is out of hand at once, for the loop may be in a handler's call for long, and
+        what becomes of it is the loop's to say. Caller: any thread."""
+        if isinstance(error, DrainDeadline):
+            self._table.put_back(flight)
+        else:
+            took_ns = max(0, now_ns() - flight.since_ns)
+            self._table.put_down(flight)
+            self._failed.append(Failure(flight, error, took_ns))
         self._stirred.set()
 
     def finished(self) -> None:
@@ -142,7 +156,7 @@ class Executors:
         """Whether a record has failed that the loop has not dealt with."""
         return bool(self._failed)
 
-    def failures(self) -> Iterator[tuple[InFlight, BaseException]]:
+    def failures(self) -> Iterator[Failure]:
         """Records that failed, each once."""
         while self._failed:
             yield self._failed.popleft()
@@ -172,8 +186,6 @@ class Loop:
         self._delays = Delays(table, settings.delays)
         self._line = HeadOfLine(table, settings.ahead_bytes, settings.delays)
         self._turns = 0
-        self._deadline = False
-        """The drain budget is over."""
 
     @property
     def progress(self) -> int:
@@ -190,7 +202,6 @@ class Loop:
             table.interrupts.clear()
             now = now_ns()
             self._client.log_in()
-            self._interrupt_what_is_to_end()
             self._meet_failures(now)
             self._failures.try_again(now)
             self._watch_lease(now)
@@ -209,12 +220,16 @@ class Loop:
         for flight in self._table.overdue(grant, offset, overdue_ns):
             self._executors.interrupt(flight, HandlerTimeout(), offset)
 
+    def end_drain(self) -> None:
+        """Have `DrainDeadline` raised in the calls of other threads, and in tasks, whose partition is to be given up.
+        Caller: the control thread, as the loop's may be in a call."""
+        for flight in self._table.let_go():
+            self._executors.interrupt(flight, DrainDeadline(), flight.offset)
+
     def on_interruption(self) -> None:
         """Raise `HandlerTimeout` or `DrainDeadline` in the call, or the hook, that is under way in this thread, where
-        that is meant, and have `DrainDeadline` raised in the others whose partition is to be given up. Caller: the
-        signal handler, which may run while this thread holds the table's lock: the next turn does the latter."""
+        that is meant. Caller: the signal handler, which may run while this thread holds the table's lock."""
         if not self._executors.overdue:
-            self._deadline = True
             self._hooks.interrupt()
         self._executors.on_signal()
 
@@ -287,29 +302,21 @@ class Loop:
     # -- what failed -------------------------------------------------------------------------------------------------
 
     def _meet_failures(self, now: int) -> None:
-        for flight, error in self._executors.failures():
-            # What its handler returned is none: something behind that has failed.
-            flight.withdraw()
-            if isinstance(error, DrainDeadline) or self._table.overtaken(flight):
-                self._table.put_back(flight)
-            elif isinstance(error, Poisoned):
+        for flight, error, took_ns in self._executors.failures():
+            if not self._table.take_up(flight, now):
+                continue
+            if isinstance(error, Poisoned):
                 self._failures.meet_poison(flight, now)
             else:
                 failure = timed_out(error) if isinstance(error, HandlerTimeout) else error
                 # One that is refused, or decided, has failed without a call: its handler returned, and was counted
                 # then.
                 uncalled = error is flight.refusal or error is flight.decided
-                calls, took = (0, 0) if uncalled else (1, now - flight.since_ns)
+                calls, took = (0, 0) if uncalled else (1, took_ns)
                 if error is flight.decided and (gate := flight.tracker.slots.gate) is not None:
                     gate.uncalled(flight, now)
                 flight.decided = None
-                self._failures.meet(Attempt(flight, max(0, took), calls, error_type(failure)), failure, now)
-
-    def _interrupt_what_is_to_end(self) -> None:
-        if self._deadline:
-            self._deadline = False
-            for flight in self._table.to_be_given_up():
-                self._executors.interrupt(flight, DrainDeadline(), flight.offset)
+                self._failures.meet(Attempt(flight, took, calls, error_type(failure)), failure, now)
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

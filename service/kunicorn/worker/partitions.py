@@ -48,6 +48,7 @@ from kunicorn.worker.progress import (
     InFlight,
     OffsetTracker,
     Slots,
+    Stage,
     record_bytes,
 )
 from kunicorn.worker.scheduler import Scheduler
@@ -158,6 +159,22 @@ class Partitions:
             if others := sum(not flight.has(offset) for flight in found):
                 self._counters.count(c.HANDLER_TIMEOUTS, others, grant.tp.topic)
             return found
+
+    def let_go(self) -> list[InFlight]:
+        """Have grants that are to end do so now, whatever the loop is in: records that have failed, and wait for it,
+        are handled again by the partition's next owner. What is left in hand of them, but for the loop's own calls.
+        """
+        with self._lock:
+            ending = [each for each in self._open.values() if each.state is GrantState.STOPPING]
+            for grant in ending:
+                grant.overdue = True
+                for flight in list(grant.tracker.failed):
+                    self._put_back(flight)
+                if grant.tracker.sending:
+                    self._grants.leave_letters(grant)
+                    self._grants.conclude(grant)
+            trackers = [each.tracker for each in ending if not each.tracker.slots.runs]
+            return [flight for tracker in trackers for flight in tracker.running]
 
     # -- loop: the client ----------------------------------------------------------------------------------------------
 
@@ -293,12 +310,6 @@ class Partitions:
                 self._scheduler.copy_out(tracker)
         self._backpressure.copied(self._client.shared_bytes)
 
-    def to_be_given_up(self) -> list[InFlight]:
-        """Records in hand of grants that are to end, where they are not handled by the loop's own thread."""
-        with self._lock:
-            ending = (each.tracker for each in self._open.values() if each.state is GrantState.STOPPING)
-            return [flight for tracker in ending if not tracker.slots.runs for flight in tracker.running]
-
     # -- executors ---------------------------------------------------------------------------------------------------
 
     def start_next(self, slots: Slots) -> InFlight | None:
@@ -419,6 +430,15 @@ class Partitions:
                 rest.withdraw()
             return rest
 
+    def put_down(self, flight: InFlight) -> None:
+        """Note that the call with these records has failed: they are out of hand, and the loop is to take them up."""
+        with self._lock:
+            if (grant := self._open[flight.tracker.grant]).overdue:
+                self._put_back(flight)
+            else:
+                self._scheduler.fail(flight)
+                grant.mirror.left(flight)
+
     # -- senders' threads ----------------------------------------------------------------------------------------------
 
     def delivered(self, reached: Mapping[int, int]) -> None:
@@ -454,6 +474,19 @@ class Partitions:
             return places_of((before.entries for before in batch.all_before()), live)
 
     # -- what failed -------------------------------------------------------------------------------------------------
+
+    def take_up(self, flight: InFlight, now: int) -> bool:
+        """Take records whose call has failed, to say what becomes of them; False if they are handled again anyway."""
+        with self._lock:
+            if flight.stage is not Stage.FAILED:
+                return False  # Given up, with their grant.
+            if self._scheduler.overtaken(flight):
+                self._put_back(flight)
+                return False
+            self._scheduler.claim(flight, now)
+            self._open[flight.tracker.grant].mirror.taken(flight)
+            flight.withdraw()
+            return True
 
     def park(self, attempt: Attempt, waits_for: str, why: str) -> bool:
         """Have these records wait, for the next try or for their letters, and their lane with them, while all else goes
@@ -507,10 +540,6 @@ class Partitions:
         with self._lock:
             if flight.held:
                 self._scheduler.queue_again(flight)
-
-    def overtaken(self, flight: InFlight) -> bool:
-        """Whether one of its lane that was refused comes before it now: it is put back, whatever its handler did."""
-        return self._scheduler.overtaken(flight)
 
     def put_back(self, flight: InFlight) -> None:
         """Have the records handled again: the handler was interrupted, or worked too early."""

@@ -79,13 +79,15 @@ class Grant:
     """While delayed: what `/status` calls it."""
     why: str = ""
     """While delayed, in words."""
+    overdue: bool = False
+    """It is to be given up, and the time for that is over: nothing of it waits for the loop."""
     failure: GrantFailure | None = None
     """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
     @property
     def busy(self) -> bool:
-        """Whether a record of it is in hand, or on its way to the brokers."""
-        return bool(self.tracker.running or self.tracker.sending)
+        """Whether a record of it is in hand, on its way to the brokers, or has failed just now."""
+        return bool(self.tracker.running or self.tracker.sending or self.tracker.failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +243,8 @@ class Stage(Enum):
     RUNNING = "running"
     #: Handled; their outputs are on their way.
     SENDING = "sending"
+    #: Their call has failed, and the loop has not come to that: until then nobody knows how they end.
+    FAILED = "failed"
     #: Failed: they wait for their next try, or for their dead letters.
     WAITING = "waiting"
     #: Not kept in memory, to be fetched again.
@@ -420,6 +424,8 @@ class OffsetTracker:
     """From the lowest unfinished one on, in offset order; where a call gets a run, only what was begun."""
     running: dict[InFlight, None] = field(default_factory=dict)
     """The oldest first."""
+    failed: dict[InFlight, bool] = field(default_factory=dict)
+    """Whether each of those keeps its slot."""
     waiting: set[InFlight] = field(default_factory=set)
     lanes: dict[object, Lane] = field(default_factory=dict)
     sending: set[InFlight] = field(default_factory=set)

@@ -29,6 +29,8 @@ from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage
 
 UNLIMITED = 2**62
 """Room for records where none of them leaves outputs to be delivered."""
+_FAILURES_AHEAD = 1000
+"""So many may the loop have yet to come to: each keeps its record and its exception's frames in memory."""
 
 
 class Scheduler:
@@ -39,6 +41,8 @@ class Scheduler:
         """Calls under way, of all handlers."""
         self.on_their_way = 0
         """Handled, and their outputs not delivered."""
+        self._failed = 0
+        """Calls that have failed, and of which nobody knows yet what becomes of their records."""
         self.bytes = 0
         """Of all that is queued."""
         self._filling_bytes = 0
@@ -281,7 +285,7 @@ class Scheduler:
         """Whether the next suspect is of these slots, and there is nothing beside it."""
         suspected = tuple(self._suspected)  # Without the lock another thread may take one out in between.
         mine = bool(suspected) and suspected[0].tracker.slots is slots
-        return mine and not self.in_flight and not self.on_their_way
+        return mine and not (self.in_flight or self.on_their_way or self._failed)
 
     def put_off_suspects(self, now: int) -> None:
         """Have suspects whose handler's gate is shut wait among what is ready there, first of all: every other handler
@@ -468,7 +472,7 @@ class Scheduler:
         """Put what its lane went on with behind those records, which are on their way and refused, before what the lane
         has in hand or queued; what that was. It is to be handled again."""
         lane = refused.lane
-        if lane.queue and lane.queue[0].stage is Stage.RUNNING:
+        if lane.queue and lane.queue[0].stage in (Stage.RUNNING, Stage.FAILED):
             lane.overtaken = lane.queue[0]
             self._unbegin(lane.queue[0])
         if lane.queue and lane.queue[0].stage is Stage.WAITING and lane.tracker.slots.runs:
@@ -527,6 +531,19 @@ class Scheduler:
         again."""
         return flight.lane.overtaken is flight or flight.lane.queue[0] is not flight
 
+    def fail(self, flight: InFlight) -> None:
+        """Note that the call with the running records has failed: the slot is free, their lane waits until somebody
+        claims them. Of a suspect nothing starts before that."""
+        tracker, alone = flight.tracker, self._alone
+        self._put_down(flight)
+        self._alone = alone
+        flight.stage = Stage.FAILED
+        # A gate counts a failure when the loop comes to it: freed before, slots would run on into what it is to spare.
+        keeps_slot = tracker.slots.gate is not None or self._failed >= _FAILURES_AHEAD
+        tracker.failed[flight] = keeps_slot
+        tracker.slots.busy += keeps_slot
+        self._failed += 1
+
     def wait(self, flight: InFlight, waits_for: str, why: str) -> None:
         """Have the running records, which failed, wait, and their lane with them."""
         self._put_down(flight)
@@ -538,6 +555,8 @@ class Scheduler:
         """Make the records their lane's next: they may be tried again, or were interrupted."""
         if flight.stage is Stage.WAITING:
             self._wait_no_more(flight)
+        elif flight.stage is Stage.FAILED:
+            self._dealt_with(flight)
         else:
             self._put_down(flight)
         self._unbegin(flight)
@@ -553,14 +572,22 @@ class Scheduler:
             flight.lane.make_ready(first=True)
 
     def claim(self, flight: InFlight, now: int) -> None:
-        """Take records that are to be ended by somebody other than the handler: they wait, or have failed within a
-        run.
-        """
+        """Take records that are to be ended by somebody other than the handler: they wait, or have failed."""
         if flight.stage is Stage.WAITING:
             self._wait_no_more(flight)
         elif flight.stage is Stage.QUEUED:
             self._unqueue(flight)
+        elif flight.stage is Stage.FAILED:
+            alone = self._alone
+            self._dealt_with(flight)
+            self._alone = alone
         self._take(flight, now)
+
+    def _dealt_with(self, flight: InFlight) -> None:
+        flight.tracker.slots.busy -= flight.tracker.failed.pop(flight)
+        self._failed -= 1
+        if self._alone is flight:
+            self._alone = None
 
     def _wait_no_more(self, flight: InFlight) -> None:
         flight.tracker.waiting.discard(flight)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from kunicorn.handler.load import DrainDeadline
 from kunicorn.handler.outcome import DeadLetter, Halt
 from kunicorn.ipc import bitmap
-from kunicorn.ipc.messages import FetcherStart, StopFetcher
+from kunicorn.ipc.messages import DrainOver, FetcherStart, StopFetcher
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
@@ -299,7 +299,8 @@ class Scene(Story):
     def _interrupt_it(self) -> None:
         self._interrupted = True
         self._spare()
-        self.note(lambda: "-- SIGUSR1")
+        self.note(lambda: "-- DrainOver, SIGUSR1")
+        self._pipe.put(DrainOver())
         STEPS.signal()
 
     def _spare(self) -> None:

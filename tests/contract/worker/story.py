@@ -17,6 +17,7 @@ from kunicorn.ipc.messages import (
     CommitAs,
     CommitWanted,
     Drain,
+    DrainOver,
     Failed,
     FetcherStart,
     FetcherStopped,
@@ -183,12 +184,21 @@ class Story:
 
     def idle(self) -> bool:
         """See `stepping.World`."""
+        self._look_at_hands()
         if self.quiet:
             return self._rests()
         if self.choices.chance(50):
             self._act()
             return True
         return False
+
+    def _look_at_hands(self) -> None:
+        for each in self.partitions:
+            if not each.grant or not self.memory.ledger.marked(each.slot):
+                continue
+            reading = self.memory.ledger.read(each.slot, each.grant)
+            if reading.started and reading.hand_count > len(each.running):
+                STEPS.fail(Violation(f"of {each.log.tp} {reading.hand_count} are in hand whose calls have ended"))
 
     def _act(self) -> None:
         self._left = self.choices.stride(self.plan.act_every)
@@ -377,7 +387,8 @@ class Story:
 
     def _interrupt(self) -> None:
         if any(each.applied for each in self.partitions):
-            self.note(lambda: "-- SIGUSR1")
+            self.note(lambda: "-- DrainOver, SIGUSR1")
+            self._pipe.put(DrainOver())
             STEPS.signal()
 
     def _ping(self) -> None:

@@ -13,7 +13,16 @@ from confluent_kafka import Producer
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.bitmap import read, written
 from kunicorn.ipc.clock import now_ns
-from kunicorn.ipc.messages import Drain, Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.ipc.messages import (
+    Drain,
+    DrainOver,
+    Failed,
+    FetcherStart,
+    FetcherStopped,
+    StartFetcher,
+    TimedOut,
+    WorkerFailed,
+)
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess, configuration
@@ -195,6 +204,7 @@ def test_the_drain_deadline_interrupts_every_call(processes: Rig, kafka: KafkaCl
     wait_until(lambda: len(told(processes.directory, "begin")) == 4, "all in hand")
     worker.stop(1)
     worker.ping()
+    worker.tell(DrainOver())
     worker.signal(signal.SIGUSR1)
     assert [stopped.offset for stopped in worker.expect(FetcherStopped).partitions] == [0]
     assert sorted(told(processes.directory, "left")) == [0, 1, 2, 3]

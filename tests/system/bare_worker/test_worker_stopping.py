@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from kunicorn.ipc.messages import Drain, FetcherStopped, Stopped
+from kunicorn.ipc.messages import Drain, DrainOver, FetcherStopped, Stopped
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.bare_worker.traffic import produce, seen
@@ -97,6 +97,7 @@ def test_the_drain_deadline_cancels_an_async_handler_that_waits(
     worker = waiting_worker(processes, kafka, topic, "wait_async")
     worker.stop(1)
     worker.ping()
+    worker.tell(DrainOver())
     worker.signal(signal.SIGUSR1)
     assert worker.expect(FetcherStopped).partitions == [Stopped(1, 1, 0)]
     assert "0@1 left" in seen(processes.directory)

@@ -129,6 +129,46 @@ def test_while_a_suspect_waits_for_what_is_before_it_nobody_is_told_to_start_it(
     assert scheduler.startable(one.slots)
 
 
+def test_a_suspect_waits_until_it_is_known_what_becomes_of_records_that_have_failed() -> None:
+    scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({1}))
+    arrive(scheduler, one, *"ab")
+    (first,) = started(scheduler, one)
+    scheduler.fail(first)
+    assert not scheduler.startable(one.slots), "its letter may go out beside it"
+    scheduler.claim(first, next(NS))
+    scheduler.finish(first)
+    assert scheduler.startable(one.slots)
+
+
+def test_nothing_starts_until_it_is_known_what_becomes_of_a_suspect_that_has_failed() -> None:
+    scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({0}))
+    arrive(scheduler, one, *"ab")
+    (suspect,) = started(scheduler, one)
+    scheduler.fail(suspect)
+    assert started(scheduler, one) == []
+    scheduler.claim(suspect, next(NS))
+    scheduler.send(suspect, lane_waits=True)
+    assert started(scheduler, one) == [], "its letter is on its way"
+    scheduler.finish(suspect)
+    assert offsets(started(scheduler, one)) == [1]
+
+
+def test_failures_that_nobody_comes_to_free_slots_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.worker.scheduler._FAILURES_AHEAD", 3)
+    scheduler, one = Scheduler(), tracker(Slots("none", 2))
+    arrive(scheduler, one, *"abcdefgh")
+    failed: list[InFlight] = []
+    while now := started(scheduler, one):
+        for flight in now:
+            scheduler.fail(flight)
+        failed += now
+    assert offsets(failed) == [0, 1, 2, 3, 4], "the last two keep their slots"
+    for flight in failed:
+        scheduler.claim(flight, next(NS))
+        scheduler.finish(flight)
+    assert offsets(started(scheduler, one)) == [5, 6]
+
+
 def test_a_suspect_whose_outputs_are_refused_is_dealt_with_and_the_others_go_on() -> None:
     scheduler, one = Scheduler(), tracker(Slots("none", 10), suspects=frozenset({0}))
     arrive(scheduler, one, *"ab")
@@ -200,6 +240,7 @@ class Played:
         self.scheduler = Scheduler()
         self.tracker = tracker(Slots(self.ordering, self.concurrency), consumed, done_before=done)
         self.running: list[InFlight] = []
+        self.failed: list[InFlight] = []
         self.waiting: list[InFlight] = []
         self.sending: list[InFlight] = []
         self.next = consumed
@@ -215,7 +256,7 @@ class Played:
             return
         assert flight.offset not in self.finished, "handled twice"
         lane = self.lane_of(flight.offset)
-        held = (*self.running, *self.sending)
+        held = (*self.running, *self.failed, *self.sending)
         assert lane not in {self.lane_of(each.offset) for each in held}, "two of a lane at a time"
         before = [o for o in range(flight.offset) if self.lane_of(o) == lane]
         assert self.finished.issuperset(before), "invariant 4: out of order"
@@ -252,8 +293,21 @@ class Played:
     def fail(self, index: int) -> None:
         if self.running:
             flight = self.running.pop(index % len(self.running))
+            self.scheduler.fail(flight)
+            self.failed.append(flight)
+
+    def meet(self, index: int) -> None:
+        """The loop comes to it."""
+        if self.failed:
+            flight = self.failed.pop(index % len(self.failed))
+            self.scheduler.claim(flight, next(NS))
             self.scheduler.wait(flight, "retry", "")
             self.waiting.append(flight)
+
+    def put_back(self, index: int) -> None:
+        """It was interrupted, or is refused with what is before it."""
+        if self.failed:
+            self.scheduler.queue_again(self.failed.pop(index % len(self.failed)))
 
     def again(self, index: int) -> None:
         if self.waiting:
@@ -279,7 +333,7 @@ class Played:
         assert self.finished.issuperset(range(self.tracker.consumed)), "invariant 1: passed an unfinished record"
         ahead = {o for o in self.finished if o >= self.tracker.consumed}
         assert set(self.tracker.done_ahead()) == ahead, "what is done ahead"
-        assert self.scheduler.in_flight == len(self.running)
+        assert self.scheduler.in_flight == self.tracker.slots.busy == len(self.running)
         assert self.scheduler.parked_bytes == sum(flight.size for flight in self.waiting)
 
     def lane_of(self, offset: int) -> object:
@@ -291,6 +345,7 @@ class Played:
     def complete(self) -> None:
         """Everything ends well from here on."""
         for _ in range(10 * len(self.keys) + 10):
+            self.meet(0)
             self.again(0)
             self.arrive()
             self.start()
@@ -300,11 +355,24 @@ class Played:
         assert self.scheduler.bytes == 0
 
 
+_STEPS = [
+    "arrive",
+    "start",
+    "finish",
+    "fail",
+    "meet",
+    "put_back",
+    "again",
+    "shed",
+    "put_off",
+    "crash",
+    "send",
+    "deliver",
+    "refuse",
+]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["arrive", "start", "finish", "fail", "again", "shed", "put_off", "crash", "send", "deliver", "refuse"]
-        ),
+        st.sampled_from(_STEPS),
         st.integers(0, 50),
     ),
     max_size=120,

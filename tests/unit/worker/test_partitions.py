@@ -350,6 +350,19 @@ def test_all_that_is_overdue_of_a_partition_is_told_at_once_and_nothing_else() -
     assert told.timed_out == 2, "the supervisor counts those that it names"
 
 
+def test_a_record_that_fails_when_its_drain_budget_is_over_waits_for_nobody() -> None:
+    table = Table(several())
+    table.begin(P0, 0, 1)
+    one, other = table.started()
+    table.table.put_down(one)
+    table.table.stop([1])
+    assert table.table.let_go() == [other]
+    assert table.reports == []
+    table.table.put_down(other)
+    assert [each.offset for each in table.reports[0].partitions] == [0]  # type: ignore[union-attr]
+    assert not table.table.take_up(one, 0), "it is the next owner's"
+
+
 def test_each_of_several_records_that_killed_workers_is_kept_from_the_handler() -> None:
     table = Table(several())
     more = [PoisonTold(1, "2 workers died with 1", 2)]

@@ -14,7 +14,16 @@ from confluent_kafka import Message
 from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Configure, Failed, FetcherStart, FetcherStopped, FromWorker, encode
+from kunicorn.ipc.messages import (
+    Configure,
+    DrainOver,
+    Failed,
+    FetcherStart,
+    FetcherStopped,
+    FromWorker,
+    TimedOut,
+    encode,
+)
 from kunicorn.positions import NO_EPOCH
 from kunicorn.testing.memory import (
     GivenRecord,
@@ -26,6 +35,7 @@ from kunicorn.testing.memory import (
     placed,
 )
 from kunicorn.worker.assembly import Assembled, Makers, assemble
+from kunicorn.worker.control import apply
 from tests.unit.worker import crowded_handlers
 from tests.waiting import wait_until
 
@@ -64,7 +74,12 @@ class Worker:
         """As when a drain budget is over before the handler is through with its record. Caller: `meanwhile`."""
         self._revoked.add(grant)
         self.made.hooks.stop([grant])
+        apply(self.made, DrainOver())
         signal.pthread_kill(self._main, signal.SIGUSR1)
+
+    def time_out(self, grant: int, offset: int) -> None:
+        """As when its handler has had that record in hand for too long. Caller: `meanwhile`."""
+        apply(self.made, TimedOut(grant, offset))
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:

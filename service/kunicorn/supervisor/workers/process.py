@@ -23,7 +23,7 @@ from kunicorn.errors import FENCED_STATUS, how_it_ended
 from kunicorn.ipc import clock
 from kunicorn.ipc.channel import Channel
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import FromWorker, Ping, Pong, TimedOut, ToWorker
+from kunicorn.ipc.messages import DrainOver, FromWorker, Ping, Pong, TimedOut, ToWorker
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.notifier import Notifier
@@ -282,7 +282,8 @@ class WorkerProcess:
     # -- the escalation for a worker that does not stop, rung by rung ----------------------------------------------
 
     def interrupt_handler(self) -> None:
-        """Raise `DrainDeadline` in the runner, so that the handler's `finally` blocks run."""
+        """Raise `DrainDeadline` in the handlers whose partitions are to stop, so that their `finally` blocks run."""
+        self.send(DrainOver())
         self._signal(signal.SIGUSR1)
 
     def abort(self) -> None:

@@ -27,6 +27,7 @@ DEFECTS: Mapping[str, str] = {
     "rewind_while_waiting": "a partition that is to begin again and waits to be fetched is forgotten",
     "failing_behind_outputs": "a record that fails behind its outputs counts as done",
     "bits_left_behind": "where offsets jump, records that were never handled are told as done",
+    "failed_and_in_hand": "a record that has failed stays in hand while the main thread is in another handler's call",
     **_OF_GATES,
     "failed_without_having": "a batch that fails as a whole decides on records behind one that cannot be decoded",
 }

@@ -1,0 +1,50 @@
+"""A handler that keeps the main thread until it is let go on, and others beside it, in threads and tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from kunicorn import Record
+
+begun: list[tuple[str, int]] = []
+"""Topic and offset of each call's record."""
+goes_on = threading.Event()
+
+
+def forget() -> None:
+    """Before each test."""
+    begun.clear()
+    goes_on.clear()
+
+
+def long(records: list[Record]) -> None:
+    """Until it is let go on."""
+    begun.append((records[0].topic, records[0].offset))
+    goes_on.wait(60)
+
+
+def fail(record: Record) -> None:
+    """At once, as long as that one is not let go on."""
+    begun.append((record.topic, record.offset))
+    if not goes_on.is_set():
+        raise ValueError("no")
+
+
+async def fail_async(record: Record) -> None:
+    """Likewise."""
+    fail(record)
+
+
+def wait(record: Record) -> None:
+    """Until it is interrupted."""
+    begun.append((record.topic, record.offset))
+    while not goes_on.is_set():
+        time.sleep(0.001)
+
+
+async def wait_async(record: Record) -> None:
+    """Likewise."""
+    begun.append((record.topic, record.offset))
+    await asyncio.sleep(60)

@@ -1,0 +1,114 @@
+"""What ends in a thread or a task is out of hand at once, however long the main thread is in another handler's call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kunicorn.handler.config import CircuitBreaking, HandlerConfig
+from kunicorn.testing import record
+from tests.unit.worker import long_handlers
+from tests.unit.worker.long_handlers import begun, goes_on
+from tests.unit.worker.whole import Worker
+from tests.waiting import wait_until
+
+AT_A_TIME = 2
+BREAKER = CircuitBreaking(
+    ["builtins.ValueError"], failure_share=0.5, window_ms=60_000, min_calls=4, open_ms=1, probes=1
+)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    long_handlers.forget()
+
+
+def handler(name: str, topic: str, **more: Any) -> HandlerConfig:
+    place = f"{long_handlers.__name__}:{name}"
+    return HandlerConfig(
+        place, more.pop("mode", "record"), {}, 100, 1, 1, 10, on_failure="skip", topics=[topic], **more
+    )
+
+
+def beside(name: str, **more: Any) -> Worker:
+    """A worker whose main thread is in a batch handler's call, and that has this one beside it."""
+    several = {"ordering": "none", "concurrency": AT_A_TIME, **more}
+    return Worker(handler(name, "beside", **several), handler("long", "long", mode="batch"))
+
+
+def in_hand(worker: Worker) -> int:
+    """Records of the one beside it, as the supervisor sees it."""
+    return worker.ledger.read(1, 1).hand_count
+
+
+def handle(worker: Worker, count: int, watch: Callable[[], None]) -> None:
+    """So many records beside the long call, which lasts as long as `watch` does."""
+    failed: list[AssertionError] = []
+
+    def meanwhile() -> None:
+        try:
+            watch()
+        except AssertionError as error:
+            failed.append(error)
+        finally:
+            goes_on.set()
+
+    given = [*(record(b"v", topic="beside") for _ in range(count)), record(b"v", topic="long")]
+    worker.handle(given, meanwhile=meanwhile)
+    assert not failed
+
+
+def all_begun(records: int) -> bool:
+    return {("long", 0), *(("beside", offset) for offset in range(records))} <= set(begun)
+
+
+@pytest.mark.parametrize("name", ["fail", "fail_async"])
+def test_records_that_fail_are_out_of_hand_and_leave_their_slots_while_another_handler_has_the_main_thread(
+    name: str,
+) -> None:
+    worker = beside(name)
+
+    def watch() -> None:
+        wait_until(lambda: all_begun(3 * AT_A_TIME) and in_hand(worker) == 0, "all to fail", within=5)
+        assert worker.ledger.read(1, 1).consumed.offset == 0, "nobody has said yet what becomes of them"
+
+    handle(worker, 3 * AT_A_TIME, watch)
+    assert len(begun) == 3 * AT_A_TIME + 1
+
+
+@pytest.mark.parametrize("name", ["wait", "wait_async"])
+def test_a_record_that_is_timed_out_is_out_of_hand_while_another_handler_has_the_main_thread(name: str) -> None:
+    worker = beside(name)
+
+    def watch() -> None:
+        wait_until(lambda: all_begun(1), "both calls", within=5)
+        worker.time_out(1, 0)
+        wait_until(lambda: in_hand(worker) == 0, "the one that is timed out to be out of hand", within=5)
+
+    handle(worker, 1, watch)
+
+
+@pytest.mark.parametrize("name", ["wait", "wait_async", "fail", "fail_async"])
+def test_a_partition_is_let_go_of_at_its_drain_deadline_while_another_handler_has_the_main_thread(name: str) -> None:
+    worker = beside(name)
+
+    def watch() -> None:
+        wait_until(lambda: all_begun(1), "both calls", within=5)
+        if name.startswith("fail"):
+            wait_until(lambda: in_hand(worker) == 0, "the failure", within=5)
+        worker.revoke(1)
+        wait_until(lambda: worker.stopped == {1: 0}, "its report", within=5)
+
+    handle(worker, 1, watch)
+
+
+def test_a_circuit_breaker_is_told_of_failures_before_their_slots_begin_what_it_is_to_spare() -> None:
+    worker = beside("fail", circuit_breaker=BREAKER)
+
+    def watch() -> None:
+        wait_until(lambda: all_begun(AT_A_TIME) and in_hand(worker) == 0, "the first to fail", within=5)
+        assert not all_begun(AT_A_TIME + 1)
+
+    handle(worker, 2 * AT_A_TIME, watch)
