@@ -87,7 +87,7 @@ class Grants:
         self._faulty: list[tuple[Grant, GrantFailure]] = []
         """Behind the records that are still queued the client has an error, and which."""
         self._settling: list[Grant] = []
-        """Stopped, and what they have left is on its way."""
+        """Stopped, and something of theirs is in hand or on its way: what fails now may leave a letter, too."""
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -218,9 +218,9 @@ class Grants:
             if grant.busy:
                 grant.state = GrantState.STOPPING
                 self._parts.interrupts.request()
+                self._settling.append(grant)
                 if grant.tracker.sending:
                     self._deliveries.hurry()
-                    self._settling.append(grant)
             else:
                 reports.append(_final(grant))
                 self._forget(grant)

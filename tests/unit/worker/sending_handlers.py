@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator
 
 from kunicorn import Batch, BatchError, DeadLetter, Record, Send
@@ -10,12 +11,15 @@ calls: list[list[int]] = []
 """Offsets of each call."""
 hopeless: set[int] = set()
 """Offsets that cannot be handled."""
+goes_on = threading.Event()
+"""What `late` waits for."""
 
 
 def forget() -> None:
     """Before each test."""
     calls.clear()
     hopeless.clear()
+    goes_on.clear()
 
 
 def handled() -> list[int]:
@@ -29,6 +33,13 @@ def each(record: Record) -> Send:
     if record.offset in hopeless:
         raise ValueError(f"{record.offset} cannot be handled")
     return Send(value=b"%d" % record.offset, key=record.key)
+
+
+def late(record: Record) -> None:
+    """A record that fails when it is told to."""
+    calls.append([record.offset])
+    goes_on.wait(60)
+    raise ValueError(f"{record.offset} cannot be handled")
 
 
 def slipping(record: Record) -> Generator[Send, None, Send | None]:

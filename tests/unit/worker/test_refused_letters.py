@@ -101,6 +101,23 @@ def test_a_stop_while_a_dead_letter_waits_leaves_its_record_unfinished(delivery:
         assert worker.consumed == 2
 
 
+@pytest.mark.parametrize("several", [False, True], ids=["one in hand", "several"])
+def test_a_partition_that_is_stopped_before_its_record_fails_waits_for_no_letter_that_does_not_arrive(
+    several: bool,
+) -> None:
+    more: dict[str, Any] = {"ordering": "key", "concurrency": 4} if several else {}
+    failing = order("late", on_failure="dead_letter", max_attempts=1, **more)
+    with WholeWorker(failing, [record(0)], delivery=None) as worker:
+        worker.brokers.hold()
+        worker.hand_out()
+        patiently(lambda: sending_handlers.calls, "the call")
+        worker.made.hooks.stop([1])
+        sending_handlers.goes_on.set()
+        wait_until(lambda: worker.ended, "its report", within=10)
+        assert worker.consumed == 0
+        worker.brokers.answer()
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_dead_letter_that_is_too_large_halts_its_partition(delivery: str) -> None:
     with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
