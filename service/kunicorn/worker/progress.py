@@ -346,6 +346,18 @@ class InFlight:
         return self.lane.refuse(offset, following)
 
 
+@dataclass(slots=True)
+class Filled:
+    """What a lane has queued for a fuller batch."""
+
+    runs: int = 0
+    """So many of what it has queued, from the first one on, are counted here."""
+    records: int = 0
+    nbytes: int = 0
+    """Of values; where the batch has a bound for them."""
+    of_one_epoch: bool = True
+
+
 @dataclass(slots=True, eq=False)
 class Lane:
     """Records that are handled one after the other."""
@@ -358,6 +370,8 @@ class Lane:
     """In the list of those that may start."""
     ripe: bool = False
     """Its first batch need not become fuller."""
+    filled: Filled | None = None
+    """As far as it was counted; None: what it has queued has changed other than by what came."""
     sending: dict[InFlight, None] = field(default_factory=dict)
     """Handled and not delivered, in order, where the lane goes on meanwhile."""
     overtaken: InFlight | None = None

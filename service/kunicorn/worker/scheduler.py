@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappush
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Any
 
 from kunicorn.handler.call import Decided
@@ -25,7 +25,7 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import apart, beginning_at, ends, fitting, joined, value_bytes
 from kunicorn.ipc.bitmap import WINDOW
 from kunicorn.positions import NO_OFFSET
-from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots, Stage
+from kunicorn.worker.progress import Bounds, Filled, InFlight, Lane, OffsetTracker, Slots, Stage
 
 UNLIMITED = 2**62
 """Room for records where none of them leaves outputs to be delivered."""
@@ -134,6 +134,7 @@ class Scheduler:
     def drop_done(self, tracker: OffsetTracker) -> None:
         """Leave out queued records of runs that are done."""
         lane = tracker.lanes[None]
+        lane.filled = None
         for flight in list(lane.queue):
             if flight.stage is not Stage.QUEUED:
                 continue
@@ -180,9 +181,7 @@ class Scheduler:
         if bounds is None or (first := self.filling_since(slots)) is None:
             return
         kept = sum(slots.filling.values())
-        if slots.across and (
-            kept > bounds.memory or now - first >= bounds.wait_ns or self._fill(slots, bounds.records)
-        ):
+        if slots.across and (kept > bounds.memory or now - first >= bounds.wait_ns or self._fill(slots, bounds)):
             for lane in list(slots.filling):
                 self._fill_no_more(lane)
         if kept <= bounds.memory and now - first < bounds.wait_ns:
@@ -193,9 +192,9 @@ class Scheduler:
             kept -= slots.filling[lane]
             self._fill_no_more(lane)
 
-    def _fill(self, slots: Slots, records: int) -> bool:
-        """Whether what waits for a fuller batch comes to so many records in all."""
-        return sum(len(flight.messages) for lane in slots.filling for flight in lane.queue) >= records
+    def _fill(self, slots: Slots, bounds: Bounds) -> bool:
+        """Whether what waits for a fuller batch comes to one in all."""
+        return sum(self._filled(lane, bounds).records for lane in slots.filling) >= bounds.records
 
     def filling_since(self, slots: Slots) -> int | None:
         """Since when the first record waits for a fuller batch (nanoseconds); None: none does."""
@@ -219,6 +218,8 @@ class Scheduler:
         if nbytes is not None:
             filling[lane] = nbytes
             self._filling_bytes += nbytes
+        else:
+            lane.filled = None
 
     def _is_full(self, lane: Lane, slots: Slots) -> bool:
         """Whether nothing more would fit into the lane's next batch, or it is not to wait."""
@@ -227,14 +228,24 @@ class Scheduler:
             return True
         if first.offset < max(tracker.singly_until, tracker.alone_until) or tracker.poison is not None:
             return True
-        records = 0
-        for flight in lane.queue:
-            records += len(flight.messages)
-            if flight.epoch != first.epoch or records >= bounds.records:
-                return True
-        if bounds.bytes is None or records == 1:
-            return False
-        return value_bytes(flight.messages for flight in lane.queue) > bounds.bytes
+        filled = self._filled(lane, bounds)
+        if filled.records >= bounds.records or not filled.of_one_epoch:
+            return True
+        return bounds.bytes is not None and filled.records > 1 and filled.nbytes > bounds.bytes
+
+    def _filled(self, lane: Lane, bounds: Bounds) -> Filled:
+        """What the lane has queued. Only what came since it was asked last is counted: all of it, with each piece,
+        would cost the square of a batch."""
+        if lane.filled is None:
+            lane.filled = Filled()
+        filled, first = lane.filled, lane.queue[0]
+        for flight in islice(reversed(lane.queue), len(lane.queue) - filled.runs):
+            filled.records += len(flight.messages)
+            filled.of_one_epoch &= flight.epoch == first.epoch
+            if bounds.bytes is not None:
+                filled.nbytes += value_bytes([flight.messages])
+        filled.runs = len(lane.queue)
+        return filled
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -380,7 +391,7 @@ class Scheduler:
         flight.end = ends(flight.messages)[1] + 1
         # What the handler has returned beyond that is of records that are handled again.
         flight.entries = [entry for entry in flight.entries if entry.offset < flight.end]
-        queue = flight.lane.queue
+        queue, flight.lane.filled = flight.lane.queue, None
         queue.insert(0 if flight in flight.lane.sending else queue.index(flight) + 1, rest)
         return rest
 
@@ -517,6 +528,7 @@ class Scheduler:
     def _queue_first(self, flight: InFlight) -> None:
         """Put the records before all that their lane has queued."""
         self._unbegin(flight)
+        flight.lane.filled = None
         flight.lane.queue.appendleft(flight)
         self._make_next(flight)
 
@@ -635,8 +647,10 @@ class Scheduler:
         return bool(tracker.dropped)
 
     def _shed_runs(self, tracker: OffsetTracker, keep_bytes: int) -> bool:
-        following = tracker.following
-        queue = tracker.lanes[None].queue if tracker.lanes else deque[InFlight]()
+        if not tracker.lanes:
+            return False
+        following, queue = tracker.following, tracker.lanes[None].queue
+        tracker.lanes[None].filled = None
         lowest = _lowest_queued(queue)
         while lowest is not None and queue[-1] is not lowest and tracker.bytes > keep_bytes:
             if queue[-1].stays_as_it_is:

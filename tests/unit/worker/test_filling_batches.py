@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kunicorn.handler.rows import fitting
 from kunicorn.ipc.messages import FailureKind, FetcherStopped, Stopped
 from kunicorn.worker.fetching.assignment import from_where
-from kunicorn.worker.progress import Attempt, Bounds, Slots
+from kunicorn.worker.progress import Attempt, Bounds, OffsetTracker, Slots
+from kunicorn.worker.scheduler import Scheduler
 from tests.unit.worker.tables import LATER, P0, P1, Table, offsets_of
 
 WAIT = 100
@@ -49,6 +50,52 @@ def test_records_wait_until_their_batch_is_full() -> None:
     table.fetch(P0, 4, 5, 6, 7, 8)
     assert due(table) == [[3, 4, 5], [6, 7, 8]]
     assert table.consumed() == 9
+
+
+class Counted:
+    """A message that counts how often its size is asked for."""
+
+    asked = 0
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+    def __len__(self) -> int:
+        Counted.asked += 1
+        return 100
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_a_batch_that_fills_in_small_pieces_is_counted_once(across: bool) -> None:
+    """Senders, threads and the control thread wait for the lock meanwhile."""
+    records = 400
+    slots = Slots("partition", 1, runs=True, bounds=Bounds(records, 10**9, LATER, 10**9), across=across)
+    scheduler, tracker = Scheduler(), OffsetTracker(P0, 1, slots, 0)
+    Counted.asked = 0
+    messages: Any = [Counted(offset) for offset in range(records)]
+    for offset in range(records):
+        assert scheduler.start(slots, 0) is None
+        scheduler.arrive_run(tracker, 0, messages[offset : offset + 1], 100, 0)
+        scheduler.ripen(slots, 0)
+    flight = scheduler.start(slots, 0)
+    assert flight is not None
+    assert len(flight.messages) == records
+    assert Counted.asked <= 3 * records
+
+
+def test_what_was_dropped_of_a_batch_that_fills_counts_no_more() -> None:
+    table = batching(records=4)
+    table.fetch(P0, 0, 1, 2)
+    assert due(table) == []
+    grant = next(iter(table.table._open.values()))
+    table.table._scheduler.note_done(grant.tracker, [1])
+    table.fetch(P0, 3)
+    assert due(table) == [], "three are left"
+    table.fetch(P0, 4)
+    assert due(table) == [[0, 2, 3, 4]]
 
 
 def test_no_record_waits_longer_than_it_may_counted_from_the_first() -> None:
