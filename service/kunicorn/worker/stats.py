@@ -201,8 +201,10 @@ class Collecting:
         return self._client is not None or "prometheus_client" in sys.modules
 
     def _keep(self) -> None:
-        while not self._over.wait(_INTERVAL if self._handler.latest else _FIRST):
+        seconds = _FIRST
+        while not self._over.wait(seconds):
             self._collect()
+            seconds = _INTERVAL
 
     def _collect(self) -> None:
         if "prometheus_client" in sys.modules:

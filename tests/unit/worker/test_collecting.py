@@ -86,6 +86,25 @@ def test_the_control_thread_is_told_only_what_has_changed_and_never_waits(monkey
     handlers.last()
 
 
+class Waits:
+    """An event that is set behind three waits, and keeps how long they were to last."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.seconds.append(seconds)
+        return len(self.seconds) == 3
+
+
+def test_a_handler_that_has_no_metrics_is_asked_no_oftener_than_others() -> None:
+    handlers, waits = Collecting(None), Waits()
+    handlers._over = waits  # type: ignore[assignment]
+    handlers._keep()
+    assert handlers._handler.latest == []
+    assert waits.seconds == [stats._FIRST, stats._INTERVAL, stats._INTERVAL]
+
+
 def test_after_the_last_word_the_handlers_collectors_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "_FIRST", 0.01)
     Counter("steps", "")

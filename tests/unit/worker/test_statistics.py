@@ -46,4 +46,5 @@ def test_brokers_and_queues_are_told_and_bootstrap_servers_are_not() -> None:
         ("kunicorn_client_fetch_queue_records", None): 7,
         ("kunicorn_client_fetch_queue_bytes", None): 700,
     }
+    assert statistics.families() is statistics.families(), "the same text, of megabytes, is read once"
     assert {family.merge for family in statistics.families() if family.name.endswith("rtt_seconds")} == {"max"}

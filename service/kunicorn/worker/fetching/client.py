@@ -125,6 +125,8 @@ class ClientStatistics:
 
     def __init__(self) -> None:
         self._text: str | None = None
+        self._read: tuple[str, list[Family]] | None = None
+        """What was read last, and what it says."""
 
     def take(self, text: str) -> None:
         """Caller: librdkafka, in the runner's thread as it polls: only kept here, read elsewhere."""
@@ -134,9 +136,14 @@ class ClientStatistics:
         """Metric families since the client's start; empty before the first statistics. Reads up to megabytes of
         JSON.
         """
-        if self._text is None:
+        if (text := self._text) is None:
             return []
-        found = msgspec.json.decode(self._text, type=_Statistics)
+        if self._read is None or self._read[0] is not text:
+            self._read = text, self._families(text)
+        return self._read[1]
+
+    def _families(self, text: str) -> list[Family]:
+        found = msgspec.json.decode(text, type=_Statistics)
         # The bootstrap servers have no node id, and are not asked for anything once the brokers are known.
         brokers = [broker for broker in found.brokers.values() if broker.nodeid >= 0]
         partitions = [each for topic in found.topics.values() for each in topic.partitions.values()]
