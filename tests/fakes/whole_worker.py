@@ -35,6 +35,8 @@ class ChosenAnswers:
 
     letters_refused: KafkaError | None = None
     """What every dead letter is answered with."""
+    letters_held: bool = False
+    """No dead letter is answered."""
     refusals: int = 0
     """So many letters were answered with that."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
@@ -82,6 +84,9 @@ class ChoosyProducer:
             return 0
         queued, self._queued = self._queued, []
         for topic, value, told in queued:
+            if topic == LETTERS and self._brokers.letters_held:
+                self._queued.append((topic, value, told))
+                continue
             error = self._brokers.letters_refused if topic == LETTERS else None
             self._brokers.refusals += error is not None
             if error is None:

@@ -207,7 +207,7 @@ class Bench:
         self._lost = False
         self._heard = 0.0
         self._handling = False
-        self._carried: Carried | None = None
+        self._carried: list[Carried] = []
         """Where outputs go; None: nothing is sent."""
         self._endless = any(each.circuit_breaker is not None for each in settings.every_handler)
         self._staging = Staging(stage, self._handed_out, self._called, self._say)
@@ -274,6 +274,7 @@ class Bench:
             told = with_registry(told, self._schemas)
         readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
         letters = self._settings.dead_letter_topics
+        self._carried = []
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: MemoryProducer(self._sent, readers, letters),  # type: ignore[arg-type, return-value]
@@ -320,7 +321,7 @@ class Bench:
     def _idle(self, seconds: float) -> None:
         """React to a client that has nothing to give. Caller: the runner, between two turns."""
         self._stop_watch()
-        if self._carried is not None and self._carried.deliver():
+        if any(carried.deliver() for carried in self._carried):
             return
         fetched = [tp for tp, number in self._grants.items() if number not in self._over]
         if all(self._consumed(tp) >= self._log.end(tp) for tp in fetched):
@@ -364,8 +365,8 @@ class Bench:
         return tp
 
     def _senders(self, outbox: Outbox, senders: Sequence[Sender]) -> Carried:
-        self._carried = Carried(outbox, senders)
-        return self._carried
+        self._carried.append(Carried(outbox, senders))
+        return self._carried[-1]
 
     # -- what is noted -----------------------------------------------------------------------------------------------
 

@@ -44,9 +44,10 @@ from kunicorn.worker.hooks import Hooks, Revocations
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of, has_gate
 from kunicorn.worker.loop import Executors, Loop
 from kunicorn.worker.partitions import Partitions
+from kunicorn.worker.produce.letters import LetterSender
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import Acknowledging, Channel, Channels, Outputs, Sender, SenderThreads, Startable
+from kunicorn.worker.produce.sender import Acknowledging, Channel, Outputs, Sender, SenderThreads, Startable
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
 from kunicorn.worker.progress import Interrupts, Slots
@@ -98,7 +99,11 @@ class Sending:
     """Outbox and senders of a worker that sends outputs, or letters alone."""
 
     def __init__(
-        self, outbox: Outbox, senders: Startable, group_metadata: GroupMetadata, end_left: Callable[[str], None]
+        self,
+        outbox: Outbox,
+        senders: Sequence[Startable],
+        group_metadata: GroupMetadata,
+        end_left: Callable[[str], None],
     ) -> None:
         self.outbox = outbox
         self.group_metadata = group_metadata
@@ -108,15 +113,24 @@ class Sending:
 
     def start(self) -> None:
         """Begin to send."""
-        self._senders.start()
+        for senders in self._senders:
+            senders.start()
+
+
+class _Outboxes(NamedTuple):
+    """Outboxes of a worker that sends outputs, or letters alone."""
+
+    outputs: Outbox
+    """Letters, too, where there is no other one."""
+    letters: Outbox | None
 
 
 class _Senders:
     """Maker of a worker's senders. Raises `CannotServe` where the client refuses."""
 
-    def __init__(self, given: _Given, outbox: Outbox, table: Partitions) -> None:
+    def __init__(self, given: _Given, outboxes: _Outboxes, table: Partitions) -> None:
         self._given = given
-        self._outbox = outbox
+        self._outboxes = outboxes
         self._table = table
         self.group_metadata = GroupMetadata()
         traced = any(config.tracing is not None for config in given.configure.handlers)
@@ -124,24 +138,25 @@ class _Senders:
         self._acknowledged: dict[str, Producer] = {}
         """Producers of what is sent at least once, by the kind of it."""
 
-    def acknowledging(self, letters: DeadLetterTarget | None, outputs: ProducingTarget | None) -> Sequence[Sender]:
-        """The sender that delivers at least once. The producer of outputs is made now, that of letters with the first
-        one.
-        """
-        by_outputs = None if outputs is None else self._channel("outputs", outputs.client, at_once=True)
-        # Without letters nothing goes by their channel.
-        by_letters = by_outputs if letters is None else self._channel("letters", letters.client, at_once=False)
-        assert by_letters is not None
-        return [Acknowledging(Channels(by_letters, by_outputs), self._outbox, self._table, self._telemetry)]
+    def of_outputs(self, target: ProducingTarget) -> Sequence[Sender]:
+        """The sender that delivers outputs at least once. Its producer is made now."""
+        make = self._maker("outputs", target.client)
+        first = [make()]
+        channel = Channel(lambda: first.pop() if first else make(), RequestSizes(target.client))
+        return [Acknowledging(channel, self._outboxes.outputs, self._table, self._telemetry)]
 
-    def _channel(self, kind: str, client: Mapping[str, Any], *, at_once: bool) -> Channel:
+    def of_letters(self, target: DeadLetterTarget, outbox: Outbox) -> Sequence[Sender]:
+        """That of letters, where they go by themselves. Its producer is made with the first one."""
+        make = self._maker("letters", target.client)
+        return [LetterSender(make, RequestSizes(target.client), outbox, self._table, self._telemetry)]
+
+    def _maker(self, kind: str, client: Mapping[str, Any]) -> Callable[[], Producer]:
         def make() -> Producer:
             self._acknowledged[kind] = producer = self._producer(client, {})
             self._given.login.use(*self._acknowledged.values())
             return producer
 
-        first = [make()] if at_once else []
-        return Channel(lambda: first.pop() if first else make(), RequestSizes(client))
+        return make
 
     def transactional(self, target: ProducingTarget) -> Sequence[Sender]:
         """Those that deliver in transactions. Blocks until what a predecessor left open is ended, under their ids and
@@ -158,7 +173,7 @@ class _Senders:
         given.login.use(*producers)  # The others go with this.
         shared = Shared(
             target.group,
-            self._outbox,
+            self._outboxes.outputs,
             self._table,
             self._telemetry,
             self.group_metadata,
@@ -276,16 +291,16 @@ def assemble(
         for each, config, of_filters in zip(handlings.every, configure.handlers, drops, strict=True)
     }
     executors = Executors({slots[each]: each.calls for each in handlings.every}, given.makers.wait)
-    outbox = _outbox(configure)
+    outboxes = _outboxes(configure)
     interrupts = Interrupts()
     revocations = Revocations(handlings, report, interrupts, given.counters)
     table = Partitions(
         Parts(client, ledger, given.counters, revocations.report, interrupts, _table_settings(configure)),
         lambda topic: slots[handlings.of(topic)],
-        Deliveries(_completion(configure.producing), outbox),
+        Deliveries(_completion(configure.producing), *(outboxes or (None, None))),
         executors,
     )
-    sending = _sending(given, outbox, table) if outbox is not None else None
+    sending = _sending(given, outboxes, table) if outboxes is not None else None
     hooks = Hooks(handlings, revocations, table, interrupts, given.counters)
     failures = Failures(table, _policies(handlings), _letters(configure), given.makers.observer)
     loop = Loop(client, table, executors, hooks, failures)
@@ -299,23 +314,30 @@ def _completion(target: ProducingTarget | None) -> Completion:
     return ON_COMMIT if target.delivery == "transactions" else ON_ACKNOWLEDGEMENT
 
 
-def _outbox(configure: Configure) -> Outbox | None:
+def _outboxes(configure: Configure) -> _Outboxes | None:
     """Where outputs and letters go; None where there are neither."""
-    if (target := configure.producing) is not None:
-        limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
-        return Outbox(limits, senders=len(_TURNS) if target.delivery == "transactions" else 1)
-    return Outbox(_LETTERS) if configure.dead_letters is not None else None
+    letters = Outbox(_LETTERS) if configure.dead_letters is not None else None
+    if (target := configure.producing) is None:
+        return _Outboxes(letters, None) if letters is not None else None
+    limits = Limits(target.max_records, target.max_bytes, target.max_ms / 1000)
+    if target.delivery == "transactions":
+        return _Outboxes(Outbox(limits, senders=len(_TURNS)), None)
+    return _Outboxes(Outbox(limits), letters)
 
 
-def _sending(given: _Given, outbox: Outbox, table: Partitions) -> Sending:
+def _sending(given: _Given, outboxes: _Outboxes, table: Partitions) -> Sending:
     """The senders, which begin at once. Raises `CannotServe`."""
-    made, target = _Senders(given, outbox, table), given.configure.producing
+    made, configure = _Senders(given, outboxes, table), given.configure
+    target, letters, senders = configure.producing, configure.dead_letters, given.makers.senders
+    apart = outboxes.letters if target is not None else outboxes.outputs
     try:
-        if target is not None and target.delivery == "transactions":
-            senders = made.transactional(target)
-        else:
-            senders = made.acknowledging(given.configure.dead_letters, target)
-        sending = Sending(outbox, given.makers.senders(outbox, senders), made.group_metadata, made.end_left)
+        threads = []
+        if target is not None:
+            of_outputs = made.transactional if target.delivery == "transactions" else made.of_outputs
+            threads.append(senders(outboxes.outputs, of_outputs(target)))
+        if letters is not None and apart is not None:
+            threads.append(senders(apart, made.of_letters(letters, apart)))
+        sending = Sending(outboxes.outputs, threads, made.group_metadata, made.end_left)
         sending.start()
     except (KafkaException, ValueError, TypeError) as error:
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error

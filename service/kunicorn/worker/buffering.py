@@ -273,9 +273,9 @@ class Backpressure:
     is buffered may start in some handler's free slots (say, one slow key fills it all), the tail of the largest
     partition is dropped and fetched again later, so that the others go on. Every caller holds the table's lock.
 
-    Of records that wait (for their next try, for a limit) none may be dropped. They count for half of what there is and
-    no more, so that the others go on however large they are. Beyond that nothing more is fetched of a partition that
-    has its share of them: all of them together stay within what there is.
+    Of records that wait (for their next try, for their letter, for a limit) none may be dropped. They count for half of
+    what there is and no more, so that the others go on however large they are. Beyond that nothing more is fetched of a
+    partition that has its share of them: all of them together stay within what there is.
 
     Where records share memory with those that came with them, one that does not get on keeps a whole answer alive, and
     only its own bytes are counted. Once twice as much is alive as there may be, what is queued is copied out.

@@ -2,9 +2,10 @@
 a person, as the retry rules say.
 
 Nothing here holds up the other partitions, or keys: a lane whose record waits is left alone until then. 1. A record is
-passed over only after that topic has acknowledged it, or a rule says to skip it. 2. A partition that is stopped while
-its record waits is reported at once; the record is not done, and the partition's next owner begins with it. A letter on
-its way by then may arrive as well: letters come at least once.
+passed over only after that topic has acknowledged it, or a rule says to skip it. 2. A letter that is refused, or not
+acknowledged in time, has its record wait, and is sent anew. 3. A partition that is stopped while its record waits is
+reported at once; the record is not done, and the partition's next owner begins with it. A letter on its way by then may
+arrive as well: letters come at least once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kunicorn.handler.outcome import Wait, as_failure
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.handler.record import Record
 from kunicorn.handler.retry import End, Policies, Reason, RetryPolicy, TryAgain, describe, reason_of
+from kunicorn.handler.rows import apart
 from kunicorn.ipc.clock import NANOSECONDS, wall_ms
 from kunicorn.text import utc
 from kunicorn.worker.limits.gate import CIRCUIT_BREAKER
@@ -90,6 +92,8 @@ class LetterBox:
         """Leave a letter for each of the records, in the place of what their handler returned: they are done when it
         has arrived."""
         now_ms, (destination, cause, _) = wall_ms(), given_up
+        # A row would keep the whole answer that it came with, for as long as the topic does not take its letter.
+        flight.messages = apart(flight.messages)
         letters = [destination.letter(Record.of(message), self.group, cause, now_ms) for message in flight.messages]
         outgoing = [
             Outgoing(destination.topic, letter.value, letter.key, list(letter.headers), -1, letter.timestamp or 0)

@@ -271,11 +271,12 @@ class Grants:
         return True
 
     def leave_letters(self, grant: Grant) -> None:
-        """Wait no more for letters that do not arrive, where nothing else is sent: their records are not done, and the
-        partition's next owner begins with them."""
-        if self._deliveries.only_letters:
+        """Wait no more for letters that do not arrive, once nothing else is on its way: their records are not done, and
+        the partition's next owner begins with them."""
+        sending = grant.tracker.sending
+        if self._deliveries.letters_apart and all(flight.given_up is not None for flight in sending):
             since = now_ns() - _LETTER_NS
-            if any(flight.since_ns < since for flight in grant.tracker.sending):
+            if any(flight.since_ns < since for flight in sending):
                 self.lose(grant)
 
     def _end_settling(self) -> None:

@@ -292,6 +292,8 @@ class Partitions:
         suspect of one whose gate is shut. Copy what is queued where it keeps much else in memory."""
         with self._lock:
             self._grants.end_due()
+            for flight in self._scheduler.late_letters(now):
+                self._open[flight.tracker.grant].mirror.left(flight)
             self._scheduler.put_off_suspects(now)
             for slots in self._batching:
                 self._scheduler.ripen(slots, now)
@@ -592,8 +594,8 @@ class Partitions:
         if flight.tracker.discarded:
             return self._put_back(flight)
         grant = self._open[flight.tracker.grant]
-        self._scheduler.send(flight, lane_waits=self._deliveries.lane_waits(flight))
         flight.since_ns = now_ns()
+        self._scheduler.send(flight, lane_waits=self._deliveries.lane_waits(flight))
         grant.mirror.returned(flight)
         self._deliveries.put(flight)
         if grant.state is GrantState.STOPPING or self._scheduler.holds_back:

@@ -450,7 +450,7 @@ class OffsetTracker:
     bytes: int = 0
     """Of what is queued."""
     parked_bytes: int = 0
-    """Of what waits."""
+    """Of what waits, or has its letters on their way."""
     placed: int = NO_OFFSET
     """Where transactions are committed: the offset that the last one was given."""
     began_with: int | None = None

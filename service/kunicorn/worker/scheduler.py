@@ -7,7 +7,8 @@ at most is in hand; what failed and waits keeps its place, and only its lane wai
 2. Where several calls have records of one partition, none starts `WINDOW` offsets or more beyond the consumed one: so
    far reach the ledger's bits, which say what is done ahead.
 3. A suspect, which may have killed a worker, starts only with nothing beside it: nothing in hand, and of nothing the
-   outputs on their way. Until its own are delivered nothing else starts.
+   outputs on their way. Until its own are delivered nothing else starts. Letters are waited for no longer than a
+   moment: their topic may be away.
 4. Where a call gets a run, records stay together as they were fetched, and are cut when a call takes them. A batch
    waits no longer than its handler's bounds say, and only for more of its own partition and leader epoch.
 """
@@ -15,18 +16,21 @@ at most is in hand; what failed and waits keeps its place, and only its lane wai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heappush
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
 from typing import Any
 
 from kunicorn.handler.call import Decided
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import apart, beginning_at, ends, fitting, joined, value_bytes
 from kunicorn.ipc.bitmap import WINDOW
+from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import NO_OFFSET
 from kunicorn.worker.progress import Bounds, Filled, InFlight, Lane, OffsetTracker, Slots, Stage
 
+_LETTER_NS = NANOSECONDS
+"""So long a letter is waited for, also before a suspect: by then it has killed no worker."""
 UNLIMITED = 2**62
 """Room for records where none of them leaves outputs to be delivered."""
 _FAILURES_AHEAD = 1000
@@ -48,7 +52,11 @@ class Scheduler:
         self._filling_bytes = 0
         """Of that, what waits for fuller batches."""
         self.parked_bytes = 0
-        """Of all that waits for its next try, for its letter, or for its limit."""
+        """Of all that waits for its next try, for its letter (on its way, too), or for its limit."""
+        self._letters: dict[InFlight, None] = {}
+        """On their way, the oldest first, until they are late."""
+        self._late_letters = 0
+        """Of what is on its way."""
         self._suspected: deque[Lane] = deque()
         self._alone: InFlight | None = None
         self._numbers = count(1)
@@ -296,7 +304,17 @@ class Scheduler:
         """Whether the next suspect is of these slots, and there is nothing beside it."""
         suspected = tuple(self._suspected)  # Without the lock another thread may take one out in between.
         mine = bool(suspected) and suspected[0].tracker.slots is slots
-        return mine and not (self.in_flight or self.on_their_way or self._failed)
+        return mine and not (self.in_flight or self._failed) and self.on_their_way <= self._late_letters
+
+    def late_letters(self, now: int) -> Sequence[InFlight]:
+        """Letters that nothing waits for from now on but their own lanes, as they take long; each is given once."""
+        found = list(takewhile(lambda flight: now - flight.since_ns > _LETTER_NS, self._letters))
+        for flight in found:
+            del self._letters[flight]
+            if self._alone is flight:
+                self._alone = None
+        self._late_letters += len(found)
+        return found
 
     def put_off_suspects(self, now: int) -> None:
         """Have suspects whose handler's gate is shut wait among what is ready there, first of all: every other handler
@@ -465,6 +483,9 @@ class Scheduler:
         flight.stage = Stage.SENDING
         flight.tracker.sending.add(flight)
         self.on_their_way += 1
+        if flight.given_up is not None:
+            self._letters[flight] = None
+            self._count_parked(flight.tracker, flight.size)
         if not lane_waits:
             flight.lane.sending[flight] = None
             self._go_on(flight.lane)
@@ -476,6 +497,12 @@ class Scheduler:
         flight.tracker.sending.remove(flight)
         flight.lane.sending.pop(flight, None)
         self.on_their_way -= 1
+        if flight.given_up is not None:
+            if flight in self._letters:
+                del self._letters[flight]
+            else:
+                self._late_letters -= 1
+            self._count_parked(flight.tracker, -flight.size)
         if self._alone is flight:
             self._alone = None
 
@@ -488,7 +515,11 @@ class Scheduler:
             self._unbegin(lane.queue[0])
         if lane.queue and lane.queue[0].stage is Stage.WAITING and lane.tracker.slots.runs:
             self.queue_again(lane.queue[0])
-        recalled = [flight for flight in lane.sending if flight.offset > refused.offset]
+        behind = []
+        if lane.queue and lane.queue[0].stage is Stage.SENDING and lane.queue[0] is not refused:
+            # A letter, for which the lane waits.
+            behind.append(lane.queue.popleft())
+        recalled = [*(flight for flight in lane.sending if flight.offset > refused.offset), *behind]
         for flight in reversed(recalled):
             self.arrived(flight)
             self._queue_first(flight)

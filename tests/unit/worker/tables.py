@@ -8,15 +8,18 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
+from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.outputs import Outgoing
+from kunicorn.handler.retry import End
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import FetcherStart, FromWorker
 from kunicorn.positions import NO_EPOCH, TopicPartition
-from kunicorn.worker.delivery import ON_RETURN, Completion, Deliveries
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_RETURN, Completion, Deliveries
+from kunicorn.worker.failures import LetterBox
 from kunicorn.worker.partitions import Partitions
-from kunicorn.worker.produce.outbox import Limits, Outbox
+from kunicorn.worker.produce.outbox import GivenUp, Limits, Outbox
 from kunicorn.worker.produce.sender import reached
-from kunicorn.worker.progress import InFlight, Slots
+from kunicorn.worker.progress import Attempt, InFlight, Slots
 from tests.fakes.parts import parts
 from tests.unit.worker.produce.output_batches import taken
 
@@ -61,7 +64,8 @@ class Table:
         outbox_records: int = 1000,
         others: Mapping[str, Slots] | None = None,
     ) -> None:
-        """`slots`: of runs, one call at a time, unless said otherwise. `others`: of other handlers, by topic."""
+        """`slots`: of runs, one call at a time, unless said otherwise. `others`: of other handlers, by topic. Letters
+        go apart from outputs where these are sent at least once."""
         self.now = 0.0
         self.client: Any = PlayedClient()
         self.ledger = Ledger.create(64)
@@ -72,7 +76,9 @@ class Table:
         self.outbox = Outbox(Limits(outbox_records, 1 << 20, 0.0), lambda: self.now)
         made = parts(self.client, self.ledger, self.reports.append, ahead_bytes, delays)
         self.counters = made.counters
-        deliveries = Deliveries(completion, None if completion is ON_RETURN else self.outbox)
+        self.letters = Outbox(Limits(outbox_records, 1 << 20, 0.0), lambda: self.now)
+        apart = self.letters if completion is ON_ACKNOWLEDGEMENT else None
+        deliveries = Deliveries(completion, None if completion is ON_RETURN else self.outbox, apart)
         self.table = Partitions(made, lambda topic: (others or {}).get(topic, self.slots), deliveries, self)
 
     def wake(self) -> None:
@@ -144,11 +150,18 @@ class Table:
             self.table.finish(flight)
             self.ledger.lease_ns = lease
 
-    def deliver(self) -> None:
-        """Everything that is in the outbox."""
-        batch = taken(self.outbox)
-        self.table.delivered(reached(self.outbox.live(batch)))
-        self.outbox.done(batch)
+    def deliver(self, outbox: Outbox | None = None) -> None:
+        """Everything that is in the outbox: that of outputs, or this one."""
+        outbox = outbox or self.outbox
+        batch = taken(outbox)
+        self.table.delivered(reached(outbox.live(batch)))
+        outbox.done(batch)
+
+    def give_up(self, flight: InFlight) -> None:
+        """It has failed, and a letter takes its place."""
+        cause = Cause("ValueError", "no", "", 1)
+        LetterBox("letters", "g").put(flight, GivenUp(dead_letters("letters"), cause))
+        self.table.pass_over(Attempt(flight), End.DEAD_LETTER, "handler")
 
     def consumed(self, grant: int = 1) -> int:
         """By the ledger."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.handler.retry import End, Policies, RetryPolicy
+from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.messages import Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
 from kunicorn.worker.failures import Failures, LetterBox, Observer
@@ -232,7 +233,7 @@ def test_a_record_that_killed_workers_is_kept_from_the_handler_also_where_its_le
     again = table.take()
     assert (offsets_of(again), again.poison) == ([1], "2 workers died")
     meet_poison(table, again)
-    table.deliver()
+    table.deliver(table.letters if completion is ON_ACKNOWLEDGEMENT else None)
     assert table.consumed() == 2
 
 
@@ -319,3 +320,81 @@ def test_a_partition_whose_outputs_do_not_arrive_says_so(slots: str) -> None:
     table.table.delivered({batch.entries[-1].origin.number: batch.entries[-1].following})
     table.outbox.done(batch)
     assert table.table.parked() == ([], {})
+
+
+# -- letters that go apart from outputs --------------------------------------------------------------------------------
+
+
+def batches() -> Table:
+    """Records 0 to 4 of each of two partitions, a call for two at a time."""
+    table = in_runs(Bounds(2, None, 0, 1 << 20))
+    table.begin(P1, *range(5))
+    return table
+
+
+def test_a_letter_behind_outputs_of_a_partition_goes_out_when_these_are_delivered_and_its_lane_waits_for_it() -> None:
+    table = batches()
+    of_p0 = [table.take()]
+    table.handle(of_p0[0], sends=True)
+    while (flight := table.take()).tp != P0:
+        table.handle(flight, sends=True)
+    table.give_up(flight)
+    assert not table.letters.waits, "an output before it may be refused yet"
+    assert all(other.tp == P1 for other in table.started())
+    table.deliver()
+    assert (table.consumed(), table.letters.waits) == (2, True)
+    table.deliver(table.letters)
+    assert table.consumed() == 4
+
+
+def test_a_letter_behind_an_output_that_is_refused_never_goes_out_and_its_records_are_handled_again() -> None:
+    table = in_runs(Bounds(2, None, 0, 1 << 20))
+    table.handle(table.take(), sends=True)
+    table.give_up(table.take())
+    refuse(table, 0)
+    (failed,) = table.refused
+    assert (failed.offset, table.consumed(), table.letters.waits) == (0, 0, False)
+    table.handle(failed, sends=True)
+    table.handle_all(sends=True)
+    table.deliver()
+    assert (table.consumed(), table.letters.waits, table.table._scheduler.on_their_way) == (5, False, 0)
+
+
+def test_a_letter_that_is_late_holds_up_no_suspect_of_any_partition_and_no_death_is_charged_to_its_record() -> None:
+    table = Table(Slots("none", 10), ON_ACKNOWLEDGEMENT)
+    table.begin(P1, 0)
+    table.give_up(table.take())
+    table.begin(P0, 0, 1, suspects=[0])
+    assert table.started() == []
+    assert table.ledger.in_hand(2).from_offset(0) == {0}
+    table.table.balance(now_ns() + LATER)
+    assert table.ledger.in_hand(2).from_offset(0) == set()
+    (suspect,) = table.started()
+    table.give_up(suspect)
+    assert table.started() == []
+    table.table.balance(now_ns() + LATER)
+    assert [flight.offset for flight in table.started()] == [1], "nothing waits for the suspect's own letter either"
+    table.deliver(table.letters)
+    assert table.table._scheduler.on_their_way == 0
+    assert table.consumed() == 1
+
+
+def test_records_whose_letters_are_on_their_way_are_kept_within_their_share_of_memory() -> None:
+    table = Table(Slots("none", 10), ON_ACKNOWLEDGEMENT, ahead_bytes=100_000)
+    for tp in (P0, P1):
+        table.begin(tp, 0)
+    given_up = 0
+    while P0 in table.client.assigned:
+        table.table.feed(P0, 0, messages(P0, given_up + 1, size=10_000), 0)
+        for flight in table.started():
+            table.give_up(flight)
+            given_up += 1
+        table.table.balance(0)
+        table.table.begin_turn(0)
+        assert given_up < 20, "records are taken in without bounds"
+    assert P1 in table.client.assigned, "the others go on"
+    table.deliver(table.letters)
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    assert P0 in table.client.assigned
+    assert table.table.bytes == 0

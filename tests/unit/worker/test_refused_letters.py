@@ -89,6 +89,58 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
         assert sum(counted.dead_letters.values()) == 1
 
 
+@pytest.mark.parametrize("ordering", ["key", "partition"])
+def test_where_outputs_are_sent_at_least_once_none_waits_for_a_letter_that_is_not_acknowledged(ordering: str) -> None:
+    more: dict[str, Any] = {"ordering": "key", "concurrency": 4} if ordering == "key" else {}
+    with WholeWorker(order(on_failure="dead_letter", **more), map(record, range(300))) as worker:
+        worker.brokers.letters_held = True
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        others = {b"%d" % offset for offset in range(300 if ordering == "key" else 2) if offset != 2}
+        patiently(lambda: others <= set(worker.brokers.values()), "the outputs of the others")
+        patiently(lambda: worker.made.table.parked()[1] == {"dead_letter": 1}, "the partition to say what it waits for")
+        assert worker.consumed == 2
+        worker.brokers.letters_held = False
+        worker.until_consumed(300)
+        assert worker.brokers.values(LETTERS) == [b"2"]
+        assert sending_handlers.handled().count(2) == 2, "its tries, and no more"
+
+
+def one_by_one(delivery: str | None) -> HandlerConfig:
+    """A handler that gets one record at a time, and gives up what is hopeless."""
+    if delivery is None:
+        return order("giving_up", mode="batch", batch_max_records=1, on_failure="dead_letter")
+    return order(on_failure="dead_letter")
+
+
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+def test_a_letter_that_is_not_acknowledged_in_time_has_its_record_wait_and_is_sent_anew(delivery: str | None) -> None:
+    with WholeWorker(one_by_one(delivery), map(record, range(6)), delivery) as worker:
+        worker.brokers.letters_refused = KafkaError(KafkaError._MSG_TIMED_OUT)
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        patiently(lambda: worker.brokers.refusals >= 3, "the letter to be sent again and again")
+        patiently(
+            lambda: any("no acknowledgement in time" in each.why for each in worker.made.table.parked()[0]),
+            "the record to wait, and to say for what",
+        )
+        worker.brokers.letters_refused = None
+        worker.until_consumed(6)
+        assert worker.brokers.values(LETTERS) == [b"2"]
+
+
+@pytest.mark.parametrize("delivery", [None, "at_least_once"])
+def test_a_stop_waits_for_no_letter_that_is_not_acknowledged(delivery: str | None) -> None:
+    with WholeWorker(one_by_one(delivery), map(record, range(6)), delivery) as worker:
+        worker.brokers.letters_held = True
+        sending_handlers.hopeless.add(2)
+        worker.hand_out()
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the letter to be on its way")
+        worker.made.hooks.stop([1])
+        patiently(lambda: worker.ended, "its report")
+        assert worker.consumed == 2
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_stop_while_a_dead_letter_waits_leaves_its_record_unfinished(delivery: str) -> None:
     with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:

@@ -7,8 +7,8 @@ partition is). 2. Nobody but the senders waits for a broker.
 `Acknowledging` has a batch's outputs produced; its offsets count when the brokers have acknowledged them all. What is
 not acknowledged in time is sent again: an output may then arrive twice, and behind one that came after it.
 
-Records that were given up go the same way to the dead-letter topic, and to retry topics, by a `Channel` of their own:
-its producer is made when the first letter is due.
+Records that were given up go to the dead-letter topic, and to retry topics, by an outbox and a sender of their own
+(`letters.LetterSender`), with a producer that is made when the first letter is due: no output waits for a letter.
 
 `refusal` says which errors of an output are its record's fault, and which are a broker's trouble. Pure.
 """
@@ -23,9 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
-from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -170,6 +168,17 @@ for."""
 
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError._QUEUE_FULL})
 
+_OF_THE_PRODUCER = frozenset(
+    {
+        KafkaError._FATAL,
+        KafkaError._STATE,
+        KafkaError._FENCED,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+    }
+)
+"""Errors of whatever a producer has when it, or its transaction, is of no use any more: no topic has refused that."""
+
 
 class NotDelivered(Exception):
     """Failure of a record whose outputs the brokers do not take."""
@@ -190,16 +199,17 @@ class LetterRefused(Exception):
 def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException | None:
     """Failure of the record for a refused output; None where the output is worth another try.
 
-    A letter, dead or to a retry topic, waits until its topic takes it, unless it is too large.
+    A letter, dead or to a retry topic, waits until its topic takes it, unless it is too large: its record waits
+    with it, and whatever goes out with it would wait as well if it were sent again at once.
     """
-    if error.code() not in HOPELESS:
+    given_up, code = entry.given_up, error.code()
+    if code not in HOPELESS and (given_up is None or error.fatal() or code in _OF_THE_PRODUCER):
         return None
-    remedy = fault_of(error.code()).remedy(rights="WRITE")
-    given_up = entry.given_up
+    remedy = fault_of(code).remedy(rights="WRITE")
     if given_up is None:
         return NotDelivered(f"an output for topic {output.topic!r} is refused ({error.name()}): {remedy}")
     kind, cause = given_up.destination.kind, given_up.cause
-    if error.code() in _TOO_LARGE:
+    if code in _TOO_LARGE:
         return LetterTooLarge(
             f"the record is too large for the {kind} {output.topic!r}: {remedy} (the headers come on top of the "
             f"record). {cause.type}: {cause.message}"
@@ -209,7 +219,6 @@ def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException 
 
 log = logging.getLogger("kunicorn.worker")
 
-_ENTRY, _GIVEN_UP = itemgetter(0), attrgetter("given_up")
 _FLUSH_SECONDS = 1.0
 _FULL_QUEUE_SECONDS = 0.05
 BACKOFF = Backoff(first_seconds=0.15, longest_seconds=3.75, jitter=1 / 3)
@@ -226,14 +235,20 @@ def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
     return {entry.origin.number: entry.following for entry in entries}
 
 
-def put(producer: Producer, outputs: Iterable[Output], failed: Callable[[Output, KafkaError], None]) -> None:
-    """Produce these outputs; `failed` is told, now or from within `poll`, of each that is not delivered. Blocks while
-    the client's queue is full; what is larger than all of it fails with _QUEUE_FULL.
+def put(
+    producer: Producer,
+    outputs: Iterable[Output],
+    failed: Callable[[Output, KafkaError], None],
+    arrived: Callable[[Output], None] | None = None,
+) -> None:
+    """Produce these outputs; `failed` is told, now or from within `poll`, of each that is not delivered, `arrived` of
+    the others, if the producer reports them. Blocks while the client's queue is full; what is larger than all of it
+    fails with _QUEUE_FULL.
     """
     produce = producer.produce
     for output in outputs:
         _, outgoing = output
-        told = partial(_told, failed, output)
+        told = partial(_told, failed, arrived, output)
         alone = False
         while True:
             try:
@@ -263,15 +278,26 @@ def put(producer: Producer, outputs: Iterable[Output], failed: Callable[[Output,
 
 
 def _told(
-    failed: Callable[[Output, KafkaError], None], output: Output, error: KafkaError | None, message: Message
+    failed: Callable[[Output, KafkaError], None],
+    arrived: Callable[[Output], None] | None,
+    output: Output,
+    error: KafkaError | None,
+    message: Message,
 ) -> None:
     if error is not None:
         failed(output, error)
+    elif arrived is not None:
+        arrived(output)
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the producer that had this error does nothing any more."""
+    return error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE)
 
 
 class Channel:
-    """A producer of some kind of outputs: made when the first of them is due, and anew after a fatal error, as an
-    idempotent one does nothing any more behind that. Caller: a sender's thread.
+    """The producer of outputs: made when the first of them is due, and anew after a fatal error, as an idempotent one
+    does nothing any more behind that. Caller: a sender's thread.
     """
 
     def __init__(self, make: Callable[[], Producer], sizes: RequestSizes) -> None:
@@ -313,7 +339,7 @@ class Channel:
         (piece, self._piece), (reported, self._reported) = (self._piece, []), (self._reported, [])
         if not reported:
             return
-        if any(error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE) for _, error in reported):
+        if any(is_fatal(error) for _, error in reported):
             self._producer = None
         again = with_following(piece, self._sizes.refused_together(piece, reported))
         ids = set(map(id, again))
@@ -326,30 +352,13 @@ class Channel:
         self._reported.append((output, error))
 
 
-class Channels(NamedTuple):
-    """What a worker sends at least once goes by these."""
-
-    letters: Channel
-    outputs: Channel | None = None
-    """None: only letters are sent."""
-
-
 class Acknowledging:
-    """`Sender` that delivers at least once. Caller: the sender's thread.
+    """`Sender` that delivers outputs at least once. Caller: the sender's thread."""
 
-    Letters have a channel of their own: nothing but the letter is left of their records, whatever `acks` and
-    `compression_type` say of outputs.
-    """
+    often = True
 
-    def __init__(
-        self,
-        channels: Channels,
-        outbox: Outbox,
-        table: DeliveryListener,
-        telemetry: SendTelemetry,
-    ) -> None:
-        self.often = channels.outputs is not None
-        self._channels = channels
+    def __init__(self, channel: Channel, outbox: Outbox, table: DeliveryListener, telemetry: SendTelemetry) -> None:
+        self._channel = channel
         self._outbox = outbox
         self._table = table
         self._telemetry = telemetry
@@ -371,23 +380,14 @@ class Acknowledging:
             self._table.rewind(rewound)
 
     def serve(self) -> None:
-        """Keep the clients' logins fresh."""
-        for channel in self._channels:
-            if channel is not None:
-                channel.serve()
+        """Keep the client's login fresh."""
+        self._channel.serve()
 
     def _send(self, outputs: Sequence[Output]) -> list[tuple[Output, KafkaError]]:
-        """Send the outputs, each by its channel; those that were not delivered."""
-        letters, by_outputs = self._channels
+        """Send the outputs; those that were not delivered."""
         sending = self._telemetry.begun(outputs)
-        if by_outputs is None or not any(map(_GIVEN_UP, map(_ENTRY, outputs))):
-            channel = by_outputs or letters
-            channel.put(outputs)
-            failed = channel.flush()
-        else:
-            for given_up, some in groupby(outputs, lambda output: output[0].given_up is not None):
-                (letters if given_up else by_outputs).put(list(some))
-            failed = [*by_outputs.flush(), *letters.flush()]
+        self._channel.put(outputs)
+        failed = self._channel.flush()
         sending.ended(failed)
         return failed
 

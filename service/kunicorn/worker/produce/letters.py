@@ -1,0 +1,187 @@
+"""Letters, dead and to retry topics, sent at least once where they are in no transaction: each record's by themselves.
+
+1. Letters count when those of all of one call's records have arrived, whatever becomes of others. None is waited for
+   before the next ones are sent: a partition of a topic that is away holds up nobody else's.
+2. The table is told of letters that are refused, or not acknowledged in time, once none of that call's is on its way
+   any more. It has all of these sent anew.
+3. Only where a topic has refused a batch as too large, or the producer is of no use any more, is what is on its way
+   waited for before more is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, Producer
+
+from kunicorn.backoff import Retries
+from kunicorn.worker.produce.outbox import DeliveryListener, Entry, Outbox, OutputBatch
+from kunicorn.worker.produce.request_sizes import RequestSizes
+from kunicorn.worker.produce.sender import BACKOFF, is_fatal, outputs_in, put, reached, refusal
+from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
+
+log = logging.getLogger("kunicorn.worker")
+
+_REPORT_SECONDS = 0.05
+"""Letters that come while others are on their way wait so long at most."""
+
+
+@dataclass(slots=True, eq=False)
+class _Taken:
+    """A batch of which letters are on their way."""
+
+    batch: OutputBatch
+    sending: SendOperation
+    entries: int
+    """Those that have not ended."""
+    failed: list[tuple[Output, KafkaError]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class _Letters:
+    """The letters of one entry."""
+
+    entry: Entry
+    taken: _Taken
+    left: int
+    """Those that are not answered."""
+    refused: BaseException | None = None
+
+
+class LetterSender:
+    """`Sender` of letters. Caller: its sender's thread."""
+
+    often = False
+
+    def __init__(
+        self,
+        make: Callable[[], Producer],
+        sizes: RequestSizes,
+        outbox: Outbox,
+        table: DeliveryListener,
+        telemetry: SendTelemetry,
+    ) -> None:
+        """`make`: the producer, when the first letter is due, and anew after a fatal error."""
+        self._make, self._sizes = make, sizes
+        self._outbox, self._table, self._telemetry = outbox, table, telemetry
+        self._producer: Producer | None = None
+        self._broken = False
+        """The producer does nothing any more."""
+        self._retries = Retries(BACKOFF)
+        self._queued: list[Output] = []
+        self._on_their_way: dict[int, Output] = {}
+        """By identity: outputs cannot be compared."""
+        self._answers: list[tuple[Output, KafkaError | None]] = []
+        self._open: dict[int, _Letters] = {}
+        """By the entry's identity."""
+
+    def deliver(self, batch: OutputBatch) -> None:
+        """Deliver the batch, and what comes until nothing is on its way: whoever calls this marks only the first as
+        delivered.
+        """
+        self._begin(batch)
+        while self._open:
+            self._send()
+            if not self._answers:
+                self._poll(_REPORT_SECONDS)
+            self._hear(batch)
+            if self._outbox.waits and (more := self._outbox.take()) is not None:
+                self._begin(more)
+
+    def serve(self) -> None:
+        """Keep the client's login fresh."""
+        self._poll(0)
+
+    def _poll(self, seconds: float) -> None:
+        if self._producer is not None:
+            self._producer.poll(seconds)
+
+    def _begin(self, batch: OutputBatch) -> None:
+        outputs = outputs_in(batch.entries)
+        taken = _Taken(batch, self._telemetry.begun(outputs), len(batch.entries))
+        self._open |= {id(entry): _Letters(entry, taken, len(entry.outputs)) for entry in batch.entries}
+        self._queued += outputs
+
+    def _send(self) -> None:
+        """Produce what may go out now."""
+        while self._queued and not (self._on_their_way and (self._sizes or self._broken)):
+            piece = next(self._sizes.pieces(self._queued))
+            self._queued = self._queued[len(piece) :]
+            if self._producer is None or self._broken:
+                self._producer, self._broken = self._make(), False
+            self._on_their_way |= {id(output): output for output in piece}
+            put(self._producer, piece, self._note, self._arrived)
+
+    def _note(self, output: Output, error: KafkaError) -> None:
+        self._answers.append((output, error))
+
+    def _arrived(self, output: Output) -> None:
+        self._answers.append((output, None))
+
+    def _hear(self, own: OutputBatch) -> None:
+        """Tell the table of the records whose letters are all answered. `own`: the batch that somebody else marks as
+        delivered."""
+        answers, self._answers = self._answers, []
+        for output, _ in answers:
+            del self._on_their_way[id(output)]
+        self._count(answers)
+        ended = [each for each in self._open.values() if not each.left]
+        for each in ended:
+            del self._open[id(each.entry)]
+        self._tell(ended)
+        for taken in {each.taken: None for each in ended}:
+            if not taken.entries:
+                taken.sending.ended(taken.failed)
+                if taken.batch is not own:
+                    self._outbox.done(taken.batch)
+
+    def _count(self, answers: Sequence[tuple[Output, KafkaError | None]]) -> None:
+        """Count the answers; queue again what was refused only together with others, or by the producer."""
+        failed = [(output, error) for output, error in answers if error is not None]
+        together = [*(output for output, _ in answers), *self._on_their_way.values()] if failed else []
+        again = self._sizes.refused_together(together, failed)
+        ids, by_producer = set(map(id, again)), list[tuple[Output, KafkaError]]()
+        for output, error in answers:
+            if id(output) in ids:
+                continue
+            entry, letters = output[0], self._open[id(output[0])]
+            if error is not None:
+                letters.taken.failed.append((output, error))
+                why = refusal(*output, error)
+                if why is None and entry.origin.takes_output_at(entry.offset):
+                    by_producer.append((output, error))
+                    continue
+                letters.refused = letters.refused or why
+            letters.left -= 1
+        self._queued += again
+        if by_producer:
+            self._wait(by_producer)
+
+    def _wait(self, failed: Sequence[tuple[Output, KafkaError]]) -> None:
+        """Have these, which no topic has refused, sent again in a moment."""
+        self._broken |= any(is_fatal(error) for _, error in failed)
+        self._queued += [output for output, _ in failed]
+        why = failed[-1][1].str()
+        self._outbox.note_trouble(why)
+        log.warning(f"{len(failed)} letters were not acknowledged, they are sent again: {why}")
+        time.sleep(self._retries.failed())
+
+    def _tell(self, ended: Sequence[_Letters]) -> None:
+        arrived, rewound = list[Entry](), dict[int, int]()
+        for each in ended:
+            each.taken.entries -= 1
+            entry = each.entry
+            if each.refused is not None:
+                if number := self._outbox.refuse(entry, each.refused):
+                    rewound[entry.origin.number] = number
+            elif entry.origin.takes_output_at(entry.offset):
+                arrived.append(entry)
+        if arrived:
+            self._retries = Retries(BACKOFF)
+            self._telemetry.count_sent(arrived)
+            self._table.delivered(reached(arrived))
+        if rewound:
+            self._table.rewind(rewound)

@@ -1,0 +1,194 @@
+"""Letters that some topics take and others do not, on a producer whose answers the test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from kunicorn.backoff import Backoff
+from kunicorn.handler.dead_letters import Cause, dead_letters
+from kunicorn.handler.outputs import Outgoing
+from kunicorn.worker.produce import letters as letters_module
+from kunicorn.worker.produce.letters import LetterSender
+from kunicorn.worker.produce.outbox import Entry, GivenUp, Outbox
+from kunicorn.worker.produce.request_sizes import RequestSizes
+from kunicorn.worker.produce.sender import LetterRefused, LetterTooLarge
+from kunicorn.worker.produce.telemetry import SendTelemetry
+from kunicorn.worker.stats import Counters
+from tests.fakes.origins import FakeOrigin
+from tests.unit.worker.produce.output_batches import outbox, taken
+
+TIMED_OUT = KafkaError(KafkaError._MSG_TIMED_OUT)
+FATAL = KafkaError(KafkaError._FATAL)
+TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+GIVEN_UP = GivenUp(dead_letters("letters"), Cause("ValueError", "no", "", 1))
+Answer = Callable[[str, bytes], KafkaError | None]
+Told = Callable[[KafkaError | None, Message], None]
+
+
+class World:
+    """A sender of letters, its brokers and its table."""
+
+    def __init__(self) -> None:
+        self.outbox: Outbox = outbox()
+        self.done: list[int] = []
+        """Numbers of the origins that were told as delivered, in order."""
+        self.rewound: list[int] = []
+        self.answers: Answer = lambda topic, value: None
+        self.polls = 0
+        self.meanwhile: Callable[[int], None] = lambda polls: None
+        """Called with each poll; what it raises ends the delivery."""
+        self.producers: list[Producer] = []
+        sizes, telemetry = RequestSizes({}), SendTelemetry(Counters())
+        self.sender = LetterSender(self._make, sizes, self.outbox, self, telemetry)
+        self.held: set[str] = set()
+        """Topics that do not answer."""
+
+    def _make(self) -> Any:
+        self.producers.append(Producer(self))
+        return self.producers[-1]
+
+    def put(self, number: int, topic: str = "letters", values: int = 1, size: int = 1) -> FakeOrigin:
+        """A call's records have so many letters there."""
+        origin = FakeOrigin(number)
+        outputs = [Outgoing(topic, b"x" * size, None, None, -1, 0) for _ in range(values)]
+        self.outbox.put([Entry(origin, 0, values, outputs, GIVEN_UP)], values, size)
+        return origin
+
+    def deliver(self) -> None:
+        """What is in the outbox, and what comes meanwhile."""
+        batch = taken(self.outbox)
+        self.sender.deliver(batch)
+        self.outbox.done(batch)
+
+    # -- the table -----------------------------------------------------------------------------------------------------
+
+    def delivered(self, reached: Mapping[int, int]) -> None:
+        self.done += reached
+
+    def rewind(self, refusals: Mapping[int, int]) -> None:
+        self.rewound += refusals
+
+
+class Producer:
+    """In confluent-kafka's place."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.queued: list[tuple[str, bytes, Told]] = []
+
+    def __len__(self) -> int:
+        return len(self.queued)
+
+    def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Told, *more: Any) -> None:
+        self.queued.append((topic, value, told))
+
+    def poll(self, seconds: float) -> int:
+        self._world.polls += 1
+        assert self._world.polls < 100, "the letters are not answered"
+        self._world.meanwhile(self._world.polls)
+        queued, self.queued = self.queued, []
+        for topic, value, told in queued:
+            if topic in self._world.held:
+                self.queued.append((topic, value, told))
+            else:
+                told(self._world.answers(topic, value), Message(topic=topic))
+        return len(queued)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(letters_module, "BACKOFF", Backoff(0.0001, 0.0001))
+    return World()
+
+
+def test_a_letter_that_is_not_acknowledged_holds_up_no_other_neither_those_with_it_nor_those_that_come_later(
+    world: World,
+) -> None:
+    world.put(1, "away")
+    world.put(2)
+    world.held.add("away")
+    seen: list[list[int]] = []
+
+    def look(polls: int) -> None:
+        seen.append(list(world.done))
+        if polls == 2:
+            world.put(3)
+        if polls == 5:
+            world.held.clear()
+            world.answers = lambda topic, value: TIMED_OUT if topic == "away" else None
+
+    world.meanwhile = look
+    world.deliver()
+    assert seen[4] == [2, 3]
+    assert (world.done, world.rewound) == ([2, 3], [1])
+    assert not world.outbox.waits
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._UNKNOWN_TOPIC])
+def test_a_letter_that_fails_waits_whatever_the_error(world: World, code: int) -> None:
+    origin = world.put(1)
+    world.answers = lambda topic, value: KafkaError(code)
+    world.deliver()
+    ((_, _, error),) = origin.refusals
+    assert isinstance(error, LetterRefused)
+    assert (world.done, world.rewound) == ([], [1])
+
+
+def test_of_several_letters_of_one_call_the_table_is_told_once_all_are_answered(world: World) -> None:
+    origin = world.put(1, values=3)
+    answers = iter([None, TIMED_OUT, None])
+    world.answers = lambda topic, value: next(answers)
+    world.deliver()
+    assert ([each[:2] for each in origin.refusals], world.rewound) == ([(0, 3)], [1])
+
+
+def test_what_is_given_up_meanwhile_is_told_nobody(world: World) -> None:
+    origin = world.put(1)
+    origin.discarded = True
+    world.deliver()
+    assert (world.done, world.rewound) == ([], [])
+
+
+def test_behind_a_fatal_error_letters_go_out_by_another_producer_once_all_of_the_first_ones_are_answered(
+    world: World,
+) -> None:
+    world.put(1, "away")
+    world.put(2)
+    world.held.add("away")
+    world.answers = lambda topic, value: FATAL if len(world.producers) == 1 else None
+
+    def look(polls: int) -> None:
+        assert len(world.producers) == (1 if "away" in world.held else len(world.producers))
+        if polls == 4:
+            world.held.clear()
+
+    world.meanwhile = look
+    world.deliver()
+    assert (sorted(world.done), world.rewound, len(world.producers)) == ([1, 2], [], 2)
+
+
+def test_letters_that_are_too_large_together_are_sent_in_smaller_batches(world: World) -> None:
+    for number in range(1, 9):
+        world.put(number, size=1000)
+    together: list[int] = []
+
+    def answer(topic: str, value: bytes) -> KafkaError | None:
+        return TOO_LARGE if together[-1] > 2 else None
+
+    world.answers = answer
+    world.meanwhile = lambda polls: together.append(len(world.producers[0].queued))
+    world.deliver()
+    assert (sorted(world.done), world.rewound) == (list(range(1, 9)), [])
+    assert together[0] == 8
+
+
+def test_a_letter_that_is_too_large_by_itself_says_so(world: World) -> None:
+    origin = world.put(1, values=2)
+    world.answers = lambda topic, value: TOO_LARGE
+    world.deliver()
+    ((_, _, error),) = origin.refusals
+    assert isinstance(error, LetterTooLarge)
