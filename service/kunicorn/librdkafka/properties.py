@@ -175,6 +175,12 @@ LARGEST_BYTES = 1_000_000_000
 """librdkafka's limit of `message.max.bytes`: how large a record may be is the topic's to say."""
 
 
+_NEW_TOPIC_MS = 1000
+"""So long a client waits for a topic that no broker knows, as it may be new. With librdkafka's default of 30 s one
+output for a topic that is not there held up everything that was sent with it, and then failed as not acknowledged in
+time."""
+
+
 def letter_properties(
     *,
     bootstrap_servers: Sequence[str],
@@ -199,6 +205,7 @@ def letter_properties(
         "delivery.timeout.ms": delivery_timeout_ms,
         # A letter is waited for: there is nothing to gather.
         "linger.ms": 0,
+        "topic.metadata.propagation.max.ms": _NEW_TOPIC_MS,
         # `max.message.bytes` counts what is compressed: a record that its producer has compressed, and whose topic
         # takes just that, would never get into a dead-letter or retry topic, nor back.
         "compression.type": "zstd",
@@ -311,6 +318,7 @@ def producer_properties(  # noqa: PLR0913 - each is a setting
         "retry.backoff.ms": _RETRY_BACKOFF_MS,
         "retry.backoff.max.ms": _RETRY_BACKOFF_MAX_MS,
         "reconnect.backoff.max.ms": 1000,
+        "topic.metadata.propagation.max.ms": _NEW_TOPIC_MS,
         # How large a record may be is the topic's to say.
         "message.max.bytes": LARGEST_BYTES,
         **({} if acks == "all" else _IN_ORDER),
