@@ -43,6 +43,6 @@ def test_what_a_job_is_not_to_handle_is_no_lag_of_it(stop: int | None, lag: int)
     partition.position, partition.log_end = Position(100), 500
     if stop is not None:
         partition.stop = stop
-    status = _partition(partition, {}, 0, 0.0)
+    status = _partition(partition, {}, 0, 0.0, kept=False)
     assert status.lag == lag
     assert (status.lag_seconds == 0.0) == (lag == 0)
