@@ -185,12 +185,12 @@ class Within:
 
         def told(argument: Any, of: Call) -> Any:
             try:
-                if (returned := call(argument)) is not None:
-                    refuse_what_would_be_lost(returned)
+                returned = call(argument)
+                said = _said(returned)
             except BaseException as error:
                 _tell(of, error)
                 raise
-            _tell(of, _said(returned))
+            _tell(of, said)
             return returned
 
         within: _Within = told
@@ -203,13 +203,12 @@ class Within:
 
         async def told(argument: Any, of: Call) -> Any:
             try:
-                # Settled, so that a middleware that waits meets no cancellation of the handler's.
-                if (returned := await settled(call(argument))) is not None:
-                    refuse_what_would_be_lost(returned)
+                returned = await settled(call(argument))  # Not for a middleware that waits.
+                said = _said(returned)
             except BaseException as error:
                 _tell(of, error)
                 raise
-            _tell(of, _said(returned))
+            _tell(of, said)
             return returned
 
         within: _Within = told
@@ -282,6 +281,10 @@ _DONE = Done()
 
 
 def _said(returned: object) -> BaseException:
-    """What a return value says. An exception that is returned counts as raised."""
-    said = said_in(returned)
-    return said if isinstance(said, Exception) else _DONE
+    """What a return value says. An exception that is returned counts as raised. Raises for what would be lost."""
+    if (said := said_in(returned)) is None:
+        return _DONE
+    if isinstance(said, Exception):
+        return said
+    refuse_what_would_be_lost(said)
+    return _DONE
