@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.members import MemberProcess
+from kunicorn.commands.demo.judge import Audit
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess, Members
+from tests.system.producing import end_offsets, held, produce
 from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
@@ -129,4 +133,34 @@ def test_a_worker_that_is_stopped_for_long_is_replaced_before_the_probe_turns_re
     )
     assert f"has not answered for 45 s with {stage.topic}-0@1 in hand" in member.output()
     stage.wait_handled(0, 2, member)
+    assert member.stop() == 0
+
+
+def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_worker(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path
+) -> None:
+    late, long = f"{topic}.late", f"{topic}.long"
+    tables = "".join(
+        f'[[handlers]]\ntopics = ["{name}"]\nentrypoint = "tests.system.handlers.marked:{handler}"\n{more}'
+        for name, handler, more in (
+            (late, "handle_async", "handler_timeout_ms = 2000\n"),
+            (long, "handle_batch", 'mode = "batch"\n'),
+        )
+    )
+    for name, value in ((late, b"sleep 60 once"), (long, b"sleep 8")):
+        kafka.create_topic(name, 1)
+        produce(kafka.bootstrap, name, 1, partition=0, value=value)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        workers=1,
+        entrypoint="tests.system.handlers.marked:handle_async",
+        settings={"group": {"topics": [late, long]}, "handler": {"handler_timeout_ms": 2000}},
+        env={"MARKS_DIRECTORY": str(tmp_path)},
+    )
+    member = members.start(more=tables)
+    produced = held(end_offsets(kafka.bootstrap, late, 1) | end_offsets(kafka.bootstrap, long, 1))
+    member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled", 60)
+    assert f"has had {late}-0@0 in hand for " in member.output()
+    assert member.workers()[0]["restarts"] == 0
     assert member.stop() == 0
