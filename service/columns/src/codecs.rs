@@ -60,6 +60,13 @@ impl Unpacker {
         Ok(&self.unpacked)
     }
 
+    /// Drop what was unpacked last, and of its memory all beyond so many bytes: else the largest batch that ever came
+    /// would be kept.
+    pub fn keep_at_most(&mut self, bytes: usize) {
+        self.unpacked.clear();
+        self.unpacked.shrink_to(bytes);
+    }
+
     fn gunzip(&mut self, packed: &[u8]) -> Result<(), Refused> {
         read_all(
             flate2::bufread::MultiGzDecoder::new(packed),

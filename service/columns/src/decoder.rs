@@ -198,13 +198,15 @@ impl Decoder {
                 break;
             }
         }
+        let (parts, columns) = (call.parts, call.columns);
+        self.unpacker.keep_at_most(self.cut_at);
         Ok(Decoded {
             throttle_ms: frame.throttle_ms,
             error: frame.error,
             session_id: frame.session_id,
-            parts: call.parts,
+            parts,
             nodes: frame.nodes,
-            rows: call.columns.finish(),
+            rows: columns.finish(),
             more,
         })
     }

@@ -6,6 +6,7 @@ import gc
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -481,3 +482,24 @@ def test_what_is_gathered_of_several_answers_is_counted_too(decoder: Decoder) ->
     assert 2 * LARGE <= decoder.held() - before < 4 * LARGE
     del gathered
     assert decoder.held() == before
+
+
+def test_the_memory_that_one_large_batch_unpacked_to_is_given_back(decoder_class: type[Decoder]) -> None:
+    """It is no memory of columns, which `held` counts: a worker would have it until it ends."""
+    if decoder_class.__module__ != "kunicorn_columns":
+        pytest.skip("the reference's memory is Python's and pyarrow's, which keep it")
+    packed = answer(batch([record(each, b"x" * LARGE) for each in range(200)], "zstd"))
+    decoder = placed(decoder_class(read_committed=False, max_unpacked=256 * MB, cut_at=MB))
+    gc.collect()
+    before = resident()
+    response = decoder.decode(packed, FETCH)
+    assert response.partitions[0].rows == 200
+    del response
+    gc.collect()
+    assert resident() - before < 50 * MB
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) << 10
