@@ -58,6 +58,8 @@ log = logging.getLogger("kunicorn.worker")
 OWN = "own"
 _WARM_UP_SECONDS = 2.0
 _INIT_SECONDS = 5.0
+_EACH_REPORTED = {"delivery.report.only.error": False}
+"""Else the sender of letters would never hear of one that has arrived."""
 _TURNS = ("a", "b", "c")
 """What the transactional ids of a worker's producers end with: one produces, one commits, and of one the brokers write
 the markers."""
@@ -147,7 +149,7 @@ class _Senders:
 
     def of_letters(self, target: DeadLetterTarget, outbox: Outbox) -> Sequence[Sender]:
         """That of letters, where they go by themselves. Its producer is made with the first one."""
-        make = self._maker("letters", target.client)
+        make = self._maker("letters", {**target.client, **_EACH_REPORTED})
         return [LetterSender(make, RequestSizes(target.client), outbox, self._table, self._telemetry)]
 
     def _maker(self, kind: str, client: Mapping[str, Any]) -> Callable[[], Producer]:

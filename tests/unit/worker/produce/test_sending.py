@@ -136,6 +136,7 @@ def test_letters_go_by_a_producer_of_their_own_which_is_made_with_the_first_one(
     of_letters = OutputBatch([letter, Entry(origin, 2, 3, letter.outputs, given_up)])
     made, _ = producers(target, batches=[OutputBatch([entry(origin, 2)]), of_letters], sent=sent)
     assert [properties["acks"] for properties in made] == ["1", "all"]
+    assert made[1]["delivery.report.only.error"] is False, "each that has arrived is reported"
     topics = {acks: [each.topic for each in records] for acks, records in sent.items()}
     assert topics == {"1": ["out", "out"], "all": ["letters", "letters"]}
 
