@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kunicorn import Batch, Record, Send
-from kunicorn.worker.produce import sender, telemetry, transactions
+from kunicorn.worker.produce import letters, sender, telemetry, transactions
 
 DEADLY, LETTER, SOON = b"deadly", b"letter", b"soon"
 _KILLS = (b"made of deadly", LETTER)
@@ -34,7 +34,7 @@ def _put_or_die(producer: Any, outputs: Iterable[telemetry.Output], failed: Call
     _put(producer, every, failed)
 
 
-for _sender in (sender, transactions):
+for _sender in (sender, letters, transactions):
     vars(_sender)["put"] = _put_or_die
 
 
