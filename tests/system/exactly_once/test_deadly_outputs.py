@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.errors import ExitCode
 from kunicorn.handler.dead_letters import Told, read
 from tests.kafka import KafkaCluster
 from tests.system.handlers.deadly import DEADLY, LETTER, SOON
@@ -123,7 +124,7 @@ def test_a_record_whose_dead_letter_kills_too_halts_its_partition_and_the_others
     assert halted["partition"] == 0
     assert f"offset {AT} " in halted["reason"]
     scene.member.wait(lambda: scene.delivered()[1] == EACH, "partition 1 to be delivered")
-    assert scene.member.stop() == 0
+    assert scene.member.stop() == ExitCode.NOT_ALL_COMMITTED, "the halted record was handled"
     assert scene.committed()[1] == EACH
     assert scene.committed()[0] <= AT
     assert scene.letters() == []
@@ -140,7 +141,7 @@ def test_with_on_failure_halt_only_its_partition_halts_and_says_which_record_it_
     reason = f"2 workers died (SIGSEGV) with offset {AT} handled and its outputs not delivered"
     assert (halted["partition"], halted["reason"]) == (0, reason)
     scene.member.wait(lambda: scene.delivered()[1] == EACH, "partition 1 to be delivered")
-    assert scene.member.stop() == 0
+    assert scene.member.stop() == ExitCode.NOT_ALL_COMMITTED, "the halted record was handled"
     assert scene.committed()[0] == AT
 
 
