@@ -26,7 +26,17 @@ def wait_until(condition: Callable[[], T | None], what: str, within: float = 60.
 
 def runs(pid: int) -> bool:
     """Whether the process exists and is more than an exit status that nobody has asked for."""
+    return _state(pid) not in ("", "Z")
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the process's main thread waits for something."""
+    return _state(pid) == "S"
+
+
+def _state(pid: int) -> str:
+    """As proc(5) has it; empty where there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return False
+        return ""

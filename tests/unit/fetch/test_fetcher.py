@@ -312,6 +312,7 @@ async def test_a_topic_that_no_broker_knows_is_told_with_the_reason_once_that_la
 
 def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = reference.Decoder(read_committed=True, max_unpacked=1 << 20)
+    monkeypatch.setattr(reference.Decoder, "held", staticmethod(lambda: 0))
     _, queue = fetcher_of(PROPERTIES, Security(), decoder)
     queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
     assert not queue.waits_for_room()

@@ -22,6 +22,7 @@ from kunicorn.supervisor.workers import template as module
 from kunicorn.supervisor.workers.spawn import Spawned, spawn
 from kunicorn.supervisor.workers.template import Template, TemplateDied, Templates
 from tests.fakes.driver import until
+from tests.waiting import sleeps
 
 PRELOAD = Preload(["shop:handle"], [], 1, "info", "text", "")
 WITHOUT_END = 10_000
@@ -203,7 +204,8 @@ async def test_a_template_that_is_aborted_says_where_its_import_waits(
     (tmp_path / "hangs_at_import.py").write_text(hanging)
     path = [str(tmp_path), *sys.path]
     template = Template(spawn(Preload(["hangs_at_import:handle"], path, os.getpid(), "info", "text", "")))
-    await until(begun.exists)
+    # Asleep, and not at line 2 still: a Python that is between two calls may tell neither.
+    await until(lambda: begun.exists() and sleeps(template.pid))
     await template.abort()
     await until(template.dead.is_set)
     template.close()
