@@ -177,8 +177,7 @@ class ClusterSession:
         for name in named:
             _refuse_missing(name, known.get(name), setting)
         there = {name: info for name, info in known.items() if info.partitions and not info.error}
-        # Kafka's own are had by name alone, as in the live service.
-        matching = {name for name, info in there.items() if not info.is_internal and takes(patterns, name)}
+        matching = {name for name, info in there.items() if info.can_match and takes(patterns, name)}
         return sorted(matching.union(named, (name for name in besides if name in there)))
 
     def partitions(

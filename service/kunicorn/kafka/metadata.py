@@ -56,6 +56,12 @@ class TopicInfo:
         """Whether the broker that was asked knows no such topic."""
         return self.error in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
+    @property
+    def can_match(self) -> bool:
+        """Whether a pattern may match it. Kafka's own topics are had by name alone: each commit would make a record in
+        them, to be committed again."""
+        return not self.error and not self.is_internal
+
     def lacks(self, partition: int) -> bool:
         """Whether the broker that was asked knows no such partition; False where it does not tell."""
         return self.gone or (not self.error and partition not in self.partitions)

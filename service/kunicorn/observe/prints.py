@@ -127,10 +127,12 @@ def take_over() -> None:
     threading.excepthook = _say_end_of_thread
 
 
-def take_over_as_text() -> None:
-    """From now on the standard streams are what `take_over` makes of them where the log is JSON, and their lines are
-    text. Caller: a process that tries user code for a person: what such a stream lacks must be found by it, too."""
-    _stand_in(_AsText)
+def take_over_as_text(log_format: str) -> None:
+    """From now on the standard streams are what `take_over` makes of them where a log of this format is JSON, and their
+    lines are text. Caller: a process that tries user code for a person: what such a stream lacks must be found by it,
+    too."""
+    if log_format == "json":
+        _stand_in(_AsText)
 
 
 def _stand_in(stream: type[Printed]) -> None:

@@ -159,8 +159,7 @@ class Topics:
         if self._brokers_match:
             return tuple(sorted(self._assigned.union(self._names)))
         topics = self._cluster.metadata.topics
-        # Kafka's own are had by name alone: each commit would make a record in them, to be committed again.
-        known = [name for name, info in topics.items() if not info.error and not info.is_internal]
+        known = [name for name, info in topics.items() if info.can_match]
         matching = {name for name in known for pattern in self._patterns if pattern.match(name)}
         return tuple(sorted(matching.union(self._names)))
 

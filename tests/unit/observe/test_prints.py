@@ -97,7 +97,7 @@ def test_a_handler_that_sets_its_standard_output_up_goes_on_printing_lines_of_th
 
 
 def test_a_stream_for_people_has_the_same_form_and_its_lines_as_they_were_printed() -> None:
-    program = "from kunicorn.observe import prints\nprints.take_over_as_text()\n"
+    program = "from kunicorn.observe import prints\nprints.take_over_as_text('json')\n"
     program += "assert isinstance(sys.stdout, prints.Printed)\nprint('a', 1)\nprint()\nprint('\\udcff', end='')\n"
     out, err = ran(program + "print('oh', file=sys.stderr)\nprints.finish()")
     assert (out, err) == ("a 1\n\n\\udcff\n", "oh\n")

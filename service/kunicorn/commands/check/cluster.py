@@ -174,18 +174,13 @@ def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
     return {
         name: len(info.partitions)
         for name, info in metadata.topics.items()
-        if info.partitions and (name in topics or (_can_match(info) and takes(patterns, name)))
+        if info.partitions and (name in topics or (info.can_match and takes(patterns, name)))
     }
-
-
-def _can_match(topic: TopicInfo) -> bool:
-    """Whether the service has it by a pattern: Kafka's own topics are had by name alone."""
-    return not topic.error and not topic.is_internal
 
 
 def _topic(wanted: str, metadata: Metadata) -> Finding:
     if wanted.startswith("^"):
-        matching = [t for t in metadata.topics.values() if _can_match(t) and re.match(wanted, t.name)]
+        matching = [t for t in metadata.topics.values() if t.can_match and re.match(wanted, t.name)]
         return Finding("topics", f"{wanted} matches {_listed(matching)}")
     return _named(wanted, metadata, "", {"rights": "DESCRIBE and READ", "setting": "group.topics (assign.partitions)"})
 

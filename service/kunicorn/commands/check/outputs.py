@@ -55,8 +55,7 @@ def output_findings(settings: Settings) -> Iterator[Finding]:
 
 def main() -> None:
     """Ask in the child; its answer goes to the descriptor that is the second argument. Leaves by `_exit`."""
-    if sys.argv[3] == "json":
-        prints.take_over_as_text()
+    prints.take_over_as_text(sys.argv[3])
     encoding, topic = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Encoding, str | None])
     try:
         found = list(_told(Encoder(encoding, topic)))

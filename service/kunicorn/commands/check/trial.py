@@ -163,8 +163,7 @@ from kunicorn.observe import prints
 try:
     order = tuple[HandlerConfig, str | None, list[str]]
     config, delivery, exceptions = msgspec.json.decode(sys.stdin.buffer.read(), type=order)
-    if sys.argv[3] == "json":
-        prints.take_over_as_text()
+    prints.take_over_as_text(sys.argv[3])
     handler = handler_of(config.entrypoint, find_handler(config.entrypoint, yields=delivery is not None))
     arguments_of(handler, config.mode, config.decoding, config.tracing)
     for each in config.middlewares:

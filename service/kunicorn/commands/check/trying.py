@@ -55,8 +55,7 @@ def main() -> None:
 
 def _answer(use: Callable[[HandlerRegistry[Calls], Order], Result]) -> None:
     print_line_by_line()
-    if sys.argv[3] == "json":
-        prints.take_over_as_text()
+    prints.take_over_as_text(sys.argv[3])
     answer = int(sys.argv[2])
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     code, said = _try(order, use)

@@ -253,7 +253,9 @@ class Partition:
         """The position, and the metadata it is committed with: what is done beyond it, and `began_with`."""
         if self.position is None:
             return None
-        text = self._done_beyond(self.position.offset).text(topic_id_text(self.topic_id))
+        ahead = self._done_beyond(self.position.offset)
+        # At each look for every partition, and mostly there are none: the id is written out only where there are.
+        text = ahead.text(topic_id_text(self.topic_id)) if ahead.bits else ""
         return self.position._replace(done=bitmap.with_partitions(self.began_with, text))
 
     def _done_beyond(self, offset: int) -> bitmap.Ahead:

@@ -170,14 +170,13 @@ _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TO
 
 _OF_THE_PRODUCER = frozenset(
     {
-        KafkaError._FATAL,
-        KafkaError._STATE,
         KafkaError._FENCED,
         KafkaError._PURGE_QUEUE,
         KafkaError._PURGE_INFLIGHT,
     }
 )
-"""Errors of whatever a producer has when it, or its transaction, is of no use any more: no topic has refused that."""
+"""Beside fatal ones: errors of whatever a producer has when it, or its transaction, is of no use any more. No topic has
+refused that."""
 
 
 class NotDelivered(Exception):
@@ -203,7 +202,7 @@ def refusal(entry: Entry, output: Outgoing, error: KafkaError) -> BaseException 
     with it, and whatever goes out with it would wait as well if it were sent again at once.
     """
     given_up, code = entry.given_up, error.code()
-    if code not in HOPELESS and (given_up is None or error.fatal() or code in _OF_THE_PRODUCER):
+    if code not in HOPELESS and (given_up is None or is_fatal(error) or code in _OF_THE_PRODUCER):
         return None
     remedy = fault_of(code).remedy(rights="WRITE")
     if given_up is None:
