@@ -16,7 +16,7 @@ SERVICE := $(VENV)-service
 COLUMNS := service/columns
 COLUMNS_BUILT := build/columns/.built
 COLUMNS_SOURCES := $(wildcard $(COLUMNS)/src/*.rs $(COLUMNS)/Cargo.* $(COLUMNS)/pyproject.toml $(COLUMNS)/*.pyi)
-NO_COLUMNS := kunicorn_columns is not built, and everything but mode = "arrow" works without it; \
+NO_COLUMNS := kunicorn_columns is not built, and everything but kafka.fetcher = "own" and jobs that fetch by columns works without it; \
  to have it, install Rust (https://rustup.rs) and a C compiler, and run make again
 export CARGO_TARGET_DIR := $(CURDIR)/build/columns
 PIP := pip --disable-pip-version-check --quiet

@@ -312,7 +312,7 @@ def _act(
 def _hint(said: str) -> str:
     if "is not assigned to this member" not in said:
         return ""
-    return "; `kunicorn offsets show` says which member has it, and --url is where that one answers"
+    return "; `kunicorn offsets show` says which member has it and its address, and --url is where that one answers"
 
 
 dlq_commands = typer.Typer(

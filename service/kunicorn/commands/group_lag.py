@@ -56,8 +56,10 @@ class Standing:
 
     @property
     def owner(self) -> str | None:
-        """Name of the member, for people."""
-        return None if self.member is None else self.member.instance_id or self.member.client_id
+        """Name of the member, which others may share, and the address that it comes from; for people."""
+        if self.member is None:
+            return None
+        return f"{self.member.instance_id or self.member.client_id} at {_address(self.member)}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -125,9 +127,14 @@ def member_json(member: DescribedMember) -> dict[str, Any]:
         "member_id": member.member_id,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
-        "host": member.host.removeprefix("/"),
+        "host": _address(member),
         "partitions": [str(tp) for tp in member.partitions],
     }
+
+
+def _address(member: DescribedMember) -> str:
+    """As brokers see it; Kafka names it in Java's way, with a slash before it."""
+    return member.host.removeprefix("/")
 
 
 def look(session: ClusterSession) -> GroupStanding:

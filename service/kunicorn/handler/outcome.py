@@ -144,6 +144,13 @@ class Outcome(Exception):
     reason = ""
 
 
+def is_named(error: BaseException, kinds: Iterable[type[BaseException]]) -> bool:
+    """Whether a setting that names these classes means the error. An outcome is an exception, too, and says what
+    becomes of its record: it is meant only where it, or an outcome that it is one of, is named."""
+    named = [kind for kind in kinds if isinstance(error, kind)]
+    return any(issubclass(kind, Outcome) for kind in named) if isinstance(error, Outcome) else bool(named)
+
+
 def error_type(error: BaseException) -> str:
     """What spans and metrics call it: its class. Empty for an outcome, which is no error."""
     return "" if isinstance(error, Outcome) else type(error).__qualname__

@@ -22,7 +22,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.config import FailureRule, HandlerConfig, RetryTopic
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.load import HandlerTimeout, error_message, user_traceback
-from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip, Wait
+from kunicorn.handler.outcome import DeadLetter, Done, Halt, Retry, Skip, Wait, is_named
 
 
 class Expired(Exception):
@@ -177,7 +177,8 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Retry rules of one handler: the first rule that matches the exception counts, else the default policy."""
+    """Retry rules of one handler: the first rule that names the exception counts (an outcome, only if it names
+    outcomes), else the default policy."""
 
     default: RetryPolicy
     rules: Sequence[tuple[tuple[type[BaseException], ...], RetryPolicy]] = ()
@@ -193,7 +194,7 @@ class Policies:
 
     def of(self, error: BaseException) -> RetryPolicy:
         """Policy for this error."""
-        return next((policy for classes, policy in self.rules if isinstance(error, classes)), self.default)
+        return next((policy for classes, policy in self.rules if is_named(error, classes)), self.default)
 
     def later(self, times: int, random: float) -> TryAgain:
         """Verdict on a record that could not be decoded for now, for the `times`-th time in a row."""

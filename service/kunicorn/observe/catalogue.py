@@ -249,7 +249,7 @@ REPORTS_REFUSED = Declared(
     "A few around worker deaths are normal: this is the guard that keeps old offsets out of commits.", ("reason",),
 )  # fmt: skip
 LOGS_DROPPED = Declared(
-    "kunicorn_log_lines_dropped", C, "The supervisor's log lines that nobody was there to read.",
+    "kunicorn_log_lines_dropped", C, "Log lines that nobody was there to read.",
     "Whoever reads standard output is too slow; raise [log] level.",
     counted_elsewhere=True,
 )  # fmt: skip

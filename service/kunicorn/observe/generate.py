@@ -369,7 +369,10 @@ SEEN: Mapping[states.PartitionState, tuple[str, str]] = {
         "its worker outlives SIGKILL, which only the kernel can cause",
         "look at that machine's disks and drivers",
     ),
-    states.PartitionState.RELEASED: ("this member has let go of it; its consumed offset is final", _PASSES),
+    states.PartitionState.RELEASED: (
+        "this member has let go of it; its consumed offset is final",
+        f'{_PASSES}; with `assign.stop = "end"` it stays, handled up to its end',
+    ),
 }
 """Each state of a partition, as whoever reads `/status` needs it: what it means, and what to do."""
 

@@ -188,21 +188,24 @@ class Holding:
         self._last |= {tp: (at, own[tp]) for tp, at in offsets.items()}
 
     def _check_unmoved(self, found: Mapping[TopicPartition, Committed]) -> None:
-        for tp, last in self._last.items():
-            if ((other := found[tp]).offset, other.metadata) != last:
-                at = "nothing" if last[0] == NO_OFFSET else last[0]
-                if other.offset == NO_OFFSET:
-                    raise FatalGroupError(
-                        f"{tp} has no committed offset any more, and had {at}: the brokers have forgotten it, as the "
-                        f"group has been empty for offsets.retention.minutes, or somebody has deleted it. What was "
-                        f"underway does not count. Commit {tp} at {at} (kunicorn offsets reset) before anything else "
-                        f"goes on: the live service and the next catch-up would begin by auto_offset_reset"
-                    )
-                raise FatalGroupError(
-                    f"{tp} was committed by somebody else meanwhile ({_shown(other)} instead of {at}): another "
-                    f"catch-up, the live service or a person. What was underway does not count; see who it is before "
-                    f"going on"
-                )
+        changed = [tp for tp, last in self._last.items() if (found[tp].offset, found[tp].metadata) != last]
+        if forgotten := [tp for tp in changed if found[tp].offset == NO_OFFSET]:
+            lines = "\n".join(f"{tp.topic},{tp.partition},{self._last[tp][0]}" for tp in forgotten)
+            raise FatalGroupError(
+                f"partitions that have no committed offset any more: {len(forgotten)}. The brokers have forgotten it, "
+                "as the group has been empty for offsets.retention.minutes, or somebody has deleted it. What was "
+                "underway does not count. Put the lines below into a file and commit them with kunicorn offsets reset "
+                "--from-file FILE --execute before anything else goes on: the live service and the next catch-up would "
+                f"begin by auto_offset_reset\n{lines}"
+            )
+        for tp in changed:
+            was = self._last[tp][0]
+            at = "nothing" if was == NO_OFFSET else was
+            raise FatalGroupError(
+                f"{tp} was committed by somebody else meanwhile ({_shown(found[tp])} instead of {at}): another "
+                f"catch-up, the live service or a person. What was underway does not count; see who it is before "
+                f"going on"
+            )
 
 
 def _offsets(starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:

@@ -134,7 +134,8 @@ class AssignSettings(Section):
     )
     stop: Literal["never", "end"] = Field(
         "never",
-        description="With end, what the partitions hold at the start is handled; then the service exits with code 0.",
+        description="With end, what the partitions hold at the start is handled; then the service exits with code 0, "
+        "or with 6 where something of it is left.",
     )
 
     @property

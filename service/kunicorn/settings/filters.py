@@ -17,7 +17,7 @@ class FilterSettings(Section):
         None,
         examples=["orders only"],
         json_schema_extra={"default": "`function`, or `on`"},
-        description="What kunicorn_filtered_records calls it.",
+        description="What kunicorn_filtered_records_total calls it.",
     )
     on: Annotated[str, AfterValidator(is_part_of_record)] | None = Field(
         None,

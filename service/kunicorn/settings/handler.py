@@ -253,7 +253,7 @@ class HandlerSettings(Section):
         "partition",
         description="What a worker handles one after the other: the records of a partition, those of one key in it "
         "(records without a key in any order), or none at all. A failed record that waits for its next try holds up "
-        "nothing else.",
+        "what comes behind it in that order, and nothing else.",
     )
     concurrency: int | None = Field(
         None,
@@ -307,7 +307,9 @@ class HandlerSettings(Section):
         3, description="Tries of a record (or batch) in all; after the last one on_failure says what happens."
     )
     retry_backoff_ms: Milliseconds = Field(100, description="Wait before the second try.")
-    retry_backoff_max_ms: Milliseconds = Field(10_000, description="The wait doubles with every try, up to this.")
+    retry_backoff_max_ms: Milliseconds = Field(
+        10_000, description="The wait doubles with every try, up to this, each a fifth more or less."
+    )
     retry_timeout_ms: Milliseconds | None = Field(
         None,
         examples=[600_000],

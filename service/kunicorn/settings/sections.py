@@ -100,8 +100,8 @@ class HttpSettings(Section):
     token: Annotated[SecretStr, AfterValidator(is_token)] | None = Field(
         None,
         examples=["a-long-and-random-text"],
-        description="Permits whoever sends it to pause, resume and seek partitions, recycle workers and drain the "
-        "service over HTTP. Not set: nothing can be done over HTTP.",
+        description="Permits whoever sends it to pause, resume and seek partitions, recycle workers, and reload and "
+        "drain the service over HTTP. Not set: nothing can be done over HTTP.",
     )
     token_file: str | None = Field(
         None,

@@ -209,12 +209,15 @@ def test_what_a_handlers_module_prints_is_not_mixed_into_the_answer(
 # -- the handler tried on records --------------------------------------------------------------------------------------
 
 
-def tried(kafka: KafkaCluster, topic: str, records: int, **handler: Any) -> tuple[ExitCode, str]:
-    """The exit code and the last line of `kunicorn check --try`."""
+def tried(
+    kafka: KafkaCluster, topic: str, records: int, partitions: Sequence[str] = (), **handler: Any
+) -> tuple[ExitCode, str]:
+    """The exit code and the last line of `kunicorn check --try`; with `partitions`, of a service that assigns them."""
     lines: list[str] = []
+    source = {"assign": {"partitions": list(partitions)}} if partitions else {"group": {"id": topic, "topics": [topic]}}
     settings = {
         "kafka": {"bootstrap_servers": kafka.bootstrap.split(",")},
-        "group": {"id": topic, "topics": [topic]},
+        **source,
         "handler": {"entrypoint": "shop:handle", **handler},
         "http": {"port": 0},
     }
@@ -273,6 +276,18 @@ def test_the_handler_gets_the_latest_records_with_its_options_and_commits_nothin
     assert line.startswith("ok      trial     4 records handled")
     assert (handlers / "seen").read_text().split() == ["hello", "0:18", "0:19", "1:18", "1:19"]
     assert set(committed_offsets(kafka.bootstrap, numbers, numbers, 2).values()) == {-1001}
+
+
+def test_a_service_that_assigns_partitions_by_name_is_tried_with_records_of_no_others(
+    kafka: KafkaCluster, handlers: Path, numbers: str
+) -> None:
+    (handlers / "shop.py").write_text(
+        "seen = open('seen', 'a', buffering=1)\n"
+        "def handle(record): seen.write(f'{record.partition}:{record.value.decode()}\\n')\n"
+    )
+    code, line = tried(kafka, numbers, 2, partitions=["numbers:1"])
+    assert code is ExitCode.CLEAN, line
+    assert (handlers / "seen").read_text().split() == ["1:18", "1:19"]
 
 
 def test_records_that_fail_are_counted_and_the_first_is_told_with_its_place(

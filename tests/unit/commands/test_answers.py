@@ -36,9 +36,10 @@ LETTER = Told("orders", 3, 7, "shop", Cause("E", f"no {HALF}", HALF, 1), 1_700_0
 CREATED = Change("dead", Role.LETTERS, True, 12, 3, {"retention.ms": (None, "-1")})
 
 ANSWERS: dict[str, tuple[Callable[[], Answer], tuple[str, ...]]] = {
-    "offsets show": (lambda: GROUP, ("group shop: Stable, 1 members", "pod-0", "6 offsets are not in the log")),
+    "offsets show": (lambda: GROUP,
+                     ("group shop: Stable, 1 members", "pod-0 at 10.0.0.7", "6 offsets are not in the log")),
     "offsets reset": (lambda: Reset(GROUP, [Move(TP, 40, 10)], ["retries"]), ("orders-7", "30 again", "retries")),
-    "lag": (lambda: Lag(GROUP, {TP: 60.0}, {}, 5), ("60", "1m00s", "pod-0")),
+    "lag": (lambda: Lag(GROUP, {TP: 60.0}, {}, 5), ("60", "1m00s", "pod-0 at 10.0.0.7")),
     "leave": (lambda: StaticMember("shop", Described(0, "", "Stable", [POD]), POD),
               ("pod-0: m-1", "10.0.0.7", "1: orders-7")),
     "seek": (lambda: Reply({"ok": True, "said": "nothing was changed", "partitions": [MOVE]}, "--execute does it"),

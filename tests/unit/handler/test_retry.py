@@ -68,6 +68,19 @@ def test_what_the_handler_says_goes_before_every_rule(outcome: Outcome, end: End
     assert rules.verdict(outcome, 1, 0, 0.5) is end
 
 
+@pytest.mark.parametrize(
+    ("named", "policy"),
+    [(Exception, "default"), (Outcome, "rule"), (Retry, "rule"), (DeadLetter, "default")],
+)
+def test_another_try_that_the_handler_asks_for_is_given_by_a_rule_only_if_the_rule_names_outcomes(
+    named: type[Exception], policy: str
+) -> None:
+    rules = Policies(POLICY, [((named,), RetryPolicy(1, 1, 1, on_failure=End.SKIP, dead_letter_topic="rule"))])
+    asked = Retry("locked", after=timedelta(seconds=7))
+    assert rules.verdict(asked, 1, 0, 0.5) == (TryAgain(7000 * MS, 4) if policy == "default" else End.SKIP)
+    assert rules.of(asked) is (rules.rules[0][1] if policy == "rule" else POLICY)
+
+
 def test_a_handler_that_asks_for_another_try_says_when_and_is_still_counted() -> None:
     assert POLICIES.verdict(Retry(after=timedelta(seconds=7)), 1, 0, 0.0) == TryAgain(7000 * MS, 4)
     assert POLICIES.verdict(Retry("locked"), 1, 0, 0.5) == TryAgain(100 * MS, 4)

@@ -17,13 +17,14 @@ from kunicorn.pipeline.catch_up import Holding, TakeOver
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
+REFUNDS = TopicPartition("refunds", 3)
 
 
 class PlayedGroup:
     """A group without members, and its coordinator."""
 
     def __init__(self, *, takes_retention: bool) -> None:
-        self.stored: dict[TopicPartition, Committed] = {ORDERS: Committed(0, 7)}
+        self.stored: dict[TopicPartition, Committed] = {ORDERS: Committed(0, 7), REFUNDS: Committed(0, 4)}
         self.kept: list[timedelta | None] = []
         self.group: Any = self
         self.group_id = "orders"
@@ -56,7 +57,9 @@ def held(monkeypatch: pytest.MonkeyPatch, *, takes_retention: bool) -> tuple[Pla
     group = PlayedGroup(takes_retention=takes_retention)
     monkeypatch.setattr(catch_up, "cluster_session", group.session)
     settings: Any = None
-    found = TakeOver({ORDERS: Position(7)}, [], {}, dict(group.stored), {ORDERS: 3}, [])
+    found = TakeOver(
+        {ORDERS: Position(7), REFUNDS: Position(4)}, [], {}, dict(group.stored), {ORDERS: 3, REFUNDS: 3}, []
+    )
     return group, Holding(settings, "one", found)
 
 
@@ -84,12 +87,10 @@ def test_offsets_that_the_brokers_have_forgotten_are_told_with_the_place_to_comm
     group, holding = held(monkeypatch, takes_retention=False)
     holding.take()
     holding.move({ORDERS: 50})
-    group.stored[ORDERS] = Committed(0)
-    told = (
-        r"orders-0 has no committed offset any more, and had 50: .*offsets\.retention\.minutes.*Commit orders-0 at 50"
-    )
-    with pytest.raises(FatalGroupError, match=told):
+    group.stored[ORDERS] = group.stored[REFUNDS] = Committed(0)
+    with pytest.raises(FatalGroupError, match=r"2\. The brokers have forgotten it, .*offsets\.retention") as refused:
         holding.move({ORDERS: 60})
+    assert str(refused.value).splitlines()[1:] == ["orders,0,50", "refunds,3,4"], "what --from-file takes"
     assert group.stored[ORDERS].offset == NO_OFFSET, "what is found changed is left to a person"
 
 

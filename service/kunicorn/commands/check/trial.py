@@ -328,8 +328,9 @@ def _finding(result: Result) -> Finding:
 def _order(settings: Settings, records: int) -> Order:
     with cluster_session(settings) as session:
         # A pattern that matches nothing yet is no failure.
-        topics = session.topics(settings.assign.wanted.topics or settings.group.topics)
-        partitions = session.partitions(topics) if topics else []
+        wanted = settings.assign.wanted
+        topics = session.topics(wanted.topics or settings.group.topics)
+        partitions = session.partitions(topics, numbered=wanted.numbered) if topics else []
         edges = session.edges(partitions, IsolationLevel.READ_UNCOMMITTED)
         token = session.token
     return Order(

@@ -88,8 +88,14 @@ _QUOTING = re.compile(
 
 
 def _unquoted(error: BaseException) -> str:
-    """Message of a msgspec error, without what it quotes."""
+    """Message of a msgspec error, without what it quotes; of what a model's `__post_init__` raises, only its class and
+    its place: such a text is msgspec's message as it stands, and may have the record's values in it.
+    """
     text = str(error)
+    if (cause := error.__cause__) is not None:
+        said = str(cause)
+        place = text.removeprefix(said) if text.startswith(said) else ""
+        return f"refused by a validator ({_name(cause)}){place}"
     if (found := _QUOTING.fullmatch(text)) is not None:
         return f"{found[1]} '…'{found[2] or ''}"
     return re.sub(r"'.*'", "'…'", text, flags=re.DOTALL)

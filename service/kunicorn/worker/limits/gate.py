@@ -20,7 +20,7 @@ from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.load import error_message
-from kunicorn.handler.outcome import Outcome
+from kunicorn.handler.outcome import is_named
 from kunicorn.handler.retry import Expired, find
 from kunicorn.ipc.clock import NANOSECONDS, now_ns, wall_ms
 from kunicorn.observe import catalogue as c
@@ -76,10 +76,8 @@ class Circuit:
     exceptions: tuple[type[BaseException], ...]
 
     def counts(self, error: BaseException) -> bool:
-        """Whether a call that ended by that has failed. An outcome is an exception, too, and says what becomes of its
-        record: it counts only where it, or an outcome that it is one of, is named."""
-        named = [kind for kind in self.exceptions if isinstance(error, kind)]
-        return any(issubclass(kind, Outcome) for kind in named) if isinstance(error, Outcome) else bool(named)
+        """Whether a call that ended by that has failed."""
+        return is_named(error, self.exceptions)
 
 
 def _never() -> Circuit:

@@ -100,6 +100,22 @@ class DataOrder:
     total: float
 
 
+@dataclass
+class Payment:
+    """One that looks at itself."""
+
+    card: str
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"{self.card} is no card")
+
+
+class Payments(msgspec.Struct):
+    """Several of them."""
+
+    each: list[Payment]
+
+
 class Refund(msgspec.Struct, tag=True):
     """One choice."""
 
@@ -139,6 +155,10 @@ def sealed_order(order: SealedOrder) -> None: ...
 
 
 def sealed_pet(pet: SealedPet) -> None: ...
+
+
+def paid(payment: Payment) -> None: ...
+def all_paid(payments: Payments) -> None: ...
 
 
 class Handler:
@@ -227,6 +247,8 @@ def test_a_batch_is_a_list_of_models_and_a_second_parameter_gets_the_batch() -> 
         (struct_order, b'{"id": 1, "total": 2, "kind": "\' - at `$.4111`"}', "Invalid enum value '…' - at `$.kind`"),
         (sealed_order, b'{"size": 4111}', "Invalid enum value '…' - at `$.size`"),
         (sealed_order, b'{"4111": 1}', "Object contains unknown field '…'"),
+        (paid, b'{"card": "4111"}', "JSON of Payment: refused by a validator (ValueError)"),
+        (all_paid, b'{"each": [{"card": "4111"}]}', "refused by a validator (ValueError) - at `$.each[0]`"),
         (sealed_pet, b'{"animal": {"kind": "4111"}}', "animal: its tag is none of those that are known"),
         (
             sealed_pet,
