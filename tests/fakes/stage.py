@@ -61,7 +61,8 @@ class Stage:
         in_force: Any = self.in_force
         untyped: Any = self.pool
         names: Any = self.topics
-        self.assignment = Assignment(PartitionTable(names, in_force), untyped, in_force, Metrics())
+        self.metrics = Metrics()
+        self.assignment = Assignment(PartitionTable(names, in_force), untyped, in_force, self.metrics)
         self._resolving: list[Partition] = []
 
     @property

@@ -173,7 +173,7 @@ class ClassicTransitions(GroupMember):
     # -- trouble --------------------------------------------------------------------------------------------------
 
     def _refused(self, api: Api, verdict: Reaction, error: int, now: float) -> list[Command]:
-        why = f"{api.value} was answered with error {error}"
+        why = f"{api.value} was answered with {describe(error)}"
         match verdict:
             case Reaction.RETRY | Reaction.REJOIN:
                 return self._retry(why, now)
@@ -186,7 +186,7 @@ class ClassicTransitions(GroupMember):
             case Reaction.FORGET_MEMBER:
                 return self._evict(why, now, forget=True)
             case _:
-                return self._fail(f"{why} ({fault(error).name}): {fault(error).remedy()}")
+                return self._fail(f"{why}: {fault(error).remedy()}")
 
     def _on_coordinator_refused(self, error: int, why: str, now: float) -> list[Command]:
         self._coordinator.refused(now)

@@ -209,7 +209,7 @@ WORKER_RSS = Declared(
 )  # fmt: skip
 WORKER_PARTITIONS = Declared(
     "kunicorn_worker_partitions", G, "Partitions the worker holds.",
-    "Uneven loads show in kunicorn_worker_up and lag, not here: partitions differ.", ("worker",),
+    "Uneven loads show in kunicorn_worker_load and lag, not here: partitions differ.", ("worker",),
 )  # fmt: skip
 WORKER_LOAD = Declared(
     "kunicorn_worker_load", G, "What the worker's partitions take of its time: 1 is all it has; a lag counts as what "
@@ -232,7 +232,7 @@ WORKER_RESTARTS = Declared(
     "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
 )  # fmt: skip
 WORKER_RECYCLES = Declared(
-    "kunicorn_worker_recycles", C, "Workers replaced in order: records, age, rss, reload, request (over HTTP).",
+    "kunicorn_worker_recycles", C, "Workers replaced in order: records, age, rss, reload, certificate, request (HTTP).",
     "rss every few minutes: the handler leaks fast, or [workers] max_rss_mb is near what it needs.", ("reason",),
 )  # fmt: skip
 RELOADS = Declared(
@@ -259,7 +259,8 @@ OTLP_EXPORTS = Declared(
     "failed: the log says why; a later export has the counts that an earlier one has not brought.", ("result",),
 )  # fmt: skip
 HTTP_ACTIONS = Declared(
-    "kunicorn_http_actions", C, "Actions asked for over HTTP: done, refused (not possible now), denied (no right).",
+    "kunicorn_http_actions", C,
+    "Actions asked for over HTTP: done, refused (not possible now), denied (no right), failed (see the log).",
     "denied: somebody tries without the token of [http]; the port should not be open to everybody.",
     ("action", "result"),
 )  # fmt: skip
@@ -445,7 +446,13 @@ COMMIT_SECONDS = Declared(
 COMMIT_AGE = Declared(
     "kunicorn_last_commit_seconds", G, "Since the last successful commit; absent before the first, with transactions, "
     "and where all handlers keep their offsets.",
-    "Grows while nothing is handled, too; alarming only while the position moves.", ("group",),
+    "Grows while nothing is handled, too; alarming only while kunicorn_uncommitted_partitions is above 0.", ("group",),
+)  # fmt: skip
+UNCOMMITTED = Declared(
+    "kunicorn_uncommitted_partitions", G, "Partitions of which more is consumed than committed; absent where "
+    "kunicorn_last_commit_seconds is.",
+    "Some for a second at a time are normal. Always some, while no commit succeeds: see kafka_consumer_commits_total.",
+    ("group",),
 )  # fmt: skip
 OFFSET_RESETS = Declared(
     "kunicorn_offset_resets", C, "Positions that were not in the log, by reason.",

@@ -160,6 +160,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel("Commits by result", "ops", _rate(c.COMMITS, "result")),
             Panel("Commit duration", "s", _quantiles(c.COMMIT_SECONDS)),
             Panel("Since the last commit", "s", _each(c.COMMIT_AGE)),
+            Panel("Partitions with more consumed than committed", "short", _each(c.UNCOMMITTED)),
         ),
     ),
     (

@@ -100,6 +100,7 @@ class Gauges:
             yield from self._of_group(status.group)
         if status.commit is not None:
             yield _family(c.COMMIT_AGE, [((group_id,), status.commit.last_age)])
+            yield _family(c.UNCOMMITTED, [((group_id,), sum(map(_is_uncommitted, status.partitions)))])
         for declared, of_worker in _WORKER_SERIES:
             yield _family(declared, [((str(worker.worker),), of_worker(worker)) for worker in status.workers])
 
@@ -180,6 +181,12 @@ class Gauges:
             for label, partition in zip(labels, self._partitions, strict=True):
                 if (value := read(partition)) is not None:
                     yield f"{declared.name}{label}{float(value)}"
+
+
+def _is_uncommitted(partition: PartitionStatus) -> bool:
+    """Of a partition that was never committed nothing is known: its handler may keep the offset."""
+    position, committed = partition.position, partition.committed
+    return position is not None and committed is not None and position > committed
 
 
 def _escaped(text: str) -> str:

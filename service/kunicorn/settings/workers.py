@@ -96,7 +96,7 @@ class WorkerSettings(Section):
         le=1024,
         examples=[4],
         json_schema_extra={"default": "the CPUs this container may use (cgroup quota and affinity)"},
-        description="Most workers; those beyond the assigned partitions are not started.",
+        description="Most workers; of those beyond the assigned partitions one is started, as a spare.",
     )
     memory_per_worker_mb: int = Field(
         256, ge=32, le=1_048_576, description="Memory to plan for each worker; sizes its fetch buffers."

@@ -54,6 +54,7 @@ HEARTBEAT = f"kafka_consumer_last_heartbeat_seconds{{{_GROUP}}}"
 GENERATION = f"kafka_consumer_group_generation{{{_GROUP}}}"
 LOST = f"kafka_consumer_partitions_lost_total{{{_WHERE}}}"
 LAST_COMMIT = f"kunicorn_last_commit_seconds{{{_GROUP}}}"
+UNCOMMITTED = f"kunicorn_uncommitted_partitions{{{_GROUP}}}"
 RESTARTS = f'kunicorn_worker_restarts_total{{{_WHERE},reason="SIGKILL"}}'
 UPTIME = f"kunicorn_uptime_seconds{{{_WHERE}}}"
 CERTIFICATE = f"kunicorn_tls_certificate_expiry_timestamp_seconds{{{_WHERE}}}"
@@ -80,6 +81,7 @@ HEALTHY: Mapping[str, str] = {
     GENERATION: "7x90",
     LOST: "0x90",
     LAST_COMMIT: "3x90",
+    UNCOMMITTED: "1x90",
     UPTIME: "0+60x90",
     LOOP_LAG: "0.01x90",
     CERTIFICATE: "99999999x90",
@@ -154,10 +156,16 @@ FIRING = (
     Case("partitions lost", 12, ["KunicornPartitionsLost"], {LOST: "0x10 3x80"}),
     Case("handled, not committed", 8, ["KunicornCommitsFailing"], {COMMITTED: "0x90", LAST_COMMIT: "0+60x90"}),
     Case(
+        "handled, not committed, with more partitions than have series of their own",
+        8,
+        ["KunicornCommitsFailing"],
+        {**dict.fromkeys(_PARTITION_SERIES, "_x90"), LAST_COMMIT: "0+60x90"},
+    ),
+    Case(
         "a partition whose handler keeps its offsets does not move",
         17,
         ["KunicornPartitionStalled"],
-        {COMMITTED: "_x90", LAST_COMMIT: "_x90", POSITION: "9x90", **behind("200x90")},
+        {COMMITTED: "_x90", LAST_COMMIT: "_x90", UNCOMMITTED: "_x90", POSITION: "9x90", **behind("200x90")},
     ),
     Case("workers die", 15, ["KunicornWorkersDying"], {RESTARTS: "0x5 1x3 2x2 4x2 6x80"}),
     Case("all workers die between two scrapes", 12, ["KunicornWorkersDying"], {RESTARTS: "_x10 8x80"}),
@@ -199,15 +207,25 @@ SILENT = (
         {DELAYED: "6x90", COMMITTED: "9x90", POSITION: "9x90"},
     ),
     Case("nobody produces", 60, (), dict.fromkeys((COMMITTED, POSITION, LOG_END), "9x90")),
-    Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90"}),
-    Case("all handlers keep their offsets", 60, (), {COMMITTED: "_x90", LAST_COMMIT: "_x90", **behind("20x90")}),
+    Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90", UNCOMMITTED: "0x90"}),
+    Case(
+        "all handlers keep their offsets",
+        60,
+        (),
+        {COMMITTED: "_x90", LAST_COMMIT: "_x90", UNCOMMITTED: "_x90", **behind("20x90")},
+    ),
     Case(
         "a handler keeps its offsets beside one for which nothing comes",
         60,
         (),
-        {COMMITTED: "_x90", LAST_COMMIT: "0+60x90", **behind("20x90")},
+        {COMMITTED: "_x90", LAST_COMMIT: "0+60x90", UNCOMMITTED: "0x90", **behind("20x90")},
     ),
-    Case("transactions, committed when they are handled", 60, (), {LAST_COMMIT: "_x90", **behind("20x90")}),
+    Case(
+        "transactions, committed when they are handled",
+        60,
+        (),
+        {LAST_COMMIT: "_x90", UNCOMMITTED: "_x90", **behind("20x90")},
+    ),
     Case("a rollout of ten pods", 25, (), {GENERATION: "7x5 9+2x8 27x80"}),
     Case("one worker dies", 20, (), {RESTARTS: "_x10 1x80"}),
     Case("workers died together, long ago", 60, (), {RESTARTS: "_x10 8x80"}, silent_for="30m"),

@@ -121,6 +121,7 @@ def test_after_an_unclean_election_commands_count_from_where_the_logs_part_as_a_
     assert (shown["committed"], shown["log_end"], shown["lag"]) == (150, 180, 80)
     again = members.start()
     again.wait(lambda: handled_up_to(again) == 180, "what came after the election", 60)
+    assert resets(again) == 1
     assert again.stop() == 0
     assert handled(members) == [*range(150), *range(100, 180)]
 

@@ -201,6 +201,7 @@ def test_the_group_series_tell_the_snapshot() -> None:
         "kunicorn_session_timeout_seconds": 45,
         "kunicorn_lease_left_seconds": 44,
         "kunicorn_last_commit_seconds": 2,
+        "kunicorn_uncommitted_partitions": 2,
         "kunicorn_inflight_records": 4,
         "kunicorn_inflight_oldest_seconds": 2.5,
     }

@@ -196,6 +196,7 @@ class StartLookup:
                 starts = Starts(waiting={p.tp: str(error) for p in asked})
             kept = {tp for tp in starts.open if self._assignment.table.handler_keeps_offsets(tp.topic)}
             self._assignment.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
+            self._assignment.found_truncated(self._of_those_waiting(dict.fromkeys(starts.truncated), left))
             await self._halt(starts.refused | starts.open, left)
             denied = self._of_those_waiting(starts.denied, left)
             self._assignment.deny({p: denied[p.tp] for p in left if p.tp in denied})

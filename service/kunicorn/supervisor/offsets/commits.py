@@ -331,7 +331,8 @@ class OffsetCommitter:
         self.last_result = outcome.result
         if outcome.result == _UNANSWERED:
             return
-        if not outcome.refused:
+        nothing_taken = outcome.given_up and not outcome.accepted
+        if not outcome.refused and not nothing_taken:
             self.last_ok_at = clock.now()
         errors = outcome.refused.values()
         for error in set(errors) - self._refused_with:

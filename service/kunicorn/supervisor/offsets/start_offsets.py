@@ -66,6 +66,8 @@ class Starts:
     """Why the brokers deny us the committed offset; tried again later."""
     open: dict[TopicPartition, str] = field(default_factory=dict)
     """Nothing is committed and `auto_offset_reset` is "none": refused, unless the handler keeps its offsets itself."""
+    truncated: set[TopicPartition] = field(default_factory=set)
+    """Of those chosen and refused: an offset was committed, and the log was truncated before it."""
     waiting: dict[TopicPartition, str] = field(default_factory=dict)
     """What the brokers say instead of telling one, and the remedy if that lasts; looked up again."""
 
@@ -128,6 +130,7 @@ async def _check_epochs(offsets: Offsets, starts: Starts, policy: str, from_earl
     if cut:
         again = await recover(offsets, cut, policy, from_earliest, ends)
         starts.chosen, starts.refused = again.chosen, again.refused
+        starts.truncated = again.chosen.keys() | again.refused.keys()
         starts.waiting |= again.waiting
 
 

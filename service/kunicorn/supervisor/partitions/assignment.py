@@ -277,6 +277,11 @@ class Assignment:
             partition.advance(PartitionEvent.RESOLVED, "waiting for a worker")
         self.distribute()
 
+    def found_truncated(self, partitions: Collection[TopicPartition]) -> None:
+        """Count partitions whose committed offset is not in the log any more, before they begin elsewhere, or halt."""
+        if partitions:
+            self._metrics.count(catalogue.OFFSET_RESETS, len(partitions), reason=FailureKind.TRUNCATED.value)
+
     def halt(self, tp: TopicPartition, reason: str, *, by_handler: bool = False) -> None:
         """Halt a partition: nothing of it is handled until a person acts; the others go on."""
         partition = self.table.get(tp)

@@ -23,6 +23,7 @@ from kunicorn.supervisor.tasks import ServiceTasks
 from tests.fakes.driver import until
 from tests.fakes.stage import Stage, settings_with, tps
 from tests.fakes.virtual_loop import in_virtual_time
+from tests.unit.observe.snapshots import status
 
 FIRST, END = 5, 900
 """Where logs begin and end."""
@@ -42,6 +43,8 @@ class World:
         """Error codes for commits of these."""
         self.denied = False
         """Whether the committed offsets may not be read."""
+        self.truncated: set[TopicPartition] = set()
+        """The log was cut before the committed offsets of these."""
         self.unstable: set[TopicPartition] = set()
         """Transactions are open that commit offsets of these: nothing is said of them yet."""
         self.leaderless = False
@@ -69,6 +72,8 @@ class World:
                 continue
             if self.denied:
                 starts.denied[tp] = "OffsetFetch was answered with error 29"
+            elif tp in self.truncated:
+                starts.chosen[tp], starts.truncated = Position(FIRST), starts.truncated | {tp}
             elif tp in self.committed:
                 starts.committed[tp] = Position(self.committed[tp])
             else:
@@ -184,6 +189,18 @@ def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_ha
         world.stage.revive()
         await until(lambda: world.start_of(0) is not None)
         assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
+
+    play(story)
+
+
+def test_a_committed_offset_that_the_log_has_lost_is_counted_and_one_that_it_has_is_not() -> None:
+    async def story(world: World) -> None:
+        world.committed = {ZERO: 700, ONE: 600}
+        world.truncated = {ZERO}
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, 600))
+        page, _ = world.stage.metrics.render(status(), "text/plain", 10)
+        assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
 
     play(story)
 

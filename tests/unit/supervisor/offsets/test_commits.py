@@ -134,6 +134,16 @@ async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.Captur
         assert commits.last_result == result
 
 
+async def test_a_commit_of_which_nothing_is_taken_is_no_successful_one() -> None:
+    """The time since the last one is what KunicornCommitsFailing rings by."""
+    broker, consumed = Broker(CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)
+    commits = committer(broker, consumed)
+    assert not await commits.commit_all([ZERO], 3600)
+    assert commits.last_ok_at is None
+    assert not await commits.commit_all([ZERO, ONE], 3600)
+    assert commits.last_ok_at is not None
+
+
 @pytest.mark.parametrize("error", [3, 100])
 async def test_a_coordinator_that_does_not_know_the_topic_yet_is_asked_again(error: int) -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: error})), Consumed(p0=10)
