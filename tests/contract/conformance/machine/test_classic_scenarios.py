@@ -71,7 +71,7 @@ def test_a_refusal_that_only_a_person_can_cure_ends_a_join_with_its_remedy(error
     talk.settle(0)
     talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
     assert talk.order(ev.Lose).partitions == tps(0)
-    assert f"error {error} (" in talk.order(ev.Fail).message
+    assert f"({error}): " in talk.order(ev.Fail).message
     assert talk.member.state is State.FAILED
 
 
