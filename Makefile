@@ -32,7 +32,7 @@ JOBS ?= 4
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
-.PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-lake-columns bench-store-calls bench-differential bench-features bench-sharing
+.PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-lake-columns bench-store-calls bench-differential bench-features bench-sharing bench-producing
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -189,7 +189,7 @@ bench-quick: venv  ## throughput of this machine, in about a minute
 	$(BIN)/python -m bench.quick
 
 # Nothing may be slower by more than two in a hundred; what cannot be told from noise passes, with its interval.
-bench-pairs: venv  ## another commit's cost a record and this one's, in turns, in about five minutes; OLD=commit, PAIRS=n, ONLY=export
+bench-pairs: columns  ## another commit's cost a record and this one's, in turns, in about five minutes; OLD=commit, PAIRS=n, ONLY=export
 	$(BIN)/python -m bench.pairs --old $(or $(OLD),HEAD~1) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(ONLY),--only $(ONLY))
 
 bench-producing: venv  ## what transactions cost beside at least once, in about three minutes
@@ -198,14 +198,14 @@ bench-producing: venv  ## what transactions cost beside at least once, in about 
 bench-sharing: venv  ## one hot partition in eight, shared by number and by load, in about three minutes
 	$(BIN)/python -m bench.sharing --write
 
-bench-scale: venv  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
+bench-scale: columns  ## one member with up to 10,000 partitions, in about ten minutes; TMPDIR on a RAM disk helps
 	$(BIN)/python -m bench.scale --write
 
 # A case that was measured before is replaced; the others stay.
 bench-groups: venv  ## modelled groups of 1,000 members and 100,000 partitions; ONLY="join ten", RULES=java
 	$(BIN)/python -m bench.groups --write $(if $(ONLY),--cases $(ONLY)) $(if $(RULES),--rules $(RULES))
 
-bench-memory: venv  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
+bench-memory: columns  ## what a worker takes at most, against memory_per_worker_mb, in about three minutes
 	$(BIN)/python -m bench.memory --write
 
 bench-handover: venv  ## pauses of joins, leaves and dead brokers, beside other clients, in about a quarter of an hour

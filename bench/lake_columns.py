@@ -18,7 +18,6 @@ from typing import Any
 
 import kunicorn_columns
 import pyarrow as pa
-import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
@@ -27,6 +26,7 @@ from bench.pages import write_section
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.files import parquet_writer
 
 TURNS = 5
 TITLE = "The value's form in a lake"
@@ -71,7 +71,7 @@ def to_parquet(form: Form, run: Run) -> Callable[[], pa.RecordBatch]:
 
     def call() -> pa.RecordBatch:
         batch = columns()
-        with pq.ParquetWriter(io.BytesIO(), batch.schema, compression="zstd") as writer:
+        with parquet_writer(io.BytesIO(), batch.schema) as writer:
             writer.write_batch(batch)
         return batch
 

@@ -32,7 +32,7 @@ class Desk:
         own = {"KUNICORN_HTTP__PORT": "0", "KUNICORN_LOG__FORMAT": "text", "PYTHONUNBUFFERED": "1"}
         return {**os.environ, "PYTHONPATH": path, **own, **self.environ}
 
-    def type(self, command: str, *more: str) -> subprocess.CompletedProcess[str]:
+    def type(self, command: str, *more: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """The command's end: `kunicorn …`, or `python …`."""
         return subprocess.run(
             [*_program(command), *more],
@@ -40,7 +40,7 @@ class Desk:
             env=self.everything,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout,
             check=False,
         )
 

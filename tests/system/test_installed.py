@@ -84,7 +84,7 @@ def desk(tmp_path: Path, kafka: KafkaCluster, topic: str) -> Path:
     (tmp_path / "shop.py").write_text(HANDLER)
     pipeline = {"pipeline": {"directory": str(tmp_path / "runs"), "spark": QUICK_START}}
     own = group_settings(kafka.bootstrap, [topic], topic, "shop:handle")
-    settings = merged(own, pipeline, {"http": {"port": 0}})
+    settings = merged(own, pipeline, {"http": {"port": 0}, "log": {"format": "text"}})
     (tmp_path / "config.toml").write_text(toml(settings))
     return tmp_path
 

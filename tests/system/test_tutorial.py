@@ -131,6 +131,7 @@ def test_step_5_the_settings_are_shown_and_the_chart_takes_the_values(tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_step_6_the_same_handler_runs_over_history_on_spark(tmp_path: Path, kafka: KafkaCluster) -> None:
     page = STEPS[5]
     write_files(page, tmp_path, 9092)
@@ -141,7 +142,7 @@ def test_step_6_the_same_handler_runs_over_history_on_spark(tmp_path: Path, kafk
     assert desk.type(produce).returncode == 0
     planned = desk.type(dry_run)
     assert "1,000 offsets" in planned.stdout, planned
-    done = desk.type(backfill, "--json")
+    done = desk.type(backfill, "--json", timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["records"] == 1000
     corrected = sorted((tmp_path / "corrected").iterdir(), key=lambda path: int(path.stem))

@@ -36,6 +36,10 @@ SETTINGS = {
 }
 NEVER_SEEN = {
     "kunicorn_skipped_records_total",
+    "kunicorn_filtered_records_total",
+    "kunicorn_circuit_breaker_opened_total",
+    "kunicorn_rate_limit_per_second",
+    "kunicorn_unencoded_outputs_total",
     "kunicorn_worker_recycles_total",
     "kunicorn_handler_timeouts_total",
     "kunicorn_hook_failures_total",
@@ -44,7 +48,7 @@ NEVER_SEEN = {
     "kunicorn_transactions_total",
     "kunicorn_tls_certificate_expiry_timestamp_seconds",
 }
-"""Nothing is skipped, recycled or sent here, and no hook is called: absent, or 0."""
+"""Nothing is skipped, filtered, limited, recycled, encoded or sent here, and no hook is called: absent, or 0."""
 
 
 @pytest.fixture

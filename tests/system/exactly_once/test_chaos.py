@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
+from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, merged
@@ -98,7 +99,8 @@ class Victims:
     @staticmethod
     def _stop(member: MemberProcess) -> None:
         member.wait(member.status, "to answer: before that, SIGTERM ends the interpreter and not the service")
-        assert member.stop(within=60) == 0, member.output()[-3000:]
+        # Something is left where its workers were killed just before: the next owner makes those outputs again.
+        assert member.stop(within=60) in (ExitCode.CLEAN, ExitCode.NOT_ALL_COMMITTED), member.output()[-3000:]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -27,11 +27,11 @@ _SECONDS = 0.001
 _put = sender.put
 
 
-def _put_or_die(producer: Any, outputs: Iterable[telemetry.Output], failed: Callable[..., None]) -> None:
+def _put_or_die(producer: Any, outputs: Iterable[telemetry.Output], *told: Callable[..., None]) -> None:
     every = list(outputs)
     if any(output.value in _KILLS for _, output in every):
         signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)
-    _put(producer, every, failed)
+    _put(producer, every, *told)
 
 
 for _sender in (sender, letters, transactions):

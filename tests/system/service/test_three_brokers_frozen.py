@@ -35,7 +35,7 @@ def test_a_coordinator_frozen_until_it_is_fenced_and_continued_costs_no_rebalanc
             victim.freeze()
             group.wait_coordinator(other_than=victim)
         group.wait_handled(200)
-        with silence(group, "former coordinator continued", 5.0):
+        with silence(group, "former coordinator continued", 15.0):
             victim.thaw()
             three.wait_until_whole()
         group.assert_no_rebalance()

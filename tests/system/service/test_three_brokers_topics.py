@@ -65,7 +65,7 @@ def test_partitions_that_get_new_leaders_cost_no_rebalance(
 ) -> None:
     with under_load(scene, three) as group:
         for _ in range(2):
-            with silence(group, "leaders moved", 5.0):
+            with silence(group, "leaders moved", 15.0):
                 lead_elsewhere(three, group.stage.topic, tmp_path)
             group.wait_handled(400)
         group.assert_no_rebalance()

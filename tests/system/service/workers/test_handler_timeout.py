@@ -112,9 +112,9 @@ def test_the_second_worker_that_has_to_be_killed_for_the_same_record_halts_that_
 @pytest.mark.long
 def test_many_records_that_are_fast_enough_each_are_not_overdue_together(scene: SceneMaker) -> None:
     stage = scene(1, workers=1, settings=TIMEOUT)
-    stage.send(0, *["quick"] * 300, *["sleep 0.3"] * 8)
+    stage.send(0, *["quick"] * 300, *["sleep 0.2"] * 12)
     member = stage.members.start()
-    stage.wait_handled(0, 307, member)
+    stage.wait_handled(0, 311, member)
     assert timeouts(stage, member) == 0
     assert member.stop() == 0
 
