@@ -232,7 +232,8 @@ WORKER_RESTARTS = Declared(
     "SIGKILL: out of memory, most likely. SIGSEGV: an extension module. No rebalance follows from either.", ("reason",),
 )  # fmt: skip
 WORKER_RECYCLES = Declared(
-    "kunicorn_worker_recycles", C, "Workers replaced in order: records, age, rss, reload, certificate, request (HTTP).",
+    "kunicorn_worker_recycles", C,
+    "Workers replaced in order: records, age, rss, reload, certificate, silent (its client), request (HTTP).",
     "rss every few minutes: the handler leaks fast, or [workers] max_rss_mb is near what it needs.", ("reason",),
 )  # fmt: skip
 RELOADS = Declared(
@@ -460,10 +461,10 @@ OFFSET_RESETS = Declared(
     ("reason",),
 )  # fmt: skip
 FETCHED_ANEW = Declared(
-    "kunicorn_partitions_fetched_anew", C, "Partitions taken from a worker's client and given back to it, as nothing "
-    "of them came for a minute although the brokers had records.",
+    "kunicorn_partitions_fetched_anew", C, "Partitions taken from a worker's client and given back to it, or to a "
+    "successor's, as nothing of them came for a minute although the brokers had records.",
     "Now and then: the client had lost them, nothing need be done. Going on: their leaders do not answer workers (see "
-    "the log, and the network between), or a client is stuck: kunicorn recycle its worker.",
+    "the log, and the network between).",
 )  # fmt: skip
 DRAIN_SECONDS = Declared(
     "kunicorn_drain_seconds", H, "From a revoke until the last record in hand was finished.",

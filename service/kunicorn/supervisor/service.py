@@ -238,7 +238,7 @@ class Service:
             lag.watch_ends(brokers, assignment),
             lag.watch_ages(brokers, assignment),
             forget_departed(self._connections.topics, assignment.table, self._metrics.forget),
-            silence.watch(assignment, self._in_force, self._metrics, self._is_steady),
+            silence.watch(assignment, self._in_force, self._metrics, self._is_steady, self._workforce.replace_silent),
             *self._start_lookups(),
             *self._source.works(),
             *([rolling.watch(self._watched, self._workforce.reloader.request)] if self._watched else []),

@@ -22,11 +22,13 @@ from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.rates import RateShares
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint
+from kunicorn.supervisor.workers.process import WorkerProcess
 from kunicorn.supervisor.workers.rolling import Recycler, Reloader, ReplacementFailed, Replacer
 from kunicorn.supervisor.workers.template import Template, Templates
 from kunicorn.supervisor.workers.transactions import TransactionalIds
 
 log = logs.get("kunicorn.certificates")
+log_of_fetchers = logs.get("kunicorn.fetchers")
 
 
 class Blueprints:
@@ -117,6 +119,16 @@ class Workforce:
                 log.error(f"{slot.process} goes on with the certificates that it has read: {error}")
                 replaced = False
         return replaced
+
+    async def replace_silent(self, worker: WorkerProcess) -> None:
+        """Give a worker a successor as its client has lost its partitions, unless another one has its slot by now."""
+        slot = self._arbiter.pool.slots[worker.number]
+        if slot.process is not worker:
+            return
+        try:
+            await self.replacer.replace(slot, "recycled: its client has lost its partitions", "silent")
+        except ReplacementFailed as error:
+            log_of_fetchers.error(f"{worker} goes on although its client has lost its partitions: {error}")
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a worker or a template, whose exit is watched."""

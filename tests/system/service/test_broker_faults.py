@@ -20,16 +20,17 @@ ClusterMaker = Callable[..., KafkaCluster]
 
 
 def finish(stage: Scene, members: list[MemberProcess]) -> None:
-    """Everything handled, committed, stopped, and each record once."""
+    """Everything handled, committed, stopped, and each record once. A client may have lost its only broker for good:
+    after two minutes its worker is replaced."""
     for member in members:
-        member.wait(lambda member=member: member.lag() == 0, "everything to be committed", 90)
+        member.wait(lambda member=member: member.lag() == 0, "everything to be committed", 240)
     assert [member.stop() for member in members] == [0, 0]
     report = stage.judge()
     assert report.holds, report
     assert not report.repeated, report
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.long)])
 @pytest.mark.scenario("ConsumerBounceTest")
 def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_once(
@@ -55,7 +56,7 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.long)])
 def test_a_broker_frozen_for_less_than_a_session_causes_no_rebalance(
     scene: SceneMaker, kafka_factory: ClusterMaker, seconds: float

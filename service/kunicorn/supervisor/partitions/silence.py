@@ -1,8 +1,12 @@
-"""Partitions of which a worker's client gives out nothing although the log goes on. They are fetched anew.
+"""Partitions of which a worker's client gives out nothing although the log goes on. They are fetched anew, and where
+that does not help, by another client.
 
 A Kafka client can lose a partition without a word: after a leader's change it may wait for ever for an answer that it
 does not ask for again (confluentinc/librdkafka 4492, 2625). Nothing in the worker tells that from an empty topic; the
 log's end, as the brokers tell it, does. Taking the partition from the client and giving it back begins a new fetch.
+
+It can also lose all brokers: one that is shutting down may tell of none, and then the client knows none and looks for
+none, until its process ends (confluentinc/librdkafka 5301). So the next time the worker is replaced, in order.
 
 `Silences` judges, and is pure: by looks and not by the clock, as after a freeze of this process everybody seems to have
 been silent. `watch` looks, and has it done.
@@ -11,8 +15,8 @@ been silent. `watch` looks, and has it done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 
 from kunicorn.group.states import PartitionState
 from kunicorn.observe import catalogue, logs
@@ -32,7 +36,8 @@ _LOOKS = 6
 _HOLDS_UP = frozenset({"circuit_breaker", "rate_limit", "delivery"})
 """What other partitions may wait for, too, without a word: as `kunicorn_partitions_waiting` names it."""
 _MOST_LOOKS = 90
-"""Where a new fetch has not helped, the next one comes after twice as many looks, up to a quarter of an hour."""
+"""Where another client has not helped either, the next one comes after twice as many looks, up to a quarter of an hour:
+then it is the brokers who do not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,20 @@ class _Quiet:
 
     @property
     def patience(self) -> int:
-        return min(_LOOKS << self.fetched_anew, _MOST_LOOKS)
+        return min(_LOOKS << max(0, self.fetched_anew - 1), _MOST_LOOKS)
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """What one look found. False where it found nothing."""
+
+    fetch_anew: list[Partition] = field(default_factory=list)
+    """By the same client."""
+    lost: list[Partition] = field(default_factory=list)
+    """A new fetch has not helped them: their workers are to be replaced."""
+
+    def __bool__(self) -> bool:
+        return bool(self.fetch_anew or self.lost)
 
 
 class Silences:
@@ -56,14 +74,14 @@ class Silences:
     def __init__(self) -> None:
         self._quiet: dict[TopicPartition, _Quiet] = {}
 
-    def look(self, partitions: Iterable[Partition], batch_ms: Callable[[str], int]) -> list[Partition]:
-        """The partitions that are to be fetched anew now. `batch_ms`: how long records of a topic may wait for a fuller
-        batch, in milliseconds.
+    def look(self, partitions: Iterable[Partition], batch_ms: Callable[[str], int]) -> Silent:
+        """The partitions of which something is to be done now. `batch_ms`: how long records of a topic may wait for a
+        fuller batch, in milliseconds.
 
         A look counts only where the partition's worker is idle but for what is known to wait: one that could begin a
         record, and has none to begin, was given none. At a busy one the partition's records may wait for their turn.
         """
-        before, self._quiet, silent = self._quiet, {}, []
+        before, self._quiet, silent = self._quiet, {}, Silent()
         waiting: dict[WorkerProcess, frozenset[int] | None] = {}
         for partition in partitions:
             worker, position = partition.worker, partition.position
@@ -79,8 +97,8 @@ class Silences:
                 quiet = _Quiet(quiet.offset, quiet.looks + 1, quiet.fetched_anew)
             beyond = quiet.looks - quiet.patience
             if beyond >= 0 and beyond * INTERVAL * 1000 >= batch_ms(partition.tp.topic):
+                (silent.lost if quiet.fetched_anew else silent.fetch_anew).append(partition)
                 quiet = _Quiet(quiet.offset, 0, quiet.fetched_anew + 1)
-                silent.append(partition)
             self._quiet[partition.tp] = quiet
         return silent
 
@@ -110,10 +128,15 @@ def _waiting(worker: WorkerProcess) -> frozenset[int] | None:
 
 
 async def watch(
-    assignment: Assignment, in_force: SettingsInForce, metrics: Metrics, is_steady: Callable[[], bool]
+    assignment: Assignment,
+    in_force: SettingsInForce,
+    metrics: Metrics,
+    is_steady: Callable[[], bool],
+    replace: Callable[[WorkerProcess], Awaitable[None]],
 ) -> None:
     """Look every ten seconds, for ever. Caller: the service, as a task. `is_steady`: whether no partition is about to
-    come or to go."""
+    come or to go; `replace`: gives a worker a successor, which has a client of its own; it may take as long as a
+    handler's `setup` does."""
     silences = Silences()
     while True:
         await asyncio.sleep(INTERVAL)
@@ -121,12 +144,23 @@ async def watch(
         if not is_steady():
             continue
         silent = silences.look(assignment.table.values(), lambda topic: in_force.handling(topic).batch_ms)
-        if not silent:
-            continue
-        metrics.count(catalogue.FETCHED_ANEW, len(silent))
-        log.warning(
-            f"{len(silent)} partitions are fetched anew: the brokers have records of them, and nothing has come for "
-            f"a minute or more; if it goes on, see whether their leaders answer, and kunicorn recycle the worker",
-            partitions=listed(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in silent),
-        )
-        assignment.distribution.fetch_anew(silent)
+        metrics.count(catalogue.FETCHED_ANEW, len(silent.fetch_anew) + len(silent.lost))
+        if silent.fetch_anew:
+            log.warning(
+                f"{len(silent.fetch_anew)} partitions are fetched anew: the brokers have records of them, and nothing "
+                f"has come for a minute or more",
+                partitions=_told(silent.fetch_anew),
+            )
+            assignment.distribution.fetch_anew(silent.fetch_anew)
+        for worker in dict.fromkeys(each.worker for each in silent.lost):
+            if worker is not None:
+                log.warning(
+                    f"{worker} is replaced: of some of its partitions nothing has come although they were fetched "
+                    f"anew. If it goes on, see whether their leaders answer",
+                    partitions=_told(each for each in silent.lost if each.worker is worker),
+                )
+                await replace(worker)
+
+
+def _told(partitions: Iterable[Partition]) -> str:
+    return listed(f"{p.tp}@{p.position.offset if p.position is not None else '?'}" for p in partitions)

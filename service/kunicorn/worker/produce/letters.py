@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, Producer
 from kunicorn.backoff import Retries
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, Outbox, OutputBatch
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import BACKOFF, is_fatal, outputs_in, put, reached, refusal
+from kunicorn.worker.produce.sender import BACKOFF, is_fatal, is_worn_out, outputs_in, put, reached, refusal
 from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
 log = logging.getLogger("kunicorn.worker")
@@ -64,16 +64,17 @@ class LetterSender:
         table: DeliveryListener,
         telemetry: SendTelemetry,
     ) -> None:
-        """`make`: the producer, when the first letter is due, and anew after a fatal error."""
+        """`make`: the producer, when the first letter is due, and anew once one is worn out."""
         self._make, self._sizes = make, sizes
         self._outbox, self._table, self._telemetry = outbox, table, telemetry
         self._producer: Producer | None = None
         self._broken = False
-        """The producer does nothing any more."""
+        """The producer is worn out."""
         self._retries = Retries(BACKOFF)
         self._queued: list[Output] = []
-        self._on_their_way: dict[int, Output] = {}
-        """By identity: outputs cannot be compared."""
+        self._on_their_way: dict[int, tuple[Output, int]] = {}
+        """By identity, as outputs cannot be compared; and how many had arrived before."""
+        self._arrivals = 0
         self._answers: list[tuple[Output, KafkaError | None]] = []
         self._open: dict[int, _Letters] = {}
         """By the entry's identity."""
@@ -112,7 +113,7 @@ class LetterSender:
             self._queued = self._queued[len(piece) :]
             if self._producer is None or self._broken:
                 self._producer, self._broken = self._make(), False
-            self._on_their_way |= {id(output): output for output in piece}
+            self._on_their_way |= {id(output): (output, self._arrivals) for output in piece}
             put(self._producer, piece, self._note, self._arrived)
 
     def _note(self, output: Output, error: KafkaError) -> None:
@@ -125,8 +126,12 @@ class LetterSender:
         """Tell the table of the records whose letters are all answered. `own`: the batch that somebody else marks as
         delivered."""
         answers, self._answers = self._answers, []
-        for output, _ in answers:
-            del self._on_their_way[id(output)]
+        self._arrivals += sum(error is None for _, error in answers)
+        for output, error in answers:
+            _, arrivals = self._on_their_way.pop(id(output))
+            # One topic that answers nobody says nothing about the producer: others' letters go on meanwhile.
+            if error is not None and (is_fatal(error) or (is_worn_out(error) and arrivals == self._arrivals)):
+                self._broken = True
         self._count(answers)
         ended = [each for each in self._open.values() if not each.left]
         for each in ended:
@@ -141,7 +146,11 @@ class LetterSender:
     def _count(self, answers: Sequence[tuple[Output, KafkaError | None]]) -> None:
         """Count the answers; queue again what was refused only together with others, or by the producer."""
         failed = [(output, error) for output, error in answers if error is not None]
-        together = [*(output for output, _ in answers), *self._on_their_way.values()] if failed else []
+        together = (
+            [*(output for output, _ in answers), *(output for output, _ in self._on_their_way.values())]
+            if failed
+            else []
+        )
         again = self._sizes.refused_together(together, failed)
         ids, by_producer = set(map(id, again)), list[tuple[Output, KafkaError]]()
         for output, error in answers:
@@ -162,7 +171,6 @@ class LetterSender:
 
     def _wait(self, failed: Sequence[tuple[Output, KafkaError]]) -> None:
         """Have these, which no topic has refused, sent again in a moment."""
-        self._broken |= any(is_fatal(error) for _, error in failed)
         self._queued += [output for output, _ in failed]
         why = failed[-1][1].str()
         self._outbox.note_trouble(why)

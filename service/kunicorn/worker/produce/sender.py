@@ -294,9 +294,17 @@ def is_fatal(error: KafkaError) -> bool:
     return error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._STATE)
 
 
+def is_worn_out(error: KafkaError) -> bool:
+    """Whether another producer is to go on: this one does nothing any more, or has waited in vain for as long as it
+    may. A client that was told of no brokers at all knows none from then on, and looks for none
+    (confluentinc/librdkafka 5301).
+    """
+    return is_fatal(error) or error.code() == KafkaError._MSG_TIMED_OUT
+
+
 class Channel:
-    """The producer of outputs: made when the first of them is due, and anew after a fatal error, as an idempotent one
-    does nothing any more behind that. Caller: a sender's thread.
+    """The producer of outputs: made when the first of them is due, and anew once one is worn out. Caller: a sender's
+    thread.
     """
 
     def __init__(self, make: Callable[[], Producer], sizes: RequestSizes) -> None:
@@ -338,7 +346,7 @@ class Channel:
         (piece, self._piece), (reported, self._reported) = (self._piece, []), (self._reported, [])
         if not reported:
             return
-        if any(is_fatal(error) for _, error in reported):
+        if any(is_worn_out(error) for _, error in reported):
             self._producer = None
         again = with_following(piece, self._sizes.refused_together(piece, reported))
         ids = set(map(id, again))

@@ -171,6 +171,22 @@ def test_behind_a_fatal_error_letters_go_out_by_another_producer_once_all_of_the
     assert (sorted(world.done), world.rewound, len(world.producers)) == ([1, 2], [], 2)
 
 
+@pytest.mark.parametrize(("others_arrive", "producers"), [(False, 2), (True, 1)])
+def test_a_producer_by_which_nothing_arrives_while_a_letter_is_on_its_way_in_vain_is_replaced(
+    world: World, others_arrive: bool, producers: int
+) -> None:
+    """A client that has lost all brokers looks for none any more (confluentinc/librdkafka 5301)."""
+    world.put(1, "away")
+    if others_arrive:
+        world.put(2)
+    world.answers = lambda topic, value: TIMED_OUT if topic == "away" else None
+    world.deliver()
+    assert world.rewound == [1], "its record waits, and sends it again"
+    world.put(1)
+    world.deliver()
+    assert (world.done[-1], len(world.producers)) == (1, producers)
+
+
 def test_letters_that_are_too_large_together_are_sent_in_smaller_batches(world: World) -> None:
     for number in range(1, 9):
         world.put(number, size=1000)
