@@ -5,8 +5,9 @@ A Kafka client can lose a partition without a word: after a leader's change it m
 does not ask for again (confluentinc/librdkafka 4492, 2625). Nothing in the worker tells that from an empty topic; the
 log's end, as the brokers tell it, does. Taking the partition from the client and giving it back begins a new fetch.
 
-It can also lose all brokers: one that is shutting down may tell of none, and then the client knows none and looks for
-none, until its process ends (confluentinc/librdkafka 5301). So the next time the worker is replaced, in order.
+It can also lose all brokers: one that is shutting down may tell of none, and clients have been seen that look for none
+from then on, until their process ends (confluentinc/librdkafka 5301). So the next time the worker is replaced, in
+order.
 
 `Silences` judges, and is pure: by looks and not by the clock, as after a freeze of this process everybody seems to have
 been silent. `watch` looks, and has it done.

@@ -296,8 +296,7 @@ def is_fatal(error: KafkaError) -> bool:
 
 def is_worn_out(error: KafkaError) -> bool:
     """Whether another producer is to go on: this one does nothing any more, or has waited in vain for as long as it
-    may. A client that was told of no brokers at all knows none from then on, and looks for none
-    (confluentinc/librdkafka 5301).
+    may. A client that was told of no brokers at all may look for none from then on (confluentinc/librdkafka 5301).
     """
     return is_fatal(error) or error.code() == KafkaError._MSG_TIMED_OUT
 
