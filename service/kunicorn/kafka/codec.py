@@ -35,6 +35,7 @@ IGNORABLE: frozenset[tuple[Api, str]] = frozenset(
         (Api.SYNC_GROUP, "protocol_name"),
         (Api.LEAVE_GROUP, "reason"),
         (Api.LIST_OFFSETS, "timeout"),
+        (Api.OFFSET_COMMIT, "committed_leader_epoch"),
         (Api.OFFSET_FOR_LEADER_EPOCH, "replica_id"),
     }
 )

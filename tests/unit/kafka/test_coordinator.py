@@ -395,7 +395,7 @@ async def test_offsets_with_a_retention_are_committed_in_the_version_that_knows_
     broker.script[Api.OFFSET_COMMIT] = commits(4)
     days = timedelta(days=36_500)
     answer = await coordinator.commit(
-        **MEMBER, offsets={T0: Position(5)}, metadata="here", topic_ids={"t": TOPIC_ID}, retention=days
+        **MEMBER, offsets={T0: Position(5, 2)}, metadata="here", topic_ids={"t": TOPIC_ID}, retention=days
     )
     assert answer.errors[T0] == 0
     assert (broker.asked[-1].version, broker.asked[-1].message.retention_time) == (4, days)

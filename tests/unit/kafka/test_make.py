@@ -40,7 +40,7 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
         coordinator.commit(version, "g", 3, "m", "pod-0", {T1: Position(7, 2), T0: Position(1)}, {"t": TOPIC_ID}, "x")
         if version > coordinator.COMMIT_WITH_RETENTION
         else {
-            **coordinator.commit(version, "g", 3, "m", None, {T1: Position(7)}, {}, "x"),
+            **coordinator.commit(version, "g", 3, "m", None, {T1: Position(7, 2)}, {}, "x"),
             "retention_time": timedelta(days=36_500),
         }
     ),
