@@ -59,7 +59,7 @@ class Standing:
         """Name of the member, which others may share, and the address that it comes from; for people."""
         if self.member is None:
             return None
-        return f"{self.member.instance_id or self.member.client_id} at {_address(self.member)}"
+        return f"{self.member.instance_id or self.member.client_id} at {self.member.address}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -127,14 +127,9 @@ def member_json(member: DescribedMember) -> dict[str, Any]:
         "member_id": member.member_id,
         "instance_id": member.instance_id,
         "client_id": member.client_id,
-        "host": _address(member),
+        "host": member.address,
         "partitions": [str(tp) for tp in member.partitions],
     }
-
-
-def _address(member: DescribedMember) -> str:
-    """As brokers see it; Kafka names it in Java's way, with a slash before it."""
-    return member.host.removeprefix("/")
 
 
 def look(session: ClusterSession) -> GroupStanding:

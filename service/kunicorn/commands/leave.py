@@ -35,7 +35,7 @@ class StaticMember:
         member, partitions = self.member, sorted(self.member.partitions)
         yield f"group      {self.group_id}: {self.group.state}, {len(self.group.members)} members"
         yield f"member     {member.instance_id}: {member.member_id}"
-        yield f"client     {member.client_id} at {member.host.removeprefix('/')}"
+        yield f"client     {member.client_id} at {member.address}"
         yield f"partitions {len(partitions)}: {listed(partitions)}".rstrip(": ")
         yield (
             "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and "

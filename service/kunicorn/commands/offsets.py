@@ -378,9 +378,7 @@ def _refuse_while_alive(group: GroupStanding) -> None:
 
 def _member(member: DescribedMember) -> str:
     name = member.instance_id or member.member_id
-    return printable(
-        f"{name} ({member.client_id} at {member.host.removeprefix('/')}, {len(member.partitions)} partitions)"
-    )
+    return printable(f"{name} ({member.client_id} at {member.address}, {len(member.partitions)} partitions)")
 
 
 def _warning(group: GroupStanding) -> str:

@@ -46,6 +46,11 @@ class DescribedMember:
     metadata: bytes = b""
     """What a classic member sent with JoinGroup: its subscription, encoded."""
 
+    @property
+    def address(self) -> str:
+        """`host` for people; Kafka names it in Java's way, with a slash before it."""
+        return self.host.removeprefix("/")
+
 
 @dataclass(frozen=True, slots=True)
 class Described:

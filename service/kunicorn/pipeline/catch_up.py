@@ -198,8 +198,8 @@ class Holding:
                 "--from-file FILE --execute before anything else goes on: the live service and the next catch-up would "
                 f"begin by auto_offset_reset\n{lines}"
             )
-        for tp in changed:
-            was = self._last[tp][0]
+        if changed:
+            tp, was = changed[0], self._last[changed[0]][0]
             at = "nothing" if was == NO_OFFSET else was
             raise FatalGroupError(
                 f"{tp} was committed by somebody else meanwhile ({_shown(found[tp])} instead of {at}): another "
@@ -213,8 +213,7 @@ def _offsets(starts: Mapping[TopicPartition, Position]) -> dict[TopicPartition, 
 
 
 def _shown(committed: Committed) -> str:
-    told = f"{committed.offset}, {committed.metadata or 'without a name'}"
-    return "nothing" if committed.offset == NO_OFFSET else told
+    return f"{committed.offset}, {committed.metadata or 'without a name'}"
 
 
 def _check_settings(settings: Settings) -> None:

@@ -65,7 +65,7 @@ def group_members(settings: Settings) -> list[str]:
     """
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         members = session.described().members
-    return [each.instance_id or f"{each.client_id} at {each.host.removeprefix('/')}" for each in members]
+    return [each.instance_id or f"{each.client_id} at {each.address}" for each in members]
 
 
 def wait_until_empty(settings: Settings, seconds: float) -> None:

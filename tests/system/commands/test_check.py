@@ -24,7 +24,7 @@ from kunicorn.observe import requests
 from kunicorn.settings import KafkaSettings, Settings
 from tests.kafka import KafkaCluster
 from tests.system.producing import committed_offsets
-from tests.waiting import wait_until
+from tests.waiting import runs, wait_until
 
 NOWHERE = "127.0.0.1:1"
 
@@ -167,14 +167,7 @@ def test_a_handler_whose_import_does_not_end_is_killed_with_its_children(handler
     assert "took more than 3 s (workers.start_timeout_ms)" in lines["handler"]
     assert time.monotonic() - began < 20
     for pid in map(int, pids.read_text().split()):
-        wait_until(lambda pid=pid: _is_dead(pid), "the module's processes to be gone")  # type: ignore[misc]
-
-
-def _is_dead(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return True
+        wait_until(lambda pid=pid: not runs(pid), "the module's processes to be gone")  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("ending", "result"), [("", "ok"), ("raise ValueError('too bad')", "FAILED")])
@@ -195,7 +188,7 @@ def test_threads_and_children_of_a_handlers_module_neither_hold_up_the_check_nor
     assert ("too bad" in lines["handler"]) == (result == "FAILED")
     assert time.monotonic() - began < 20
     child = int((handlers / "pid").read_text())
-    wait_until(lambda: _is_dead(child), "the module's child to be gone")
+    wait_until(lambda: not runs(child), "the module's child to be gone")
 
 
 def test_what_a_handlers_module_prints_is_not_mixed_into_the_answer(

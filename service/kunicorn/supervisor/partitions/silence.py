@@ -57,15 +57,12 @@ class _Quiet:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """What one look found. False where it found nothing."""
+    """What one look found."""
 
     fetch_anew: list[Partition] = field(default_factory=list)
     """By the same client."""
     lost: list[Partition] = field(default_factory=list)
     """A new fetch has not helped them: their workers are to be replaced."""
-
-    def __bool__(self) -> bool:
-        return bool(self.fetch_anew or self.lost)
 
 
 class Silences:

@@ -146,11 +146,7 @@ class LetterSender:
     def _count(self, answers: Sequence[tuple[Output, KafkaError | None]]) -> None:
         """Count the answers; queue again what was refused only together with others, or by the producer."""
         failed = [(output, error) for output, error in answers if error is not None]
-        together = (
-            [*(output for output, _ in answers), *(output for output, _ in self._on_their_way.values())]
-            if failed
-            else []
-        )
+        together = [output for output, _ in (*answers, *self._on_their_way.values())] if failed else []
         again = self._sizes.refused_together(together, failed)
         ids, by_producer = set(map(id, again)), list[tuple[Output, KafkaError]]()
         for output, error in answers:

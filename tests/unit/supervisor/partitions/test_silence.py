@@ -48,9 +48,10 @@ class Watched:
         self.worker.pong = Pong(0, 0, 0, rss_bytes=0, logs_dropped=0, **told)
 
     def looks(self, times: int) -> int:
-        """In how many of so many looks the partition was to be fetched anew."""
+        """In how many of so many looks the partition was to be fetched anew, or its worker to be replaced."""
         table = self.stage.assignment.table.values()
-        return sum(bool(self.silences.look(table, lambda _: self.batch_ms)) for _ in range(times))
+        found = [self.silences.look(table, lambda _: self.batch_ms) for _ in range(times)]
+        return sum(bool(silent.fetch_anew or silent.lost) for silent in found)
 
 
 def test_a_partition_of_which_nothing_comes_for_a_minute_is_fetched_anew_where_it_was() -> None:
