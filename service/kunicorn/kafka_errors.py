@@ -281,7 +281,7 @@ _FINAL: Mapping[ErrorCode, str] = {
     _E.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send less",
     _E.STALE_CONTROLLER_EPOCH: _CONTROLLERS,
     _E.OFFSET_METADATA_TOO_LARGE: (
-        "raise the brokers' offset.metadata.max.bytes to 780 or more (the default is 4096): what is done beyond an "
+        "raise the brokers' offset.metadata.max.bytes to 1000 or more (the default is 4096): what is done beyond an "
         "offset is committed with it; or unset handler.ordering and handler.concurrency"
     ),
     _E.INVALID_TOPIC_EXCEPTION: "correct {setting}: that is no legal name of a topic",

@@ -12,6 +12,7 @@ from functools import cached_property
 from inspect import isawaitable
 from random import Random
 from typing import Any, Self
+from uuid import UUID
 
 from kio.serial import entity_reader
 
@@ -147,8 +148,14 @@ class FakeBroker:
             self._offers[offer] = blank_response(Api.API_VERSIONS, asked.version, api_keys=rows)
         return self._offers[offer]
 
-    def lead(self, brokers: Iterable[FakeBroker], topics: Mapping[str, Mapping[int, tuple[int, int]]]) -> None:
-        """Answer Metadata with these brokers and topics: leader and epoch by partition."""
+    def lead(
+        self,
+        brokers: Iterable[FakeBroker],
+        topics: Mapping[str, Mapping[int, tuple[int, int]]],
+        ids: Mapping[str, UUID] | None = None,
+    ) -> None:
+        """Answer Metadata with these brokers and topics: leader and epoch by partition. `ids`: of topics that have
+        one."""
         known = list(brokers)
 
         def metadata(asked: Asked) -> Reply:
@@ -162,6 +169,7 @@ class FakeBroker:
                     blank(
                         topic,
                         name=name,
+                        **({"topic_id": ids[name]} if ids and name in ids else {}),
                         partitions=tuple(
                             blank(partition, partition_index=number, leader_id=leader, leader_epoch=epoch)
                             for number, (leader, epoch) in partitions.items()

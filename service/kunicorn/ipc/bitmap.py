@@ -18,6 +18,8 @@ import binascii
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Self
 
+from kunicorn.positions import NO_EPOCH
+
 WINDOW = 4096
 """Offsets beyond the lowest unfinished one of a partition within which records may be started."""
 _RING = 2 * WINDOW
@@ -31,6 +33,10 @@ they are found beside. To be dropped behind 0.2.0."""
 _PARTITIONS = "kunicorn:partitions:"
 """How a commit's metadata begins that says how many partitions the topic had when the group began to consume it. What
 is done, if anything, follows behind a space."""
+_EPOCH = "kunicorn:epoch:1:"
+"""Beginning of the word that names the leader epoch of a committed offset: see `epoch_word`."""
+_LAST_EPOCH = 2**31 - 1
+"""int32 in Kafka's messages, as the number of partitions is."""
 
 
 class Ahead(NamedTuple):
@@ -188,7 +194,36 @@ def with_partitions(partitions: int | None, done: str) -> str:
 def partitions(text: str) -> int | None:
     """Number of partitions in a commit's metadata; None where it has none."""
     number = text.partition(" ")[0].removeprefix(_PARTITIONS).rstrip("\0")
-    return int(number) if text.startswith(_PARTITIONS) and number.isascii() and number.isdigit() else None
+    return int(number) if text.startswith(_PARTITIONS) and _is_number(number) else None
+
+
+def epoch_word(first: int, topic_id: str, epoch: int) -> str:
+    """Word of a commit's metadata, for a version of OffsetCommit that has no field for it: that leader epoch had the
+    records before the offset `first` of that topic. Empty where `epoch` is `NO_EPOCH`; 71 characters at most.
+    `topic_id`: empty where it is not known.
+
+    It names the offset and the topic, as `Ahead.text` does: beside others' records an offset would pass for truncated.
+    """
+    return "" if epoch == NO_EPOCH else f"{_EPOCH}{first}:{topic_id}:{epoch}"
+
+
+def epoch(first: int, text: str, topic_id: str) -> int:
+    """Leader epoch in the metadata that was found beside the committed offset `first` of that topic, by `epoch_word`;
+    `NO_EPOCH` where there is none, or one of another offset or topic. `topic_id`: empty where it is not known.
+    """
+    for word in text.rstrip("\0").split(" "):
+        parts = word.removeprefix(_EPOCH).split(":")
+        if not word.startswith(_EPOCH) or len(parts) != 3:
+            continue
+        at, topic, number = parts
+        if at == str(first) and topic in ("", topic_id) and _is_number(number) and int(number) <= _LAST_EPOCH:
+            return int(number)
+    return NO_EPOCH
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is one of those that a request can have: of any length would be a second of work."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(_LAST_EPOCH))
 
 
 def _bits(number: int) -> Iterator[int]:

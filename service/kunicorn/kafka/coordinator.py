@@ -38,6 +38,7 @@ from kunicorn.group.protocol import (
     TopicPartitions,
 )
 from kunicorn.group.reactions import COORDINATOR_MOVED
+from kunicorn.ipc import bitmap
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.codec import Fields
 from kunicorn.kafka.connection import Connection
@@ -51,7 +52,8 @@ from kunicorn.kafka.errors import CoordinatorUnavailable, ProtocolError, Unsuppo
 from kunicorn.kafka.metadata import Broker
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode, describe
-from kunicorn.positions import Position, TopicPartition
+from kunicorn.positions import NO_EPOCH, Position, TopicPartition
+from kunicorn.text import topic_id_text
 
 PROTOCOL_TYPE = "consumer"
 """What the group's members speak with one another; brokers keep members of different types apart."""
@@ -392,24 +394,33 @@ def committed(message: Any, topic_ids: Mapping[str, UUID]) -> CommitAnswer:
     return CommitAnswer(errors)
 
 
-def offsets_fetched(message: Any, group_id: str) -> OffsetFetchAnswer:
-    """Answer to OffsetFetch. The group's error comes with no partitions: a loop over those alone sees "no offsets"."""
+def offsets_fetched(message: Any, group_id: str, topic_id: Callable[[str], str] = lambda _: "") -> OffsetFetchAnswer:
+    """Answer to OffsetFetch. The group's error comes with no partitions: a loop over those alone sees "no offsets".
+
+    `topic_id`: of a topic by its name, empty where it is not known. A leader epoch that a commit could not name in its
+    field is taken from its metadata, if it names that topic.
+    """
     if not hasattr(message, "groups"):
-        return OffsetFetchAnswer(int(message.error_code), _offsets(message.topics))
+        return OffsetFetchAnswer(int(message.error_code), _offsets(message.topics, topic_id))
     for group in message.groups or ():
         if group.group_id == group_id:
-            return OffsetFetchAnswer(int(group.error_code), _offsets(group.topics))
+            return OffsetFetchAnswer(int(group.error_code), _offsets(group.topics, topic_id))
     return OffsetFetchAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _offsets(topics: Any) -> dict[TopicPartition, Committed]:
+def _offsets(topics: Any, topic_id: Callable[[str], str]) -> dict[TopicPartition, Committed]:
     return {
-        TopicPartition(topic.name, int(each.partition_index)): Committed(
-            int(each.error_code), int(each.committed_offset), int(each.committed_leader_epoch), each.metadata or ""
-        )
+        TopicPartition(topic.name, int(each.partition_index)): _committed(each, topic_id(topic.name))
         for topic in topics or ()
         for each in topic.partitions or ()
     }
+
+
+def _committed(told: Any, topic_id: str) -> Committed:
+    at, epoch, metadata = int(told.committed_offset), int(told.committed_leader_epoch), told.metadata or ""
+    if epoch == NO_EPOCH:
+        epoch = bitmap.epoch(at, metadata, topic_id)
+    return Committed(int(told.error_code), at, epoch, metadata)
 
 
 _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
@@ -585,7 +596,8 @@ class Coordinator:
         UNKNOWN_TOPIC_ID; else it counts for whatever topic has that name now.
 
         `retention`: the brokers keep the offsets for so long, and not for `offsets.retention.minutes`. The positions
-        have no leader epochs then. Raises `UnsupportedByBroker` where the broker cannot be told so.
+        have no leader epochs then, which belong into the metadata (`bitmap.epoch_word`). Raises `UnsupportedByBroker`
+        where the broker cannot be told so.
         """
         by_id = all(tp.topic in topic_ids for tp in offsets)
         kept: Fields = {} if retention is None else {"retention_time": retention}
@@ -618,7 +630,11 @@ class Coordinator:
             return fetch_offsets(version, self._group_id, partitions, require_stable, member_id, epoch)
 
         answer = await self._ask(OFFSETS, Api.OFFSET_FETCH, fields, timeout)
-        return offsets_fetched(answer, self._group_id)
+        return offsets_fetched(answer, self._group_id, self._topic_id)
+
+    def _topic_id(self, topic: str) -> str:
+        known = self._cluster.metadata.topics.get(topic)
+        return "" if known is None else topic_id_text(known.topic_id)
 
     async def _park(self, api: Api, fields: Fields, timeout: float, sent: asyncio.Event | None = None) -> Any:
         self._parked += 1

@@ -9,7 +9,8 @@ ends, and hands the group back. Runs in the driver.
 3. What has ended is committed before its partitions go on. Killed anywhere, what was not committed is handled again, by
    the next catch-up or the live service.
 4. Brokers forget the offsets of a group that is empty for `offsets.retention.minutes`, a week by default, also those
-   that were committed a minute ago. So each commit says for how long it is to be kept.
+   that were committed a minute ago. So each commit says for how long it is to be kept. That version of OffsetCommit has
+   no leader epochs: they are in the metadata (`kunicorn.ipc.bitmap`), so that a truncated log is noticed (KIP-320).
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges
-from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition, between, ends_of
+from kunicorn.positions import (
+    NO_EPOCH,
+    NO_OFFSET,
+    Edges,
+    OffsetRange,
+    Offsets,
+    Position,
+    TopicPartition,
+    between,
+    ends_of,
+)
 from kunicorn.settings import Settings
 
 JOB = "catch-up"
@@ -70,11 +81,15 @@ class Ahead:
     topics: Mapping[str, str]
     """Ids of the topics, where they are known."""
 
-    def metadata(self, tp: TopicPartition, at: int, who: str) -> str:
-        """Metadata of a commit by `who` at that offset: what the live service told and is still true."""
-        done = bitmap.written(at, self.done.get(tp, ()), self.topics.get(tp.topic, ""))
+    def metadata(self, tp: TopicPartition, position: Position, who: str) -> str:
+        """Metadata of a commit by `who` at that position: what the live service told and is still true, and the
+        position's leader epoch.
+        """
+        topic_id = self.topics.get(tp.topic, "")
+        done = bitmap.written(position.offset, self.done.get(tp, ()), topic_id)
         told = bitmap.with_partitions(self.began_with.get(tp), done)
-        return f"{told} {who}".lstrip()
+        epoch = bitmap.epoch_word(position.offset, topic_id, position.leader_epoch)
+        return " ".join(filter(None, (told, epoch, who)))
 
 
 def ahead_of(starts: Mapping[TopicPartition, Position], topics: Mapping[str, str]) -> Ahead:
@@ -181,7 +196,8 @@ class Holding:
         self._commit({tp: at for tp, at in positions.items() if self._last[tp][0] != at})
 
     def _commit(self, offsets: Offsets) -> None:
-        own = {tp: self._ahead.metadata(tp, at, self._who) for tp, at in offsets.items()}
+        positions = {tp: Position(at, self._epochs.get(tp, NO_EPOCH)) for tp, at in offsets.items()}
+        own = {tp: self._ahead.metadata(tp, position, self._who) for tp, position in positions.items()}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
             self._check_unmoved(session.committed(list(self._last)))
             commit(session, offsets, self._who, own, self._epochs, _KEPT)

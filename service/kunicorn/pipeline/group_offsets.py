@@ -36,8 +36,8 @@ def commit(
     """Commit for the session's group without being a member. `own`: metadata of single partitions in place of
     `metadata`. `epochs`: leader epochs that had these offsets, as far as they are known, so that whoever goes on from
     there notices a log that was truncated before them (KIP-320). `retention`: the brokers are asked to keep the offsets
-    for so long, where they can be asked; these have no epochs then, which that version of the request lacks. Raises
-    `FatalGroupError` where the broker refuses.
+    for so long, where they can be asked; that version of the request has no epochs, which `own` may have instead.
+    Raises `FatalGroupError` where the broker refuses.
     """
     if not offsets:
         return

@@ -11,6 +11,8 @@ from kunicorn.ipc.bitmap import (
     WINDOW,
     Ahead,
     Marks,
+    epoch,
+    epoch_word,
     partitions,
     read,
     read_committed,
@@ -19,7 +21,7 @@ from kunicorn.ipc.bitmap import (
     written,
 )
 from kunicorn.ipc.ledger import HAND_END, Ledger
-from kunicorn.positions import NO_OFFSET, Position
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position
 
 FIRSTS = st.integers(0, 1 << 50)
 DISTANCES = st.sets(st.integers(0, WINDOW - 1), max_size=200)
@@ -115,9 +117,37 @@ def test_the_number_of_partitions_travels_beside_what_is_done(
     assert with_partitions(None, written(first, offsets)) == written(first, offsets)
 
 
-@pytest.mark.parametrize("text", ["", "NaN", "kunicorn:partitions:", "kunicorn:partitions:x", "kunicorn:done:1:AQ=="])
+@pytest.mark.parametrize(
+    "text", ["", "NaN", "kunicorn:partitions:", "kunicorn:partitions:x", "kunicorn:partitions:" + "9" * 5000]
+)
 def test_without_a_number_of_partitions_nothing_is_said_of_them(text: str) -> None:
     assert partitions(text) is None
+
+
+@given(FIRSTS, DISTANCES, st.integers(0, 2**31 - 1), st.sampled_from(["", "\0", " spark:over"]))
+def test_a_leader_epoch_travels_beside_what_is_done(first: int, distances: set[int], number: int, end: str) -> None:
+    offsets = {first + distance for distance in distances}
+    told = with_partitions(3, written(first, offsets, TOPIC))
+    text = f"{told} {epoch_word(first, TOPIC, number)}{end}"
+    assert epoch(first, text, TOPIC) == number
+    assert (set(read(first, text)), partitions(text)) == (offsets, 3)
+    assert len(text) - len(told) - len(end) <= 72
+
+
+def test_a_leader_epoch_counts_beside_the_offset_and_the_topic_that_it_names_alone() -> None:
+    """Of another cluster's topic, which MirrorMaker has copied it to, the offset would pass for truncated."""
+    word = epoch_word(7, TOPIC, 3)
+    assert epoch(7, word, TOPIC) == 3
+    assert epoch(8, word, TOPIC) == NO_EPOCH
+    assert epoch(7, word, "AAAAAAAAAAAAAAAAAAAAAA") == NO_EPOCH
+    assert epoch(7, word, "") == NO_EPOCH, "whose id is not known: it may be another one"
+    assert epoch(7, epoch_word(7, "", 3), TOPIC) == 3, "as brokers before 2.8 have no ids"
+    assert epoch_word(7, TOPIC, NO_EPOCH) == ""
+
+
+@pytest.mark.parametrize("number", ["", "-1", "x", "\N{SUPERSCRIPT TWO}", "2147483648", "9" * 4000, "3:3"])
+def test_a_leader_epoch_that_no_request_can_have_is_none(number: str) -> None:
+    assert epoch(7, f"kunicorn:epoch:1:7::{number}", "") == NO_EPOCH
 
 
 def test_slots_do_not_share_bits() -> None:

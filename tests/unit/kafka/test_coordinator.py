@@ -11,12 +11,14 @@ from uuid import UUID
 import pytest
 
 from kunicorn.group.protocol import Committed, Subscription
+from kunicorn.ipc.bitmap import epoch_word
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import CONTROL, Coordinator, first_piece
 from kunicorn.kafka.errors import ConnectionLost, CoordinatorUnavailable, RequestTimedOut
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.text import topic_id_text
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, Silence, cluster_of
 from tests.fakes.messages import blank, blank_response, nested
 
@@ -401,7 +403,7 @@ async def test_offsets_with_a_retention_are_committed_in_the_version_that_knows_
     assert (broker.asked[-1].version, broker.asked[-1].message.retention_time) == (4, days)
 
 
-def fetches(version: int, error: int = 0) -> Script:
+def fetches(version: int, error: int = 0, epoch: int = 2, metadata: str = "here") -> Script:
     def answer(asked: Asked) -> Reply:
         schema = RESPONSES[asked.api, version]
         group = nested(schema, "groups") if version >= 8 else schema
@@ -409,7 +411,7 @@ def fetches(version: int, error: int = 0) -> Script:
         partition = nested(topic, "partitions")
         rows = (
             blank(partition, partition_index=1, committed_offset=-1, metadata=None),
-            blank(partition, partition_index=0, committed_offset=5, committed_leader_epoch=2, metadata="here"),
+            blank(partition, partition_index=0, committed_offset=5, committed_leader_epoch=epoch, metadata=metadata),
             blank(partition, partition_index=99, committed_offset=-1, error_code=88),
         )
         topics = () if error else (topic(name="t", partitions=rows),)
@@ -435,6 +437,20 @@ async def test_committed_offsets_are_read_in_every_version(
         T99: Committed(88, -1, -1, ""),
     }
     assert getattr(broker.asked[-1].message, "require_stable", None) is (True if version >= 7 else None)
+
+
+@pytest.mark.parametrize(("told", "noted", "epoch"), [(-1, TOPIC_ID, 6), (2, TOPIC_ID, 2), (-1, UUID(int=7), -1)])
+async def test_a_leader_epoch_that_a_commit_had_no_field_for_is_read_from_its_metadata(
+    broker: FakeBroker, cluster: Cluster, coordinator: Coordinator, told: int, noted: UUID, epoch: int
+) -> None:
+    """What the field says comes first; what names another topic says nothing."""
+    broker.lead([broker], {"t": {0: (7, 1)}}, {"t": TOPIC_ID})
+    await cluster.refresh(["t"])
+    metadata = epoch_word(5, topic_id_text(noted), 6)
+    broker.script[Api.OFFSET_FETCH] = fetches(8, epoch=told, metadata=metadata)
+    at_version(broker, Api.OFFSET_FETCH, 8)
+    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=10.0)
+    assert answer.partitions[T0] == Committed(0, 5, epoch, metadata)
 
 
 @versions_of(Api.OFFSET_FETCH)

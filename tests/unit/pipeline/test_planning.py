@@ -210,12 +210,21 @@ def test_a_catch_up_keeps_what_the_live_service_told_with_its_offsets_as_long_as
     told = bitmap.with_partitions(2, bitmap.written(10, range(11, 91)))
     ahead = ahead_of({A0: Position(10, done=told), A1: Position(7)}, {})
     assert ahead.done == {A0: frozenset(range(11, 91))}
-    first = ahead.metadata(A0, 10, "spark:over")
+    first = ahead.metadata(A0, Position(10), "spark:over")
     assert (bitmap.read(10, first), bitmap.partitions(first)) == (frozenset(range(11, 91)), 2)
-    assert bitmap.read(50, ahead.metadata(A0, 50, "spark:over")) == frozenset(range(50, 91))
-    assert ahead.metadata(A0, 91, "spark:over").endswith(" spark:over")
-    assert bitmap.read(91, ahead.metadata(A0, 91, "spark:over")) == frozenset()
-    assert ahead.metadata(A1, 7, "spark:over") == "spark:over"
+    assert bitmap.read(50, ahead.metadata(A0, Position(50), "spark:over")) == frozenset(range(50, 91))
+    assert ahead.metadata(A0, Position(91), "spark:over").endswith(" spark:over")
+    assert bitmap.read(91, ahead.metadata(A0, Position(91), "spark:over")) == frozenset()
+    assert ahead.metadata(A1, Position(7), "spark:over") == "spark:over"
+
+
+def test_a_catch_up_commits_the_leader_epoch_beside_what_the_live_service_told() -> None:
+    told = bitmap.with_partitions(2, bitmap.written(10, range(11, 91), "ours"))
+    ahead = ahead_of({A0: Position(10, done=told)}, {"a": "ours"})
+    first = ahead.metadata(A0, Position(50, 7), "spark:over")
+    assert bitmap.epoch(50, first, "ours") == 7
+    assert (bitmap.read(50, first), bitmap.partitions(first)) == (frozenset(range(50, 91)), 2)
+    assert first.endswith(" spark:over")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +246,7 @@ def test_a_catch_up_takes_nothing_for_done_that_came_after_a_truncation(
         found, _ = starts_of(stored, EDGES, "earliest", fail_on_data_loss=strict, epoch_ends=ends)
         ahead = ahead_of(found, {})
         assert ahead.done == ({A0: frozenset(left)} if left else {})
-        assert bitmap.partitions(ahead.metadata(A0, committed, "spark:over")) == 2
+        assert bitmap.partitions(ahead.metadata(A0, Position(committed), "spark:over")) == 2
 
 
 def test_a_catch_up_behind_deleted_records_heeds_what_is_done_and_still_there() -> None:
@@ -255,7 +264,7 @@ def test_a_catch_up_takes_nothing_for_done_that_was_so_elsewhere_and_says_of_whi
     found, _ = starts_of({A0: Committed(0, 60, 3, told)}, EDGES, "earliest", fail_on_data_loss=False)
     ahead = ahead_of(found, {"a": "ours"})
     assert ahead.done == {A0: frozenset(range(61, 80))}
-    assert bitmap.topic_in(ahead.metadata(A0, 70, "spark:over")) == "ours"
+    assert bitmap.topic_in(ahead.metadata(A0, Position(70), "spark:over")) == "ours"
 
 
 def test_a_topic_id_with_a_slash_makes_no_directory_of_its_own_in_a_lake() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -31,10 +31,10 @@ def beside(member: MemberProcess) -> list[int]:
     return [number for number, worker in workers.items() if number != HOT and worker == workers.get(HOT)]
 
 
-def share(stage: Scene) -> None:
+def share(stage: Scene, slow: Mapping[str, str] = SLOW) -> None:
     """Have a hot partition until it is alone; have the rest handled in no time; then judge."""
     heat(stage, EACH)
-    member = stage.members.start(env=SLOW)
+    member = stage.members.start(env=slow)
     member.wait_running(PARTITIONS)
     generation, rebalances = member.generation(), len(stage.rebalances())
     member.wait(lambda: member.partitions("running") and not beside(member), "the hot partition to be alone")
@@ -64,19 +64,20 @@ def test_a_hot_partition_gets_a_worker_to_itself_without_a_rebalance_or_a_record
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("handler", "settings"),
+    ("handler", "settings", "slow"),
     [
-        ("audited:handle_batch", {"handler": {"mode": "batch", "batch_max_records": 2}}),
-        ("audited:handle", {"group": {"group_instance_id": "the-only-one"}}),
-        ("audited:handle", {"group": {"group_protocol": "consumer"}}),
-        ("audited:handle", {"group": {"partition_assignment_strategy": ["range"]}}),
+        # A call takes as long with two records as with one.
+        ("audited:handle_batch", {"handler": {"mode": "batch", "batch_max_records": 2}}, {"KUNICORN_HANDLER_MS": "4"}),
+        ("audited:handle", {"group": {"group_instance_id": "the-only-one"}}, SLOW),
+        ("audited:handle", {"group": {"group_protocol": "consumer"}}, SLOW),
+        ("audited:handle", {"group": {"partition_assignment_strategy": ["range"]}}, SLOW),
     ],
     ids=["batches", "static", "consumer protocol", "eager"],
 )
 def test_so_it_is_with_every_kind_of_group_and_handler(
-    scene: SceneMaker, handler: str, settings: dict[str, dict[str, Any]]
+    scene: SceneMaker, handler: str, settings: dict[str, dict[str, Any]], slow: Mapping[str, str]
 ) -> None:
-    share(scene(PARTITIONS, workers=WORKERS, handler=handler, settings=merged(EAGER, settings)))
+    share(scene(PARTITIONS, workers=WORKERS, handler=handler, settings=merged(EAGER, settings)), slow)
 
 
 @pytest.mark.long
