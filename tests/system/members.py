@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,6 +129,11 @@ class MemberProcess:
                 wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer", 60)
         code, body = self.get("/status")
         return json.loads(body) if code == 200 else {}
+
+    def metric(self, name: str) -> float:
+        """The sum of its series at `/metrics`; 0 where there is none."""
+        _, page = self.get("/metrics")
+        return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:\{{.*\}})? (\S+)$", page))
 
     def partitions(self, *states: str) -> list[dict[str, Any]]:
         """Assigned partitions, in these states if any are given."""

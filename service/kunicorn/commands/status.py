@@ -153,8 +153,8 @@ def _head(now: Told) -> Iterator[str]:
     yield f"{now['client_id']} {now['version']}, pid {now['pid']}, up {duration(now['uptime'])}" + (
         ", stopping" if now["stopping"] else ""
     )
-    if now["problem"]:
-        yield f"PROBLEM  {printable(now['problem'])}"
+    if problem := now["problem"] or now["outage"]:
+        yield f"PROBLEM  {printable(problem)}"
     if (group := now["group"]) is not None:
         name = group["instance_id"] or group["member_id"]
         beat = duration(group["heartbeat_age"]) or "never"

@@ -113,6 +113,9 @@ class Cluster:
     ) -> None:
         """Opens nothing. Raises `ConfigError` for a server that is not "host:port"."""
         self.metadata = Metadata()
+        self.outage: str | None = None
+        """Why no node answered when all were asked last; None once one has. While they refuse us it says nothing: see
+        `refusal`."""
         self.request_timeout = timeouts.request
         self._seeds = parse_seeds(bootstrap_servers)
         self._client_id = client_id
@@ -127,6 +130,7 @@ class Cluster:
         self._refusals: dict[int, str] = {}
         self._refusals_told: set[str] = set()
         self._tried_at: dict[int, float] = {}
+        self._answers = 0
         self._closed = False
 
     async def refresh(self, topics: Collection[str] | None) -> Metadata:
@@ -179,6 +183,7 @@ class Cluster:
         """
         tried: list[str] = []
         refusal: AuthenticationFailed | None = None
+        before = self._answers
         async with aclosing(self._candidates(tried)) as candidates:
             async for node_id in candidates:
                 try:
@@ -190,10 +195,13 @@ class Cluster:
                         refusal = refusal or error
                 else:
                     self._sick.discard(node_id)
+                    self._answers, self.outage = self._answers + 1, None
                     return answer
-        if refusal is not None:
-            raise refusal
-        raise BrokersUnreachable("no broker answered: " + ("; ".join(tried) or "none is known"))
+        why = "no broker answered: " + ("; ".join(tried) or "none is known")
+        # Somebody else, who asked later, may have been answered meanwhile: nobody would take it back for minutes.
+        if self._answers == before:
+            self.outage = why if refusal is None else None
+        raise refusal or BrokersUnreachable(why)
 
     async def connection(self, node_id: int, purpose: str, timeout: float | None = None) -> Connection:
         """Connection to that node for that purpose, opened if there is none; concurrent callers share it.
@@ -219,9 +227,10 @@ class Cluster:
         """Why authentication with some node fails, on whichever side; None if it fails with none that was tried."""
         return next(iter(self._refusals.values()), None)
 
-    async def retry_refused(self, pause: float = _LOGIN_AGAIN) -> None:
-        """Log in anew every `pause` seconds at the nodes that refused us, for ever. A node of which nothing else is
-        wanted would count as refusing for good: it may have learnt of a new password a second after the others.
+    async def retry_failed(self, pause: float = _LOGIN_AGAIN) -> None:
+        """Every `pause` seconds, for ever, log in anew at the nodes that refused us, and ask anew where none answered.
+        Where nothing else is wanted of them, they would count as refusing, or as out, for good: a node may have learnt
+        of a new password a second after the others.
 
         Caller: the service, as a task.
         """
@@ -231,6 +240,9 @@ class Cluster:
                 with contextlib.suppress(PeerError):
                     await self.connection(node_id, _LOGIN)
                 self.disconnect(node_id, _LOGIN)
+            if self.outage is not None:
+                with contextlib.suppress(PeerError):
+                    await self.refresh(())
 
     def learn(self, broker: Broker) -> None:
         """Add a node that another source than Metadata names. Caller: the coordinator's look-up."""

@@ -304,7 +304,7 @@ BUILD_INFO = Declared("kunicorn_build_info", G, "Always 1; says the version.", "
 LIVE = Declared("kunicorn_live", G, "What /livez says: 1 or 0.", "0: a restart is due; /livez says why.")
 READY = Declared("kunicorn_ready", G, "What /readyz says: 1 or 0.", "0: /readyz says why.")
 BROKERS_REACHED = Declared(
-    "kunicorn_brokers_reached", G, "1 once the brokers answer.", "0: network, DNS, bootstrap_servers; see /status."
+    "kunicorn_brokers_reached", G, "1 while a broker answers.", "0: network, DNS, bootstrap_servers; see /status."
 )
 LOOP_LAG = Declared(
     "kunicorn_event_loop_lag_seconds", G, "How late the supervisor's event loop ran lately, at worst.",

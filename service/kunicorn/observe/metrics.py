@@ -63,7 +63,7 @@ _SERVICE_SERIES: tuple[tuple[Declared, Callable[[Status], Value]], ...] = (
     (c.WORKERS_PAUSED, lambda s: sum(w.paused_by_lease for w in s.workers)),
     (c.LIVE, lambda s: int(health.live(s).ok)),
     (c.READY, lambda s: int(health.ready(s).ok)),
-    (c.BROKERS_REACHED, lambda s: int(s.brokers_reached)),
+    (c.BROKERS_REACHED, lambda s: int(s.brokers_reached and s.outage is None)),
     (c.LOOP_LAG, lambda s: s.loop_lag),
     (c.UPTIME, lambda s: s.uptime),
 )

@@ -89,10 +89,11 @@ function head(now, rate) {
   $("name").textContent = now.group_id;
   const state = now.stopping ? "stopping" : now.group ? now.group.state : "assigned";
   const badge = $("state");
-  badge.textContent = now.problem ? "problem" : state;
-  badge.className = `badge ${now.problem ? "bad" : state === "stable" || state === "assigned" ? "good" : "busy"}`;
-  $("problem").hidden = !now.problem;
-  $("problem").textContent = now.problem ?? "";
+  const problem = now.problem ?? now.outage;
+  badge.textContent = problem ? "problem" : state;
+  badge.className = `badge ${problem ? "bad" : state === "stable" || state === "assigned" ? "good" : "busy"}`;
+  $("problem").hidden = !problem;
+  $("problem").textContent = problem ?? "";
   const lag = now.partitions.reduce((sum, p) => sum + (p.lag ?? 0), 0);
   const ages = now.partitions.map((p) => p.lag_seconds).filter((age) => age !== null);
   const halted = now.partitions.filter((p) => p.state === "halted" || p.state === "stuck").length;

@@ -175,6 +175,9 @@ class Status:
     brokers_reached: bool
     problem: str | None
     """What keeps the service from working at all, in plain words: no broker, refused group."""
+    outage: str | None
+    """Why no broker answered when all were asked last, of a service that has begun; None once one has. The service is
+    ready all the same: it goes on by itself."""
     template: str
     """starting, ready, backing-off."""
     reload: ReloadStatus | None

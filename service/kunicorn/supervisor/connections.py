@@ -71,10 +71,15 @@ class Connections:
         """Why a broker refuses our login; None if none does, as far as is known."""
         return (self.tokens.problem if self.tokens is not None else None) or self.cluster.refusal
 
+    @property
+    def outage(self) -> str | None:
+        """Why no broker answers any more; None while one does, and before one ever has."""
+        return self.cluster.outage if self.unreached is None else None
+
     def logins(self, share: Callable[[Token | Password], None]) -> Iterator[Coroutine[Any, Any, None]]:
         """The tasks that renew the login, and try it again where a broker refused it, from the start on; `share` passes
         each new one on to the workers."""
-        yield self.cluster.retry_refused()
+        yield self.cluster.retry_failed()
         if self.tokens is not None:
             yield self.tokens.keep(share)
         if self._settings.kafka.sasl_password_file is not None:

@@ -158,8 +158,7 @@ class Service:
 
     def status(self) -> Status:
         """The snapshot of this instant."""
-        unreached, refusal = self._connections.unreached, self._connections.refusal
-        return self._snapshot.take(unreached, refusal, self._stopping.begun, self._loop_lag.seconds)
+        return self._snapshot.take(self._connections, self._stopping.begun, self._loop_lag.seconds)
 
     # -- life ----------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ def test_a_problem_is_shown_and_cannot_drive_the_terminal() -> None:
     assert "PROBLEM  no broker \\x1b[31m" in screen(status(problem="no broker \x1b[31m"))
 
 
+def test_an_outage_is_shown_as_a_problem() -> None:
+    assert "PROBLEM  no broker answered: one:9092" in screen(status(outage="no broker answered: one:9092 is refused"))
+    assert "PROBLEM" not in screen(status())
+
+
 @pytest.fixture
 def stranger() -> Iterator[str]:
     """Another service, which answers 404 at /status and something else below /other."""

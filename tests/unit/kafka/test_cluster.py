@@ -75,6 +75,44 @@ async def test_when_nobody_answers_every_try_is_told_with_its_reason(one: FakeBr
         await cluster.refresh(["t"])
     assert f"cannot connect to {one.address}" in str(unreachable.value)
     assert f"{two.address} closed the connection at the first request" in str(unreachable.value)
+    assert cluster.outage == str(unreachable.value)
+    await cluster.close()
+
+
+async def test_an_outage_is_over_with_the_first_answer_also_where_nobody_wants_anything(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    answers = one.script[Api.METADATA]
+    one.script[Api.METADATA] = lambda _: HangUp
+    cluster = cluster_of(one)
+    with pytest.raises(BrokersUnreachable):
+        await cluster.refresh(["t"])
+    assert str(one.address) in (cluster.outage or "")
+    one.script[Api.METADATA] = answers
+    again = asyncio.ensure_future(cluster.retry_failed(0.01))
+    await until(lambda: cluster.outage is None)
+    again.cancel()
+    await cluster.close()
+
+
+async def test_who_is_answered_meanwhile_knows_better_than_a_sweep_that_began_before(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    asking, answered = asyncio.Event(), asyncio.Event()
+
+    async def ask_in_vain(_: Connection) -> None:
+        asking.set()
+        await answered.wait()
+        raise ConnectionLost("closed")
+
+    cluster = cluster_of(one)
+    early = asyncio.ensure_future(cluster.ask_any(ask_in_vain))
+    await asking.wait()
+    await cluster.refresh(["t"])
+    answered.set()
+    with pytest.raises(BrokersUnreachable):
+        await early
+    assert cluster.outage is None
     await cluster.close()
 
 
@@ -218,7 +256,7 @@ async def test_a_node_that_refused_our_login_is_tried_again_although_nobody_asks
     monkeypatch.setattr(Connection, "open", open_or_refuse)
     cluster = cluster_of(one)
     await cluster.refresh(["t"])
-    again = asyncio.ensure_future(cluster.retry_refused(0.01))
+    again = asyncio.ensure_future(cluster.retry_failed(0.01))
     with pytest.raises(AuthenticationFailed):
         await cluster.connection(2, "offsets")
     await until(lambda: tries[two.port] > 2)

@@ -96,6 +96,7 @@ def status(**changes: Any) -> Status:
         loop_lag=0.001,
         brokers_reached=True,
         problem=None,
+        outage=None,
         template="ready",
         reload=None,
         group_id="shop",

@@ -73,6 +73,13 @@ def test_an_outage_of_the_brokers_is_no_reason_to_restart() -> None:
     assert ready(outage).reasons == ("no broker answers",)
 
 
+def test_an_outage_leaves_a_member_ready_as_it_goes_on_by_itself() -> None:
+    """Where every pod of every group became unready at once, rollouts would stop, and page people for each."""
+    outage = status(outage="no broker answered: one:9092 (node 1): refused", group=group(heartbeat_age=900.0))
+    assert live(outage).ok
+    assert ready(outage).ok
+
+
 @pytest.mark.parametrize("state", ["joining", "syncing", "unjoined"])
 def test_a_rebalance_is_neither_red_nor_unready(state: str) -> None:
     rebalancing = status(group=group(state=state))

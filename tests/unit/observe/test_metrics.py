@@ -186,6 +186,14 @@ def test_a_halted_partition_is_counted_by_its_state() -> None:
     assert value(samples, "kunicorn_partitions", group="shop", state="stuck") == 0
 
 
+@pytest.mark.parametrize(("reached", "outage", "told"), [(True, None, 1), (False, None, 0), (True, "no broker", 0)])
+def test_brokers_count_as_reached_from_the_first_answer_on_but_in_an_outage(
+    reached: bool, outage: str | None, told: int
+) -> None:
+    samples = scraped(Metrics(), status(brokers_reached=reached, outage=outage))
+    assert value(samples, "kunicorn_brokers_reached", group="shop") == told
+
+
 def test_the_group_series_tell_the_snapshot() -> None:
     busy = status(
         partitions=(partition(0, lag=3, in_hand=90, in_hand_age=2.5), partition(1, lag=8, in_hand=5, in_hand_age=0.1)),

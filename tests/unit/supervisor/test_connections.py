@@ -20,7 +20,7 @@ LETTERS = {"letters": "dead_letters.topic"}
 
 def test_a_login_that_a_broker_refused_is_tried_again_from_the_start_on() -> None:
     cluster = mock.Mock(spec=Cluster)
-    again = cluster.retry_refused = mock.Mock()
+    again = cluster.retry_failed = mock.Mock()
     connections = Connections(settings_with("earliest"), cluster, mock.Mock(spec=MemberState))
     assert list(connections.logins(lambda _: None)) == [again.return_value]
 

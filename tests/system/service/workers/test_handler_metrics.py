@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from tests.kafka import KafkaCluster
-from tests.system.members import MemberProcess, Members
+from tests.system.members import Members
 from tests.system.producing import produce
-
-
-def metric(member: MemberProcess, name: str) -> float:
-    """The sum of its series; 0 where there is none."""
-    _, page = member.get("/metrics")
-    return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:\{{.*\}})? (\S+)$", page))
 
 
 def test_counters_of_all_workers_are_summed_and_kept_when_workers_are_recycled(
@@ -31,14 +24,14 @@ def test_counters_of_all_workers_are_summed_and_kept_when_workers_are_recycled(
     member.wait_running(4, within=60)
     for count in (1000, 2000):
         produce(kafka.bootstrap, topic, 1000)
-        member.wait(lambda: metric(member, "shop_orders_shipped_total") == count, f"{count} counted")  # noqa: B023
-        member.wait(lambda: metric(member, "kunicorn_worker_recycles_total") >= 2, "both workers to be recycled")
-    assert metric(member, "shop_orders_shipped_total") == 2000, "nothing is lost with those that were recycled"
+        member.wait(lambda: member.metric("shop_orders_shipped_total") == count, f"{count} counted")  # noqa: B023
+        member.wait(lambda: member.metric("kunicorn_worker_recycles_total") >= 2, "both workers to be recycled")
+    assert member.metric("shop_orders_shipped_total") == 2000, "nothing is lost with those that were recycled"
     living = len(member.workers())
-    member.wait(lambda: 1 <= metric(member, "shop_connections_open") <= living + 1, "gauges of the living alone")
-    assert metric(member, "messaging_client_consumed_messages_total") == 2000
-    member.wait(lambda: metric(member, "kunicorn_client_received_bytes_total") > 0, "the clients' statistics")
-    member.wait(lambda: metric(member, "kunicorn_client_broker_rtt_seconds") > 0, "a round trip")
+    member.wait(lambda: 1 <= member.metric("shop_connections_open") <= living + 1, "gauges of the living alone")
+    assert member.metric("messaging_client_consumed_messages_total") == 2000
+    member.wait(lambda: member.metric("kunicorn_client_received_bytes_total") > 0, "the clients' statistics")
+    member.wait(lambda: member.metric("kunicorn_client_broker_rtt_seconds") > 0, "a round trip")
     _, page = member.get("/metrics")
     assert "python_gc" not in page
     assert member.stop() == 0
