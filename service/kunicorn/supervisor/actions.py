@@ -9,18 +9,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from kunicorn.group.states import PartitionEvent, PartitionState
-from kunicorn.observe import logs
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings.assign import partitions_named
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.tasks import ServiceTasks
-from kunicorn.supervisor.workers.rolling import ReplacementFailed
 from kunicorn.supervisor.workforce import Workforce
 from kunicorn.text import listed
-
-log = logs.get("kunicorn.actions")
 
 _PAUSABLE = frozenset({PartitionState.STARTING, PartitionState.RUNNING})
 _RESUMABLE = frozenset({PartitionState.PAUSED, PartitionState.HALTED})
@@ -71,13 +67,7 @@ class Actions:
         if slot.process is None or slot.successor is not None or slot.predecessor is not None:
             return Done(ok=False, said=f"worker {worker} has no process now, or is being replaced already")
 
-        async def replace() -> None:
-            try:
-                await self._workforce.replacer.replace(slot, "recycled: asked for by a person", "request")
-            except ReplacementFailed as error:
-                log.error(f"{slot.process} goes on although it was to be recycled: {error}")
-
-        self._tasks.start(replace())
+        self._tasks.start(self._workforce.recycler.recycle(slot, "asked for by a person", "request"))
         return Done(
             ok=True, said=f"worker {worker} (pid {slot.process.pid}) hands over as soon as its successor is ready"
         )

@@ -29,12 +29,12 @@ class ServiceTasks:
     def __init__(self) -> None:
         self.error: Exception | None = None
         """What ends the service, once there is something; it is logged."""
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._failed = asyncio.Event()
         self._over = asyncio.Event()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` as a task until `cancel`; its starter may cancel it before."""
+    def start(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Run `work` as a task until `cancel`; its starter may cancel it before. What it returns counts for nothing."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._done)
@@ -76,7 +76,7 @@ class ServiceTasks:
             await asyncio.wait(left, timeout=_CANCEL_AGAIN)
         return []
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))

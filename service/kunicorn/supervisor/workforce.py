@@ -13,7 +13,6 @@ import msgspec
 
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Configure, Password, Token
-from kunicorn.observe import logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.settings import Settings
 from kunicorn.supervisor.connections import Connections
@@ -23,12 +22,9 @@ from kunicorn.supervisor.rates import RateShares
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.supervisor.workers.pool import Arbiter, Blueprint
 from kunicorn.supervisor.workers.process import WorkerProcess
-from kunicorn.supervisor.workers.rolling import Recycler, Reloader, ReplacementFailed, Replacer
+from kunicorn.supervisor.workers.rolling import Recycler, Reloader, Replacer
 from kunicorn.supervisor.workers.template import Template, Templates
 from kunicorn.supervisor.workers.transactions import TransactionalIds
-
-log = logs.get("kunicorn.certificates")
-log_of_fetchers = logs.get("kunicorn.fetchers")
 
 
 class Blueprints:
@@ -86,11 +82,11 @@ class Workforce:
         drain_seconds = in_force.settings.group.drain_timeout_ms / 1000
         self.templates = templates
         self.rates = blueprints.rates
-        self.replacer = Replacer(arbiter, metrics, drain_seconds)
-        self.reloader = Reloader(in_force, templates, blueprints, self.replacer, metrics)
+        replacer = Replacer(arbiter, metrics, drain_seconds)
+        self.reloader = Reloader(in_force, templates, blueprints, replacer, metrics)
+        self.recycler = Recycler(replacer, in_force)
         self._blueprints = blueprints
         self._arbiter = arbiter
-        self._recycler = Recycler(self.replacer, in_force)
         self._kafka = in_force.settings.kafka
         self._metrics = metrics
 
@@ -100,7 +96,7 @@ class Workforce:
 
     def watches(self) -> Sequence[Coroutine[Any, Any, None]]:
         """The tasks for as long as there are workers."""
-        watches = [self._arbiter.watch(), self._recycler.watch(), self.reloader.watch(), *self.rates.works()]
+        watches = [self._arbiter.watch(), self.recycler.watch(), self.reloader.watch(), *self.rates.works()]
         if self._kafka.security_protocol.endswith("SSL"):
             ends_at = partial(self._metrics.certificate_ends, "kafka")
             watches.append(watch_certificate(ClientCertificate(self._kafka, self._replace_all), ends_at))
@@ -113,22 +109,15 @@ class Workforce:
         for slot in self._arbiter.pool.slots:
             if slot.process is None or slot.process.started_at > seen_at:
                 continue
-            try:
-                await self.replacer.replace(slot, "recycled: the certificate files are others", "certificate")
-            except ReplacementFailed as error:
-                log.error(f"{slot.process} goes on with the certificates that it has read: {error}")
+            if not await self.recycler.recycle(slot, "the certificate files are others", "certificate"):
                 replaced = False
         return replaced
 
     async def replace_silent(self, worker: WorkerProcess) -> None:
         """Give a worker a successor as its client has lost its partitions, unless another one has its slot by now."""
         slot = self._arbiter.pool.slots[worker.number]
-        if slot.process is not worker:
-            return
-        try:
-            await self.replacer.replace(slot, "recycled: its client has lost its partitions", "silent")
-        except ReplacementFailed as error:
-            log_of_fetchers.error(f"{worker} goes on although its client has lost its partitions: {error}")
+        if slot.process is worker:
+            await self.recycler.recycle(slot, "its client has lost its partitions", "silent")
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a worker or a template, whose exit is watched."""

@@ -17,7 +17,7 @@ from kunicorn.supervisor.partitions import assignment as assignment_module
 from kunicorn.supervisor.partitions.table import PartitionTable
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.pool import WorkerSlot
-from kunicorn.supervisor.workers.rolling import Outcome, ReplacementFailed
+from kunicorn.supervisor.workers.rolling import Outcome, Recycler, ReplacementFailed
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -35,7 +35,8 @@ class Bench:
         self.slots = self.stage.pool.slots
         self.slots[0].process = self.worker
         self.reloaded = Outcome("completed", "all workers run revision 2", (), 0.0)
-        workforce: Any = SimpleNamespace(replacer=self, reloader=self)
+        replacer: Any = SimpleNamespace(arbiter=SimpleNamespace(pool=self.stage.pool), replace=self.replace)
+        workforce: Any = SimpleNamespace(recycler=Recycler(replacer, mock.Mock()), reloader=self)
         self.actions = Actions(self.stage.assignment, workforce, mock.Mock(spec=Seeker), self.tasks, self)
 
     @property
@@ -138,7 +139,9 @@ def test_what_cannot_be_paused_now_is_told_with_its_state() -> None:
     assert (done.ok, done.said) == (False, "0 partitions paused; 2 are not, being paused")
 
 
-async def test_a_worker_is_recycled_in_order_and_one_that_is_not_there_is_told() -> None:
+async def test_a_worker_is_recycled_in_order_and_one_that_is_not_there_is_told(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     bench = Bench()
     assert bench.actions.recycle(0).ok
     await asyncio.sleep(0)
@@ -149,6 +152,7 @@ async def test_a_worker_is_recycled_in_order_and_one_that_is_not_there_is_told()
     bench.fails = True
     assert bench.actions.recycle(0).ok
     await asyncio.sleep(0)
+    assert "goes on although it was to be recycled (asked for by a person): no memory" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def due(limits: WorkerSettings, *, handled: int, age: float, rss_bytes: int, jit
 
 
 class Recycler:
-    """Replaces workers that have reached one of their limits."""
+    """Replaces workers that others ask it for, and those that have reached one of their limits."""
 
     def __init__(self, replacer: Replacer, in_force: SettingsInForce) -> None:
         self._in_force = in_force
@@ -352,11 +352,18 @@ class Recycler:
             for slot in self._slots:
                 if slot.process is None or (found := self._due(slot.process)) is None:
                     continue
-                try:
-                    await self._replacer.replace(slot, f"recycled: {found.words}", found.reason)
-                except ReplacementFailed as error:
-                    recycling_log.error(f"{slot.process} goes on although it is due to be recycled: {error}")
+                if not await self.recycle(slot, found.words, found.reason):
                     await asyncio.sleep(_AFTER_FAILURE)
+
+    async def recycle(self, slot: WorkerSlot, why: str, reason: str) -> bool:
+        """As `Replacer.replace`; but where no successor starts, the log tells it, and the worker goes on. Whether that
+        is not so."""
+        try:
+            await self._replacer.replace(slot, f"recycled: {why}", reason)
+        except ReplacementFailed as error:
+            recycling_log.error(f"{slot.process} goes on although it was to be recycled ({why}): {error}")
+            return False
+        return True
 
     def _due(self, process: WorkerProcess) -> Due | None:
         if process.state is not WorkerState.READY or process.pong is None:

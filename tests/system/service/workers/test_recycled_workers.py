@@ -105,7 +105,7 @@ def test_a_successor_that_cannot_serve_leaves_the_worker_at_work(scene: SceneMak
     before = [worker["pid"] for worker in member.workers()]
     (stage.marks / "refuse setup").touch()
     stage.send(0, *["record"] * 5)
-    member.wait(lambda: "goes on although it is due to be recycled" in member.output(), "the refusal to be told")
+    member.wait(lambda: "goes on although it was to be recycled" in member.output(), "the refusal to be told")
     stage.send(1, "still handled")
     stage.wait_handled(1, 0, member)
     assert [worker["pid"] for worker in member.workers()] == before
