@@ -30,7 +30,7 @@ from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable, UnsupportedByBroker
 from kunicorn.kafka.metadata import Metadata, TopicInfo
 from kunicorn.kafka.record_times import first_not_older, record_times
-from kunicorn.kafka.stored_positions import known_ends
+from kunicorn.kafka.stored_positions import known_ends, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
@@ -276,13 +276,20 @@ class ClusterSession:
         Asks on while leaders move, for as long as the session is patient. Raises `ConfigError` where one does not
         answer then: records that are lost would pass for there.
         """
+        answers = self.told_epoch_ends(epochs)
+        _checked({tp: answers[tp] for tp in unanswered(answers)})
+        return known_ends(answers)
+
+    def told_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        """The leaders' answers about these leader epochs, some of them errors; without those that are `NO_EPOCH`. Asks
+        on as `ends_of_epochs`."""
         known = {tp: epoch for tp, epoch in epochs.items() if epoch != NO_EPOCH}
         self._know(known)
 
         async def answers() -> Mapping[TopicPartition, EpochEnd]:
             return await epoch_ends(self.cluster, known, REQUEST_TIMEOUT)
 
-        return known_ends(self._while_leaders_move(answers)) if known else {}
+        return self._while_leaders_move(answers) if known else {}
 
     def _know(self, partitions: Iterable[TopicPartition]) -> None:
         """Ask for the partitions' leaders, where they are not known yet."""
@@ -293,13 +300,13 @@ class ClusterSession:
     def _sure(
         self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None
     ) -> Mapping[TopicPartition, LogOffset]:
-        return self._while_leaders_move(lambda: self._list_offsets(queries, level)) if queries else {}
+        return _checked(self._while_leaders_move(lambda: self._list_offsets(queries, level))) if queries else {}
 
     def _while_leaders_move(
         self, answers: Callable[[], Awaitable[Mapping[TopicPartition, A]]]
     ) -> Mapping[TopicPartition, A]:
-        """The leaders' answers, asked for again while leaders move, for as long as the session is patient. Raises
-        `ConfigError` for the errors that are left.
+        """The leaders' answers, asked for again while leaders move, for as long as the session is patient; with the
+        errors that are left.
         """
 
         async def settled() -> Mapping[TopicPartition, A]:
@@ -312,7 +319,7 @@ class ClusterSession:
                     return found
                 await asyncio.sleep(_PAUSE)
 
-        return _checked(self.ask(settled))
+        return self.ask(settled)
 
     async def _list_offsets(
         self, queries: Mapping[TopicPartition, int], level: IsolationLevel | None = None

@@ -12,7 +12,7 @@ from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, LogOffset
 from kunicorn.kafka.admin import Described, DescribedMember
-from kunicorn.kafka.stored_positions import Lost, Start, resolve
+from kunicorn.kafka.stored_positions import Lost, Start, known_ends, resolve, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
 from kunicorn.text import table
@@ -142,6 +142,8 @@ def look(session: ClusterSession) -> GroupStanding:
             "there is no group: these settings assign partitions by name, and commit nothing; see [assign]"
         )
     group = session.described()
+    # Before the offsets: with a topic's id it is known whose leader epochs a commit's metadata names.
+    session.topics(session.settings.subscribed_topics)
     answered = session.ask(session.group.committed) if not group.error else {}
     committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
     topics = session.topics(session.settings.subscribed_topics, {tp.topic for tp in committed})
@@ -152,11 +154,14 @@ def look(session: ClusterSession) -> GroupStanding:
         answered = session.ask(lambda: session.group.committed(partitions))
         committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
     firsts, ends = (session.log_offsets(dict.fromkeys(partitions, at)) for at in (EARLIEST, LATEST))
-    epoch_ends = session.epoch_ends({tp: each for tp, each in committed.items() if tp in partitions})
+    told = session.told_epoch_ends({tp: each.leader_epoch for tp, each in committed.items() if tp in partitions})
+    epoch_ends, errors = known_ends(told), unanswered(told)
     held = {tp: member for member in group.members for tp in member.partitions}
     rows = tuple(
         replace(
-            _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), held.get(tp)), epoch_end=epoch_ends.get(tp)
+            _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), errors.get(tp, ErrorCode.NONE)),
+            member=held.get(tp),
+            epoch_end=epoch_ends.get(tp),
         )
         for tp in sorted(partitions.union(committed))
     )
@@ -172,15 +177,16 @@ def _standing(
     committed: Committed | None,
     first: LogOffset | None,
     end: LogOffset | None,
-    member: DescribedMember | None,
+    epoch_error: int,
 ) -> Standing:
+    """`epoch_error`: why the leader does not tell where the committed offset's leader epoch ends."""
     errors = [answer.error for answer in (committed, first, end) if answer is not None and answer.error]
+    errors += [epoch_error] if epoch_error else []
     problem = describe(errors[0]) if errors else None if end is not None else "this partition does not exist any more"
     return Standing(
         tp,
         committed.offset if committed is not None and committed.offset != NO_OFFSET else None,
         first.offset if first is not None and not first.error else None,
         end.offset if end is not None and not end.error else None,
-        member,
-        problem,
+        problem=problem,
     )

@@ -71,6 +71,7 @@ class Place:
     number: int
     offset: int
     last_epoch: int
+    """Of the last record before `offset`; until something was fetched, as it was given."""
     max_bytes: int
     topic_id: bytes | None = None
     """None: not known yet. Empty: the cluster has no ids."""
@@ -276,12 +277,12 @@ class Fetching:
         if part.error != ErrorCode.NONE:
             return self._meet_error(place, part, now, named=named)
         if part.diverging_epoch != NO_EPOCH:
-            return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
+            return self._diverging(place, part, now)
         place.failures, place.renamed = 0, None
         news = None
         if part.next_offset > place.offset:
             place.offset, place.began = part.next_offset, True
-            place.last_epoch = max(part.last_epoch, place.last_epoch)
+            place.last_epoch = place.last_epoch if part.last_epoch == NO_EPOCH else part.last_epoch
             place.max_bytes = self._max_bytes
             news = News(place.tp, place.number, part.first_row, part.rows, part.next_offset, place.last_epoch)
             if place.stop is not None and place.offset >= place.stop:
@@ -297,6 +298,20 @@ class Fetching:
             self._at(place.replica_until, place)
         self._settle(place, now)
         return news
+
+    def _diverging(self, place: Place, part: Part, now: float) -> News | None:
+        """The log has nothing of the epoch that we named, or another end of it. Where that end lies before our offset,
+        the log was truncated (KIP-320). Elsewhere nothing was written in that epoch: it is the leader's of a moment at
+        which somebody asked for the log's end (ListOffsets).
+        """
+        if part.diverging_end < place.offset:
+            return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
+        if part.diverging_epoch < place.last_epoch:
+            place.last_epoch = part.diverging_epoch
+            self._settle(place, now)
+        else:
+            self._wait(place, now)
+        return None
 
     def _meet_error(self, place: Place, part: Part, now: float, *, named: bool) -> News | None:
         """`named`: the answer has named a leader that was not known (KIP-951)."""
@@ -375,8 +390,10 @@ class Fetching:
         if place.asked_of == NOBODY:
             place.asked_of = node
             self._asked_since[node][place] = None
-        # Another replica than the leader knows no epoch of its own: it compares with the leader's.
-        ask = Ask(place.topic_id, place.offset, place.leader_epoch, place.last_epoch, place.max_bytes)
+        # Another replica than the leader knows no epoch of its own: it compares with the leader's. It does not know one
+        # in which nothing was written, and says that the offset is out of range: only a record's is told to it.
+        last_epoch = place.last_epoch if place.began or node == place.leader else NO_EPOCH
+        ask = Ask(place.topic_id, place.offset, place.leader_epoch, last_epoch, place.max_bytes)
         self._sessions.setdefault(node, Session()).put(place.tp, ask)
 
     def _unask(self, place: Place) -> None:

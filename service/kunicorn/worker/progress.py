@@ -489,11 +489,21 @@ class OffsetTracker:
             if not self.slots.runs:
                 self.passed.append(flight.offset)
         if order:
-            self.consumed = order[0].offset
+            self.pass_gap(order[0])
         # Only those that may start now: each that may not would come back with every record that ends.
         while self.beyond and self.beyond[0][0] < self.consumed + WINDOW:
             heappop(self.beyond)[2].make_ready()
         return True
+
+    def pass_gap(self, flight: InFlight) -> None:
+        """Move the consumed offset to the first record that is not done: what lies between has been deleted or
+        compacted away, or is markers, and nothing there is unfinished.
+
+        The record's leader epoch comes along. Leaders may have changed within the gap, and an offset beyond the end of
+        its epoch passes for truncated: what is done ahead of it would be handled again.
+        """
+        if flight.offset > self.consumed:
+            self.consumed, self.epoch = flight.offset, flight.epoch
 
     def pass_deleted(self, position: int) -> None:
         """Dropped records that did not come again before `position` were compacted away meanwhile."""
@@ -522,7 +532,9 @@ class OffsetTracker:
                 break
             end = flight.end if flight.stage is Stage.DONE else delivered.get(flight, NO_OFFSET)
             if end < flight.end:
-                consumed, unfinished = (consumed if unfinished else max(flight.offset, end)), True
+                if not unfinished and (at := max(flight.offset, end)) > consumed:
+                    consumed, epoch = at, flight.epoch  # As in `pass_gap`.
+                unfinished = True
             elif unfinished:
                 ahead.append(flight.offset)
             else:

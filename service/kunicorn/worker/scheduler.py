@@ -107,8 +107,7 @@ class Scheduler:
         lane = tracker.lanes.get(lane_key) or Lane(tracker, lane_key)
         flight = InFlight(next(self._numbers), tracker, lane, offset, epoch, size, (message,))
         if not tracker.order:
-            # What lies between has been deleted or compacted away: nothing there is unfinished.
-            tracker.consumed = max(tracker.consumed, offset)
+            tracker.pass_gap(flight)
         tracker.order.append(flight)
         if offset in tracker.done_before:
             tracker.done_before.discard(offset)
@@ -429,8 +428,7 @@ class Scheduler:
         tracker = flight.tracker
         if tracker.slots.runs and flight.stage is Stage.QUEUED:
             if not tracker.order:
-                # What lies between has been deleted or compacted away: nothing there is unfinished.
-                tracker.consumed = max(tracker.consumed, flight.offset)
+                tracker.pass_gap(flight)
             tracker.order.append(flight)
         flight.stage, flight.since_ns = Stage.RUNNING, now
         tracker.running[flight] = None

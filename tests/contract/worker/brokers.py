@@ -4,14 +4,17 @@ when the story says so."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
 from kunicorn.ipc import bitmap
+from kunicorn.positions import NO_EPOCH
 from kunicorn.positions import TopicPartition as Place
+from tests.contract.worker.handling import keep
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
-from tests.contract.worker.truth import Call, Log, Record, Violation
+from tests.contract.worker.truth import Call, Log, Record, Violation, epoch_before
 
 if TYPE_CHECKING:
     from tests.contract.worker.supervised import Partition
@@ -191,15 +194,18 @@ class StoryConsumer:
         assert places <= self._fetching.keys(), "of what is not assigned nothing is fetched"
         return places
 
+    def _position(self, p: TopicPartition) -> TopicPartition:
+        at = self._given.get(Place(p.topic, p.partition))
+        if at is None:
+            return TopicPartition(p.topic, p.partition, OFFSET_INVALID)
+        return TopicPartition(p.topic, p.partition, at, leader_epoch=epoch_before(at))
+
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         STEPS.check()
         for place in [place for place, at in self._forgotten_at.items() if at <= STEPS.now]:
             del self._forgotten_at[place]
             self._given.pop(place, None)
-        return [
-            TopicPartition(p.topic, p.partition, self._given.get(Place(p.topic, p.partition), OFFSET_INVALID))
-            for p in partitions
-        ]
+        return [self._position(p) for p in partitions]
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
         """Every topic is known."""
@@ -379,7 +385,10 @@ class StoryProducer:
             done = bitmap.read(each.offset, metadata)
             if done and bitmap.topic_in(metadata) != TOPIC_ID:
                 STEPS.fail(Violation(f"a commit of {each} does not tell which topic's records are done"))
-            self.places[Place(each.topic, each.partition)] = each.offset, done
+            place = Place(each.topic, each.partition)
+            epoch = NO_EPOCH if each.leader_epoch is None else each.leader_epoch
+            keep(partial(self._teller.logs[place].check_epoch, each.offset, epoch, "a transaction"))
+            self.places[place] = each.offset, done
         self._teller.note(lambda: f"adds offsets {self._shown()} to the transaction")
 
     def commit_transaction(self, timeout: float = -1) -> None:

@@ -17,7 +17,7 @@ from kunicorn.fetch.table import Fetching, Place, Topic, decoders_id
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.contract.worker.brokers import Teller
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
-from tests.contract.worker.truth import Record
+from tests.contract.worker.truth import Record, epoch_of
 from tests.fakes import fetched
 
 _NODE = 1
@@ -129,14 +129,15 @@ class StoryFetcher:
             return [_batch(record) for record in records[:most]]
         if log.visible == len(log.records) and place.offset < log.end:
             # What comes after the last record, and is none.
-            return [fetched.batch([], base_offset=place.offset, last_delta=log.end - 1 - place.offset, epoch=0)]
+            last = log.end - 1
+            return [fetched.batch([], base_offset=place.offset, last_delta=last - place.offset, epoch=epoch_of(last))]
         return []
 
 
 @lru_cache(maxsize=10_000)
 def _batch(record: Record) -> bytes:
     content = fetched.record(0, record.message.value(), record.key)
-    return fetched.batch([content], base_offset=record.offset, base_timestamp=1000, epoch=0)
+    return fetched.batch([content], base_offset=record.offset, base_timestamp=1000, epoch=epoch_of(record.offset))
 
 
 def _id_of(name: str) -> bytes:

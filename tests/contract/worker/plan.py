@@ -21,7 +21,7 @@ from kunicorn.ipc.messages import Configure
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.handlers import KEEPING
-from tests.contract.worker.truth import Log, Record
+from tests.contract.worker.truth import Log, Record, epoch_of
 
 TOPIC, OTHER, GROUP, DEAD = "in", "other", "group", "dead"
 _HERE = "tests.contract.worker.handlers:"
@@ -358,6 +358,12 @@ def _wide(choices: Choices) -> int:
 def written(tp: TopicPartition, offset: int, key: bytes, value: bytes = b"value") -> Record:
     """One of the log's."""
     message = Message(
-        topic=tp.topic, partition=tp.partition, offset=offset, key=key, value=value, timestamp=(1, 1000), leader_epoch=0
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=offset,
+        key=key,
+        value=value,
+        timestamp=(1, 1000),
+        leader_epoch=epoch_of(offset),
     )
     return Record(tp, offset, key, message)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from kunicorn.handler.load import DrainDeadline
 from kunicorn.handler.outcome import DeadLetter, Halt
 from kunicorn.ipc import bitmap
-from kunicorn.ipc.messages import DrainOver, FetcherStart, StopFetcher
+from kunicorn.ipc.messages import DrainOver, Failed, FetcherStart, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output
 from tests.contract.worker.choices import Choices
@@ -462,18 +462,19 @@ class Scene(Story):
     def _has_a_stop(self) -> bool:
         return self._cell.ending is Ending.AT_ITS_STOP and not (self._struck and not self._first.stopping)
 
-    def _ended(self, grant: int, offset: int, done: str, halted: str) -> None:
-        each = next((each for each in self.partitions if each.grant == grant), None)
+    def _ended(self, report: Stopped | Failed, halted: str) -> None:
+        each = next((each for each in self.partitions if each.grant == report.grant), None)
         lost = each is not None and each.lost
-        super()._ended(grant, offset, done, halted)
+        super()._ended(report, halted)
         if self._cell.ending is Ending.HALTED and halted and each is self._first:
-            self._look_at_what_is_named(offset, halted)
+            self._look_at_what_is_named(report.offset, halted)
         if each is None or lost or (each is self._first and self._may_repeat):
             return
         waited = STEPS.now - self._struck_at
         if self._cell.letter is Letter.NEVER and each is self._first and waited > _LETS_GO_WITHIN:
             STEPS.fail(Violation(f"{each.log.tp} waits {waited / NANOSECONDS:.1f} s for its letter"))
-        told = each.done | bitmap.read(offset, done) | self._spared
+        offset = report.offset
+        told = each.done | bitmap.read(offset, report.done) | self._spared
         missing = [r.offset for r in each.log.records if r.finished and r.offset >= offset and r.offset not in told]
         if missing:
             STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and {missing} are finished, too"))

@@ -25,6 +25,7 @@ from kunicorn.ipc.messages import (
     Ping,
     StartFetcher,
     StopFetcher,
+    Stopped,
     TimedOut,
     ToWorker,
 )
@@ -64,7 +65,7 @@ from tests.contract.worker.plan import (
 )
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
 from tests.contract.worker.supervised import Memory, Partition, Pipe
-from tests.contract.worker.truth import Call, Log, Order, Record, Violation
+from tests.contract.worker.truth import Call, Log, Order, Record, Violation, epoch_before
 
 _FOR_EVER = 1 << 62
 _REST_WITHIN = 60 * NANOSECONDS
@@ -350,7 +351,7 @@ class Story:
         tp = each.log.tp
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
         done = bitmap.written(each.position, each.done)
-        place = (self._grant, each.slot, tp.topic, tp.partition, each.position, 0)
+        place = (self._grant, each.slot, tp.topic, tp.partition, each.position, epoch_before(each.position))
         return FetcherStart(*place, done=done, began_with=BEGAN_WITH, topic_id=TOPIC_ID)
 
     def _stop(self, *, lost: bool = False) -> None:
@@ -473,15 +474,16 @@ class Story:
         match message:
             case FetcherStopped(partitions=stopped):
                 for report in stopped:
-                    self._ended(report.grant, report.offset, report.done, "")
-            case Failed(grant=grant, offset=offset, done=done, error=error, kind=kind):
-                self._ended(grant, offset, done, f"{kind}: {error.splitlines()[0]}")
+                    self._ended(report, "")
+            case Failed(error=error, kind=kind):
+                self._ended(message, f"{kind}: {error.splitlines()[0]}")
             case CommitWanted(number=number):
                 self._pipe.put(CommitAs(number, self.generation, "member", None))
             case _:
                 pass
 
-    def _ended(self, grant: int, offset: int, done: str, halted: str) -> None:
+    def _ended(self, report: Stopped | Failed, halted: str) -> None:
+        grant, offset, done = report.grant, report.offset, report.done
         each = next((each for each in self.partitions if each.grant == grant), None)
         self.note(lambda: f"reports grant {grant} at {offset} {done and sorted(bitmap.read(offset, done))} {halted}")
         if each is None:
@@ -493,6 +495,7 @@ class Story:
             STEPS.fail(Violation(f"{each.log.tp} is reported at {offset}, and the ledger says {consumed}"))
         told = bitmap.read(offset, done)
         keep(lambda: each.log.check_passed(offset, "a report"))
+        keep(lambda: each.log.check_epoch(offset, report.leader_epoch, "a report"))
         keep(lambda: each.log.check_done(told, "a report"))
         if each.lost:
             keep(lambda: self._goes_on_at(each, each.committed, each.committed_done))
@@ -514,6 +517,7 @@ class Story:
             offset = reading.consumed.offset
             self.note(lambda: f"stores {offset} of {each.log.tp}")
             keep(lambda: each.log.check_passed(offset, "the ledger"))
+            keep(lambda: each.log.check_epoch(*reading.consumed[:2], "the ledger"))
             self._look_at_marks(each, offset)
         self._count_stores()
 

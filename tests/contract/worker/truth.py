@@ -13,9 +13,22 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import NO_EPOCH, TopicPartition
 
 NOTHING_LEFT = 1 << 62
+
+_OFFSETS_AN_EPOCH = 5
+"""So often the logs have got another leader."""
+
+
+def epoch_of(offset: int) -> int:
+    """Leader epoch in which the record with that offset was written."""
+    return offset // _OFFSETS_AN_EPOCH
+
+
+def epoch_before(offset: int) -> int:
+    """Leader epoch of what was read last by whoever reads that offset next."""
+    return epoch_of(offset - 1) if offset > 0 else NO_EPOCH
 
 
 class Violation(AssertionError):
@@ -144,6 +157,13 @@ class Log:
         """Raises `Violation` where that offset lies beyond an unfinished record."""
         if offset > self.unfinished:
             raise Violation(f"{who} says {offset} of {self.tp}, and record {self.unfinished} is not finished")
+
+    def check_epoch(self, offset: int, epoch: int, who: str) -> None:
+        """Raises `Violation` where that offset lies beyond the end of that leader epoch: whoever goes on from there has
+        to take it for one that was truncated.
+        """
+        if epoch != NO_EPOCH and offset > (epoch + 1) * _OFFSETS_AN_EPOCH:
+            raise Violation(f"{who} says {offset} of {self.tp} in leader epoch {epoch}, which ended before that")
 
     def check_done(self, offsets: Collection[int], who: str) -> None:
         """Raises `Violation` where one of these is not finished, or never was."""

@@ -305,6 +305,35 @@ def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
     assert "epoch 1 up to offset 5" in news.fault.error
 
 
+@pytest.mark.parametrize("end", [10, 15])
+def test_an_epoch_in_which_nothing_was_written_is_no_truncation(end: int) -> None:
+    """The leader's of when somebody asked for the log's end (ListOffsets); the next leader knows nothing of it."""
+    table = fetching(A)
+    assert answer(table, 1, Said(diverging_epoch=1, diverging_end=end)) == []
+    assert table.sent(1).asks[A] == (ID, 10, 3, 1, 1000)
+    table.known(1)
+    (news,) = table.meet(1, 7, [Said(next_offset=15, rows=5, last_epoch=1)], 0.0)
+    assert news == News(A, 100, 0, 5, 15, 1)
+
+
+def test_a_broker_that_names_the_epoch_that_it_was_asked_for_is_asked_again_after_a_wait() -> None:
+    table = fetching(A)
+    assert answer(table, 1, Said(diverging_epoch=2, diverging_end=15)) == []
+    assert not table.asks_of(1)
+    table.wake(SOON)
+    assert asked(table, 1) == {A: 10}
+
+
+def test_an_epoch_that_came_with_no_record_is_not_told_to_a_replica_which_may_know_nothing_of_it() -> None:
+    """It would say that the offset is out of range, the leader would name it again, and so on without a record."""
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    assert table.sent(4).asks[A] == (ID, 10, 3, -1, 1000)
+    table.known(4)
+    table.meet(4, 7, [Said(next_offset=15, rows=5, last_epoch=3)], 0.0)
+    assert table.sent(4).asks[A] == (ID, 15, 3, 3, 1000)
+
+
 @pytest.mark.scenario("testParseCorruptedRecord")
 def test_rows_before_a_damaged_batch_are_handed_out_with_the_fault_behind_them() -> None:
     (news,) = answer(fetching(A), 1, Said(next_offset=12, rows=2, damage="wrong checksum", damage_offset=12))

@@ -8,6 +8,8 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 from kunicorn.handler.call import OfSome
 from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTold, Stopped
+from kunicorn.positions import Position
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.fakes import fetched
 from tests.fakes.counts import counts_of
@@ -77,6 +79,42 @@ def test_where_nothing_but_markers_came_the_position_has_their_leader_epoch(slot
     table.table.begin_turn(LATER)
     table.table.stop([1])
     assert table.reports == [FetcherStopped([Stopped(1, 5, 3)])]
+
+
+@pytest.mark.parametrize(
+    ("slots", "completion"),
+    [(several(), ON_RETURN), (several("key"), ON_RETURN), (None, ON_ACKNOWLEDGEMENT), (several(), ON_ACKNOWLEDGEMENT)],
+    ids=["records", "keys", "runs that are sent", "records that are sent"],
+)
+def test_beyond_a_gap_the_position_has_the_leader_epoch_of_the_record_that_it_waits_for(
+    slots: Slots | None, completion: Completion
+) -> None:
+    """Leaders have changed within the gap: the epoch of the record before it ended further back, so that whoever
+    begins there would take the log for truncated, and what is done ahead for lost."""
+    sends = completion is ON_ACKNOWLEDGEMENT
+    table = Table(slots, completion)
+    table.begin(P0)
+    table.fetch(P0, 10, epoch=3)
+    table.handle(table.take(), sends=sends)
+    table.fetch(P0, 500, 501, epoch=4, keys="ab")
+    table.take()
+    if sends:
+        table.deliver()
+    assert table.ledger.read(1, 1).consumed == Position(500, 4)
+
+
+@pytest.mark.parametrize("slots", [None, several("key")], ids=["runs", "keys"])
+def test_a_transaction_commits_a_position_beyond_a_gap_with_the_leader_epoch_of_what_is_there(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots, ON_COMMIT)
+    table.begin(P0)
+    table.fetch(P0, 10, epoch=3)
+    first = table.take()
+    table.handle(first, sends=True)
+    table.fetch(P0, 500, epoch=4)
+    table.take()
+    assert first.tracker.position_with({first: 11})[:2] == (500, 4)
 
 
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])

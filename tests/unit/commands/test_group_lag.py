@@ -1,0 +1,151 @@
+"""What `kunicorn lag` and `kunicorn offsets` find out of a group, from a broker that follows a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kunicorn.clients.session import ClusterSession
+from kunicorn.commands.group_lag import GroupStanding, look
+from kunicorn.ipc.bitmap import epoch_word
+from kunicorn.kafka.versions import RESPONSES, Api
+from kunicorn.kafka_errors import ErrorCode
+from kunicorn.settings.load import load
+from kunicorn.text import topic_id_text
+from tests.fakes.broker import Asked, FakeBroker, Reply, by_partition
+from tests.fakes.messages import blank, nested
+
+ORDERS = UUID(int=77)
+COMMITTED, END = 100, 150
+EPOCH = 5
+"""In which what is committed was written."""
+
+
+def coordinator(broker: FakeBroker, asked: Asked) -> Reply:
+    schema = RESPONSES[asked.api, asked.version]
+    row = nested(schema, "coordinators")
+    return blank(
+        schema, coordinators=(blank(row, key="g", node_id=broker.node_id, host="127.0.0.1", port=broker.port),)
+    )
+
+
+def empty_group(asked: Asked) -> Reply:
+    schema = RESPONSES[asked.api, asked.version]
+    group = blank(nested(schema, "groups"), group_id="g", group_state="Empty", protocol_type="consumer")
+    return blank(schema, groups=(group,))
+
+
+def commits(epoch: int, metadata: str) -> Callable[[Asked], Reply]:
+    """The same of both partitions."""
+
+    def answer(asked: Asked) -> Reply:
+        schema = RESPONSES[asked.api, asked.version]
+        group = nested(schema, "groups")
+        topic = nested(group, "topics")
+        told: dict[str, Any] = {"committed_offset": COMMITTED, "committed_leader_epoch": epoch, "metadata": metadata}
+        rows = tuple(blank(nested(topic, "partitions"), partition_index=number, **told) for number in (0, 1))
+        return blank(
+            schema, groups=(blank(group, group_id="g", topics=(blank(topic, name="orders", partitions=rows),)),)
+        )
+
+    return answer
+
+
+def log_offsets(asked: Asked) -> Reply:
+    return by_partition(asked, lambda each: {"offset": 0 if each.timestamp == -2 else END, "leader_epoch": 6})
+
+
+def epoch_ends(end: int, error: int) -> Callable[[Asked], Reply]:
+    def answer(asked: Asked) -> Reply:
+        schema = RESPONSES[asked.api, asked.version]
+        topic = nested(schema, "topics")
+        row = nested(topic, "partitions")
+        return blank(
+            schema,
+            topics=tuple(
+                blank(
+                    topic,
+                    topic=each.topic,
+                    partitions=tuple(
+                        blank(row, partition=p.partition, leader_epoch=p.leader_epoch, end_offset=end, error_code=error)
+                        for p in each.partitions
+                    ),
+                )
+                for each in asked.message.topics
+            ),
+        )
+
+    return answer
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Callable[..., GroupStanding]:
+    """The group as it is found. `epoch`, `metadata`: of its commits. `leader`: of partition 1. `end`, `error`: what
+    leaders say of the epoch."""
+
+    def found(epoch: int, metadata: str = "", leader: int = 1, end: int = END, error: int = 0) -> GroupStanding:
+        with asyncio.Runner() as runner:
+            broker = FakeBroker(1)
+            runner.run(broker.__aenter__())
+            broker.lead([broker], {"orders": {0: (1, 6), 1: (leader, 6)}}, {"orders": ORDERS})
+            broker.script |= {
+                Api.FIND_COORDINATOR: lambda asked: coordinator(broker, asked),
+                Api.DESCRIBE_GROUPS: empty_group,
+                Api.OFFSET_FETCH: commits(epoch, metadata),
+                Api.LIST_OFFSETS: log_offsets,
+                Api.OFFSET_FOR_LEADER_EPOCH: epoch_ends(end, error),
+            }
+            file = tmp_path / "kunicorn.toml"
+            file.write_text(
+                f'[kafka]\nbootstrap_servers = ["{broker.address}"]\n[group]\nid = "g"\ntopics = ["orders"]\n'
+                '[handler]\nentrypoint = "x:y"\n'
+            )
+            session = ClusterSession(load(file, {}), "g", None, runner)
+            try:
+                return look(session)
+            finally:
+                session.close()
+                runner.run(broker.stop())
+
+    return found
+
+
+def test_a_partition_without_a_leader_is_told_beside_the_others(standing: Callable[..., GroupStanding]) -> None:
+    """One broker is down, which is when people look. Commits of the service have an epoch, about which leaders are
+    asked."""
+    well, leaderless = standing(EPOCH, leader=-1).partitions
+    assert (well.lag, well.problem) == (END - COMMITTED, None)
+    assert (leaderless.lag, leaderless.committed) == (None, COMMITTED)
+    assert "LEADER_NOT_AVAILABLE" in (leaderless.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ErrorCode.OFFSET_NOT_AVAILABLE, "OFFSET_NOT_AVAILABLE"),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""),  # Who may not ask goes by the log's edges, as the service does.
+    ],
+)
+def test_an_epoch_of_which_nothing_is_told_is_its_partitions_note(
+    standing: Callable[..., GroupStanding], error: ErrorCode, told: str
+) -> None:
+    first, _ = standing(EPOCH, error=error).partitions
+    assert told in (first.problem or "")
+    assert (first.problem is None) is (told == "")
+    assert first.lag == END - COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("epoch", "metadata"), [(EPOCH, ""), (-1, epoch_word(COMMITTED, topic_id_text(ORDERS), EPOCH) + " spark:replay")]
+)
+def test_a_log_that_was_truncated_and_has_grown_is_told_whichever_way_the_commit_names_its_epoch(
+    standing: Callable[..., GroupStanding], epoch: int, metadata: str
+) -> None:
+    found = standing(epoch, metadata, end=60)
+    assert [each.lag for each in found.partitions] == [END - 60, END - 60]
+    assert "the log was truncated" in "\n".join(found.lines())
