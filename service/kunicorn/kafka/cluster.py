@@ -1,8 +1,10 @@
 """The cluster: bootstrap, metadata, and connections to its nodes, one for each node and purpose.
 
-Any broker will do for most requests. Which is asked first is `NetworkClient.java`'s leastLoadedNode with one addition:
-a node that failed is remembered. A dead broker stays in everybody's metadata until it is fenced, seven to twelve
-seconds later, and each try there costs a whole time-out.
+Any broker will do for most requests. Which is asked first is `NetworkClient.java`'s leastLoadedNode with two additions:
+1. A node that failed is remembered. A dead broker stays in everybody's metadata until it is fenced, seven to twelve
+   seconds later, and each try there costs a whole time-out.
+2. They take turns. One that has lost the controller goes on answering, for as long as it lasts with the leaders, the
+   coordinators and the topic ids of before; Java's consumer does not stay with it, as it is connected to all leaders.
 """
 
 from __future__ import annotations
@@ -39,13 +41,16 @@ class NodeState:
 
     node_id: int
     sick: bool
+    served: bool
+    """It has answered for so long that it is another one's turn."""
     connected: bool
     in_flight: int
     tried_at: float
 
 
 def by_preference(nodes: Iterable[NodeState]) -> list[int]:
-    """Node ids, best first: healthy before sick; connected and idle, then connected, then least recently tried.
+    """Node ids, best first: healthy before sick; those whose turn it is; connected and idle, then connected, then least
+    recently tried.
 
     Stable: equal nodes stay in the order given, which the caller shuffles.
     """
@@ -55,6 +60,7 @@ def by_preference(nodes: Iterable[NodeState]) -> list[int]:
             nodes,
             key=lambda node: (
                 node.sick,
+                node.served,
                 not (node.connected and node.in_flight == 0),
                 not node.connected,
                 node.in_flight,
@@ -81,11 +87,19 @@ _METADATA_TIMEOUT = 10.0
 """Seconds; the next node is asked then. A frozen node keeps its connections, and a group waits for its leader's plan,
 which waits for this."""
 
+_TURN = 60.0
+"""Seconds for which the node that answers is asked first."""
+
+_TURN_IN_DOUBT = 2.0
+"""Likewise where somebody doubts it. Not shorter: while a coordinator moves all members ask again and again, and each
+would connect to all nodes."""
+
 _MOST_REFUSALS = 100
 """Of which each is told once; texts that never repeat must not fill log and memory."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
+_NOBODY = -(2**31)
 _FIRST_SEED = -1
 """Addresses from `bootstrap_servers` are nodes with negative ids: real ones begin at 0."""
 
@@ -131,6 +145,9 @@ class Cluster:
         self._refusals_told: set[str] = set()
         self._tried_at: dict[int, float] = {}
         self._answers = 0
+        self._answering = _NOBODY, 0.0
+        """The node that answers, and since when."""
+        self._in_doubt = False
         self._closed = False
 
     async def refresh(self, topics: Collection[str] | None) -> Metadata:
@@ -195,7 +212,7 @@ class Cluster:
                         refusal = refusal or error
                 else:
                     self._sick.discard(node_id)
-                    self._answers, self.outage = self._answers + 1, None
+                    self._note_answer(node_id)
                     return answer
         why = "no broker answered: " + ("; ".join(tried) or "none is known")
         # Somebody else, who asked later, may have been answered meanwhile: nobody would take it back for minutes.
@@ -243,6 +260,10 @@ class Cluster:
             if self.outage is not None:
                 with contextlib.suppress(PeerError):
                     await self.refresh(())
+
+    def doubt(self) -> None:
+        """Ask another node soon, if there is one: what the one that answers has said does not fit what others say."""
+        self._in_doubt = True
 
     def learn(self, broker: Broker) -> None:
         """Add a node that another source than Metadata names. Caller: the coordinator's look-up."""
@@ -302,6 +323,21 @@ class Cluster:
         logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
         return connection
 
+    def _note_answer(self, node_id: int) -> None:
+        self._answers, self.outage = self._answers + 1, None
+        before, _ = self._answering
+        if node_id == before:
+            return
+        self._answering, self._in_doubt = (node_id, asyncio.get_running_loop().time()), False
+        connection = self._connections.get((before, _METADATA))
+        if connection is not None and not connection.in_flight:
+            self._discard((before, _METADATA))
+
+    def _has_served(self, node_id: int) -> bool:
+        answering, since = self._answering
+        turn = _TURN_IN_DOUBT if self._in_doubt else _TURN
+        return node_id == answering and asyncio.get_running_loop().time() - since >= turn
+
     def _note_refusal(self, node_id: int, refusal: str) -> None:
         """Log the refusal once: the connection is tried again and again, until somebody corrects it."""
         self._refusals[node_id] = refusal
@@ -333,6 +369,7 @@ class Cluster:
         return NodeState(
             node_id,
             sick=node_id in self._sick,
+            served=self._has_served(node_id),
             connected=connection is not None,
             in_flight=connection.in_flight if connection else 0,
             tried_at=self._tried_at.get(node_id, 0.0),

@@ -473,8 +473,9 @@ class Coordinator:
 
     def forget(self) -> None:
         """Forget the node and close both connections: the coordinator has moved or does not answer. Requests in flight
-        end as lost.
+        end as lost. The next look-up may ask another node than the last.
         """
+        self._cluster.doubt()
         if self.node is not None:
             for purpose in (CONTROL, OFFSETS):
                 self._cluster.disconnect(self.node.node_id, purpose)

@@ -311,6 +311,7 @@ class Topics:
         while True:
             if await self._doubts.wait(lambda: self._doubted, clock.now() + max_age):
                 await asyncio.sleep(_HURRY)
+                self._cluster.doubt()
             self._doubted = False
             try:
                 await self.refresh()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.kafka import cluster as cluster_module
 from kunicorn.kafka.auth import Address, Security
 from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.connection import Connection
@@ -199,6 +200,36 @@ async def test_the_connected_idle_node_is_asked_before_others_are_connected(one:
     await cluster.refresh(["t"])
     first = await who_answers(cluster)
     assert [await who_answers(cluster) for _ in range(3)] == [first] * 3
+    await cluster.close()
+
+
+async def test_nodes_take_turns_and_one_that_is_doubted_has_a_short_one(
+    one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has lost the controller would tell the leaders and the coordinator of before for as long as it lasts."""
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    first = await who_answers(cluster)
+    (second,) = {one.port, two.port} - {first}
+    cluster.doubt()
+    assert await who_answers(cluster) == first, "where a coordinator moves everybody doubts, again and again"
+    monkeypatch.setattr(cluster_module, "_TURN_IN_DOUBT", 0.0)
+    assert await who_answers(cluster) == second
+    assert [await who_answers(cluster) for _ in range(3)] == [second] * 3, "nobody doubts that one"
+    monkeypatch.setattr(cluster_module, "_TURN", 0.0)
+    assert [await who_answers(cluster) for _ in range(3)] == [first, second, first]
+    await until(lambda: len(one.open) + len(two.open) == 2)
+    await cluster.close()
+
+
+async def test_the_only_node_that_is_well_is_asked_however_long_it_has_answered(
+    one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "_TURN", 0.0)
+    await two.stop()
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    assert [await who_answers(cluster) for _ in range(3)] == [one.port] * 3
     await cluster.close()
 
 
