@@ -301,7 +301,8 @@ def check_id(run: str) -> str:
 
 def place(directory: str) -> Directory:
     """The directory by an absolute path: executors have other working directories."""
-    return Directory(str(Path(directory).absolute()) if Directory(directory).is_local else directory)
+    found = Directory(directory)
+    return Directory(str(Path(found.url).absolute())) if found.is_local else found
 
 
 class Runs:
