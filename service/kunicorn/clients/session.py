@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -44,14 +44,24 @@ CONNECT_TIMEOUT = 5.0
 REQUEST_TIMEOUT = 10.0
 """Seconds."""
 _PATIENCE = 15.0
-"""Seconds for a coordinator that moves or loads its offsets."""
-JOB_PATIENCE = 20.0
-"""Seconds for brokers that restart: a job's work of hours must not end for them. A person would rather be told."""
+"""Seconds for a coordinator that moves or loads its offsets, also where a person waits."""
+JOB_PATIENCE = 60.0
+"""Seconds for brokers that restart, as tasks have: a job's work of hours must not end for them. A person would rather
+be told."""
+_LOGIN_PATIENCE = 150.0
+"""Seconds for a log-in that is refused meanwhile, of a job that was let in before: a password is rotated at the brokers
+and in its file, which in a pod is a minute or more behind its secret."""
 _PAUSE = 0.5
+_LOGIN_PAUSE = 5.0
+"""Refused log-ins count somewhere: an account must not be locked for them."""
 
+_let_in: set[Sequence[str]] = set()
+"""Bootstrap servers of clusters that have answered this process: what they refuse from then on, they may take again."""
 
 _TOKEN_LIFE = 0.8
 """Share of a token's life in which it is used again, as librdkafka does."""
+_TOKEN_AGAIN = 10.0
+"""Seconds until a token is asked for again, where none came and the last one is still valid."""
 _tokens: list[tuple[FetchToken, Token, float]] = []
 """Token of this process, what it was asked by, and until when it is used: a driver opens sessions for each round."""
 
@@ -67,8 +77,15 @@ def current_token(kafka: KafkaSettings) -> Token:
     for known, token, until in _tokens:
         if known == asked and now < until:
             return token
-    token = request.fetch(asked)
-    _tokens[:] = [(asked, token, now + _TOKEN_LIFE * (token.expires_at - now))]
+    try:
+        token = request.fetch(asked)
+        until = now + _TOKEN_LIFE * (token.expires_at - now)
+    except PeerError:
+        valid = [token for known, token, _ in _tokens if known == asked and now < token.expires_at]
+        if not valid:
+            raise
+        token, until = valid[0], min(now + _TOKEN_AGAIN, valid[0].expires_at)
+    _tokens[:] = [(asked, token, until)]
     return token
 
 
@@ -109,6 +126,10 @@ NOT_TOLD = "not told"
 """State of a group that its broker cannot describe."""
 
 
+class Passing(CoordinatorUnavailable):
+    """Refusal by the group's coordinator that asking again may cure."""
+
+
 class ClusterSession:
     """Connections to the cluster and one group's coordinator. Each question is answered before the next line of the
     command runs, so that a person's Ctrl-C is never held back by an event loop.
@@ -121,39 +142,58 @@ class ClusterSession:
         self,
         settings: Settings,
         group_id: str,
-        token: Token | None,
         runner: asyncio.Runner,
         patience: float = 0.0,
     ) -> None:
         """`patience`: seconds to ask on for while brokers do not answer. Sends nothing."""
         self.settings = settings
         self.group_id = group_id
-        self.token = token
+        self.token: Token | None = None
         self.cluster = open_cluster(settings.kafka)
         self.group = GroupAdmin(self.cluster, group_id, REQUEST_TIMEOUT)
         self._level = IsolationLevel[settings.kafka.isolation_level.upper()]
         self._runner = runner
         self._patience = patience
 
+    def get_token(self) -> None:
+        """Have an OAUTHBEARER token, if the settings ask for one, before connections do: they have less time than it
+        may take. Raises `PeerError`, `ConfigError`. Blocks.
+        """
+        self.token = self._runner.run(self._patiently(lambda: fetch_token(self.settings.kafka)))
+
     def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """Result of the question, asked again while the coordinator moves. Raises `PeerError`. Blocks."""
-        return self._runner.run(self._patiently(question))
+        answer = self._runner.run(self._patiently(question))
+        _let_in.add(self.settings.kafka.bootstrap_servers)
+        return answer
 
     async def _patiently(self, question: Callable[[], Awaitable[T]]) -> T:
-        began = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         while True:
             try:
                 return await question()
-            except CoordinatorUnavailable as error:
-                if error.error not in _PASSING or asyncio.get_running_loop().time() > began + _PATIENCE:
+            except PeerError as failure:
+                if loop.time() >= began + self._patience_with(failure):
                     raise
-            except AuthenticationFailed:
-                raise
-            except PeerError:
-                if asyncio.get_running_loop().time() > began + self._patience:
-                    raise
-                self.group.forget()  # Another broker may be the coordinator now.
-            await asyncio.sleep(_PAUSE)
+                refused = isinstance(failure, AuthenticationFailed)
+            if refused:
+                _tokens.clear()  # The wall clock may have been set back: it may have expired.
+            self.group.forget()  # Another broker may be the coordinator now.
+            await asyncio.sleep(_LOGIN_PAUSE if refused else _PAUSE)
+
+    def _patience_with(self, failure: PeerError) -> float:
+        """Seconds to ask on for behind this failure."""
+        match failure:
+            case CoordinatorUnavailable():
+                passing = isinstance(failure, Passing) or failure.error in COORDINATOR_MOVED
+                return max(_PATIENCE, self._patience) if passing else 0.0
+            case AuthenticationFailed():
+                # A password that was wrong from the start is told at once.
+                known = self.settings.kafka.bootstrap_servers in _let_in
+                return _LOGIN_PATIENCE if self._patience and known else 0.0
+            case _:
+                return self._patience
 
     def close(self) -> None:
         self._runner.run(self.cluster.close())
@@ -353,7 +393,7 @@ class ClusterSession:
         async def stable() -> Mapping[TopicPartition, Committed]:
             found = await self.group.committed(partitions, stable=True)
             if unstable := [each for each in found.values() if each.error == ErrorCode.UNSTABLE_OFFSET_COMMIT]:
-                raise CoordinatorUnavailable(unstable[0].error, "a transaction of the group is open")
+                raise Passing(unstable[0].error, "a transaction of the group is open")
             return found
 
         found = self.ask(stable)
@@ -375,8 +415,9 @@ def cluster_session(
     group_id = group_id or settings.group.id
     try:
         with asyncio.Runner() as runner:
-            session = ClusterSession(settings, group_id, runner.run(fetch_token(settings.kafka)), runner, patience)
+            session = ClusterSession(settings, group_id, runner, patience)
             try:
+                session.get_token()
                 yield session
             finally:
                 session.close()
@@ -404,7 +445,6 @@ def unreached(failure: PeerError) -> str:
 
 
 _MOVING = STALE_METADATA - {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-_PASSING = COORDINATOR_MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
 
 
 def _refuse_missing(name: str, topic: TopicInfo | None, setting: str) -> None:

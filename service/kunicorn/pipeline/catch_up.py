@@ -15,17 +15,17 @@ ends, and hands the group back. Runs in the driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resolve
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
-from kunicorn.pipeline.plan import epochs_of
+from kunicorn.pipeline.plan import check_same_topics, epochs_of
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
@@ -188,23 +188,39 @@ class Holding:
         """Offset and metadata of each partition as they were found, or as this run has committed them since."""
 
     def take(self) -> None:
-        """Commit the group's offsets under the run's name. Raises `FatalGroupError` as `move` does."""
+        """Commit the group's offsets under the run's name. Raises as `move` does."""
         self._commit(self._starts)
 
     def move(self, positions: Offsets) -> None:
-        """Commit what is handled. Raises `FatalGroupError` where another client has committed, or a member is there."""
+        """Commit what is handled, of partitions that there are. Raises `FatalGroupError` where another client has
+        committed, or a member is there; `ConfigError` where a topic was created anew.
+        """
         self._commit({tp: at for tp, at in positions.items() if self._last[tp][0] != at})
 
     def _commit(self, offsets: Offsets) -> None:
         positions = {tp: Position(at, self._epochs.get(tp, NO_EPOCH)) for tp, at in offsets.items()}
         own = {tp: self._ahead.metadata(tp, position, self._who) for tp, position in positions.items()}
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
-            self._check_unmoved(session.committed(list(self._last)))
-            commit(session, offsets, self._who, own, self._epochs, _KEPT)
-        self._last |= {tp: (at, own[tp]) for tp, at in offsets.items()}
+            found = session.committed(list(self._last))
+            changed = [tp for tp, last in self._last.items() if (found[tp].offset, found[tp].metadata) != last]
+            there = self._there(session, {*offsets, *changed})
+            self._check_unmoved(found, [tp for tp in changed if tp in there])
+            taken = {tp: at for tp, at in offsets.items() if tp in there}
+            commit(session, taken, self._who, own, self._epochs, _KEPT)
+        self._last |= {tp: (at, own[tp]) for tp, at in taken.items()}
 
-    def _check_unmoved(self, found: Mapping[TopicPartition, Committed]) -> None:
-        changed = [tp for tp, last in self._last.items() if (found[tp].offset, found[tp].metadata) != last]
+    def _there(self, session: ClusterSession, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of the partitions that were not deleted: brokers delete a group's offsets together with a topic. Raises
+        `ConfigError` for a topic that was created anew: the live service would pass over what it has below the former
+        one's offset.
+        """
+        topics = {tp.topic for tp in partitions}
+        known = {topic: topic_id for topic, topic_id in self._ahead.topics.items() if topic in topics}
+        check_same_topics(known, session.topic_ids(known))
+        return set(session.existing(partitions))
+
+    def _check_unmoved(self, found: Mapping[TopicPartition, Committed], changed: Sequence[TopicPartition]) -> None:
+        """Raise `FatalGroupError` if anything is `changed` of what this run has committed, and still exists."""
         if forgotten := [tp for tp in changed if found[tp].offset == NO_OFFSET]:
             lines = "\n".join(f"{tp.topic},{tp.partition},{self._last[tp][0]}" for tp in forgotten)
             raise FatalGroupError(

@@ -41,7 +41,7 @@ from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_plac
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
-from kunicorn.positions import EARLIEST, LATEST, OffsetRange
+from kunicorn.positions import EARLIEST, LATEST, OffsetRange, TopicPartition
 from kunicorn.settings import Settings
 
 JOB = "export"
@@ -221,6 +221,9 @@ class _Continued(NamedTuple):
     lost: Sequence[Loss]
     left: Sequence[OffsetRange]
     """Underway before, of partitions that the settings do not ask for any more."""
+    unseen: Sequence[TopicPartition]
+    """That exist, and are not among all topics as the brokers tell them for a pattern: a right is missing, or a broker
+    does not know of them yet."""
     dropped: frozenset[str]
     """Names of files that do not count: of what is left, and of ranges underway whose offsets are other records now, or
     none."""
@@ -232,7 +235,12 @@ class _Continued(NamedTuple):
             f"removed; asked for again, it is exported from there"
             for each in self.left
         )
-        return [*map(str, self.lost), *told]
+        unseen = (
+            f"{tp} is asked for by a pattern, and the brokers do not show it to this user: the export goes on without "
+            f"it, and has it from where it was when they do; a missing right is DESCRIBE"
+            for tp in self.unseen
+        )
+        return [*map(str, self.lost), *told, *unseen]
 
     def truncated(self) -> dict[str, int]:
         """Where logs were truncated, by their names in files."""
@@ -250,12 +258,17 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
         partitions = session.partitions(topics, numbered=numbered)
         found = plan(partitions, everything, session, fail_on_data_loss=strict)
         logs = within_epochs(found.edges, before.epochs, session.ends_of_epochs)
-    anew = created_anew(before.topics, found.topics)
-    first = {each.tp: each.start for each in before.ranges}
-    stored = {**first, **before.positions}
-    # What the settings do not ask for any more is no loss.
-    asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
-    deleted = {tp for tp in asked_for if tp not in logs}
+        anew = created_anew(before.topics, found.topics)
+        first = {each.tp: each.start for each in before.ranges}
+        back = {tp: at for tp, at in before.gone.items() if tp in logs and tp.topic not in anew}
+        stored = {**first, **before.positions, **back}
+        # What the settings do not ask for any more is no loss.
+        asked_for = narrowed((tp for tp in stored if takes(topics, tp.topic)), numbered)
+        missing = [tp for tp in asked_for if tp not in logs]
+        if strict:
+            session.topic_ids(tp.topic for tp in missing)  # Says so of a topic that we may not see.
+        unseen = session.existing(missing)
+    deleted = set(missing).difference(unseen)
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
     positions, lost = resumed(known, logs, anew, fail_on_data_loss=strict)
     cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]
@@ -264,10 +277,8 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
     if strict:
         check_nothing_lost(lost)
     # Its task would fail, of a topic that is deleted or that no handler takes, and with it each export from now on.
-    left = [each for each in before.underway if each.tp not in logs and each.tp not in deleted]
-    dropped = [
-        each for each in before.underway if each.topic in anew or each.tp in deleted or each in cut_off or each in left
-    ]
+    left = [each for each in before.underway if each.tp not in logs and each.tp not in missing]
+    dropped = [each for each in before.underway if each.topic in anew or each.tp not in logs or each in cut_off]
     starts = {tp: at for tp, at in first.items() if tp.topic not in anew}
     state = replace(
         before,
@@ -277,10 +288,15 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
         },
         underway=tuple(each for each in before.underway if each not in dropped),
         topics={**before.topics, **found.topics},
-        epochs=found.epochs,
+        epochs={**{tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}, **found.epochs},
+        gone={
+            tp: at
+            for tp, at in {**before.gone, **{tp: stored[tp] for tp in deleted}}.items()
+            if tp not in logs and tp.topic in before.topics and tp.topic not in anew
+        },
     )
     names = (file_name(each, before.topics.get(each.topic)) for each in dropped)
-    return _Continued(state, lost, left, frozenset(names))
+    return _Continued(state, lost, left, unseen, frozenset(names))
 
 
 class _Known:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 
-from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, Passing, cluster_session
 from kunicorn.errors import FatalGroupError
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import NO_EPOCH, Offsets, Position, TopicPartition
 from kunicorn.settings import Settings
@@ -37,7 +38,8 @@ def commit(
     `metadata`. `epochs`: leader epochs that had these offsets, as far as they are known, so that whoever goes on from
     there notices a log that was truncated before them (KIP-320). `retention`: the brokers are asked to keep the offsets
     for so long, where they can be asked; that version of the request has no epochs, which `own` may have instead.
-    Raises `FatalGroupError` where the broker refuses.
+    Sends it again where the coordinator asks for that, for as long as the session is patient. Raises `FatalGroupError`
+    where the broker refuses.
     """
     if not offsets:
         return
@@ -45,17 +47,29 @@ def commit(
         tp: Position(at, (epochs or {}).get(tp, NO_EPOCH), (own or {}).get(tp, "")) for tp, at in offsets.items()
     }
     kept = retention if retention is not None and session.ask(session.group.takes_retention) else None
-    answers = session.ask(lambda: session.group.commit(positions, metadata, kept))
-    for tp in offsets:
-        error = answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def decided() -> Mapping[TopicPartition, int]:
+        answers = await session.group.commit(positions, metadata, kept)
+        refused = {tp: error for tp in offsets if (error := answers.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR))}
+        final = {tp: error for tp, error in refused.items() if not _passes(error)}
+        if refused and not final:
+            tp, error = next(iter(refused.items()))
+            raise Passing(error, f"the commit of {tp} is refused")
+        return final
+
+    for tp, error in session.ask(decided).items():
         if error in _FENCED:
             raise FatalGroupError(
                 f"group {session.group_id!r} has members again and refuses our commit ({ErrorCode(error).name}): the "
                 f"live service goes on from what was committed and handles what was underway, too. "
                 f"Stop it first to catch up; nothing is lost"
             )
-        if error:
-            raise session.refused(error, f"the commit of {tp} is refused")
+        raise session.refused(error, f"the commit of {tp} is refused")
+
+
+def _passes(error: int) -> bool:
+    """Whether the commit may be taken when it is sent again, by the live service's reading of the code."""
+    return error not in _FENCED and reaction(Api.COMMIT, error) in {Reaction.RETRY, Reaction.REDISCOVER}
 
 
 def group_members(settings: Settings) -> list[str]:

@@ -114,6 +114,10 @@ class RunState:
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Leader epochs in which the ends of `ranges` were in the logs, as far as they are known (KIP-320)."""
 
+    gone: Offsets = field(default_factory=dict)
+    """Of an export: positions of partitions that it did not find, and was told to go on without. If they are found
+    again, and their topic has the same id, it goes on from there."""
+
     @property
     def left(self) -> list[OffsetRange]:
         """Ranges still to be handled, without those of partitions that halt."""
@@ -243,6 +247,7 @@ class RunState:
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
             **({"epochs": as_json(self.epochs)} if self.epochs else {}),
+            **({"gone": as_json(self.gone)} if self.gone else {}),
         }
 
     @classmethod
@@ -261,6 +266,7 @@ class RunState:
             tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None in a run whose every range has a file.
             topics=told["topics"],
             epochs=from_json(told.get("epochs", {})),  # None in a run of a version that did not ask for them.
+            gone=from_json(told.get("gone", {})),
         )
 
 
@@ -301,7 +307,8 @@ def check_id(run: str) -> str:
 
 def place(directory: str) -> Directory:
     """The directory by an absolute path: executors have other working directories."""
-    return Directory(str(Path(directory).absolute()) if Directory(directory).is_local else directory)
+    found = Directory(directory)
+    return Directory(str(Path(found.url).absolute())) if found.is_local else found
 
 
 class Runs:

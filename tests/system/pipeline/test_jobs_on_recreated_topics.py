@@ -21,6 +21,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 ANEW = "was created anew"
+NOTHING = -1001
+"""As librdkafka says it, where a group has no offset."""
 
 
 def exported(lake: Path) -> list[tuple[int, bytes]]:
@@ -78,6 +80,36 @@ def test_what_is_underway_while_the_topic_is_created_anew_does_not_count(
     else:
         (at,) = committed_offsets(desk.kafka.bootstrap, desk.topic, desk.topic, 1).values()
         assert at != 100, "the live service would leave out 100 records of the new topic"
+
+
+def test_a_catch_up_over_a_pattern_outlives_a_topic_that_is_deleted_when_it_is_done(
+    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(1)
+    kafka, second = desk.kafka, f"{desk.topic}-second"
+    few = {"max_offsets_per_trigger": 20}
+    desk.configure({"group": {"topics": [f"^{desk.topic}.*"]}, "pipeline": few})
+    kafka.create_topic(second)
+    produce(kafka.bootstrap, desk.topic, 100)
+    produce(kafka.bootstrap, second, 1)
+    ended, counted = Job.ended, list[Summary]()
+
+    def end_or_delete(self: Job, seconds: float) -> list[Summary]:
+        if any(each.range.topic == second for each in counted):
+            counted.clear()
+            kafka.admin().delete_topics([second])[second].result(30)
+            wait_until(lambda: set(stored(second)) == {NOTHING}, "the brokers to forget the topic's offsets")
+        found = ended(self, seconds)
+        counted.extend(found)
+        return found
+
+    def stored(topic: str) -> list[int]:
+        return list(committed_offsets(kafka.bootstrap, desk.topic, topic, 1).values())
+
+    monkeypatch.setattr(Job, "ended", end_or_delete)
+    desk.said("catch-up", "--master", MASTER)
+    assert second not in kafka.admin().list_topics(timeout=60).topics
+    assert stored(desk.topic) == [100]
 
 
 def test_a_backfill_is_not_resumed_on_a_topic_that_was_created_anew(

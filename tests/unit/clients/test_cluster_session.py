@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +15,15 @@ from kunicorn.clients import session
 from kunicorn.clients.access import token_renewal
 from kunicorn.clients.oauth import request
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session, fetch_token, open_cluster
-from kunicorn.errors import ConfigError, FatalGroupError
+from kunicorn.errors import ConfigError, FatalGroupError, PeerError
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.positions import EARLIEST, NO_OFFSET, Edges, TopicPartition
 from kunicorn.settings import GroupSettings, HandlerSettings, KafkaSettings, Settings
+from tests.fakes.broker import Asked, FakeBroker, Reply
+from tests.fakes.messages import blank_response
 from tests.fakes.refusing_brokers import RefusingBroker, refusing_broker
 from tests.system.producing import produce
 
@@ -96,6 +99,26 @@ def test_a_coordinator_that_moves_ends_no_job_and_its_commit_arrives(broker: Ref
         assert session.committed([ORDERS])[ORDERS].offset == NO_OFFSET, "it was committed for the other group"
 
 
+@pytest.mark.parametrize("error", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+def test_a_commit_that_may_be_taken_the_next_time_is_sent_again_by_a_job(
+    broker: RefusingBroker, error: ErrorCode
+) -> None:
+    broker.refuse(Api.OFFSET_COMMIT, error, 2)
+    with cluster_session(settings(broker.bootstrap), patience=JOB_PATIENCE) as session:
+        commit(session, {ORDERS: 3}, "spark:run")
+        assert session.committed([ORDERS])[ORDERS].offset == 3
+
+
+def test_a_job_waits_for_a_coordinator_that_loads_its_offsets_as_long_as_for_brokers(
+    broker: RefusingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_PATIENCE", 0.0)
+    broker.refuse(Api.OFFSET_COMMIT, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 2)
+    with cluster_session(settings(broker.bootstrap), patience=JOB_PATIENCE) as asked:
+        commit(asked, {ORDERS: 3}, "spark:run")
+        assert asked.committed([ORDERS])[ORDERS].offset == 3
+
+
 def test_a_group_with_members_refuses_a_job_and_the_message_says_what_that_means(broker: RefusingBroker) -> None:
     for error, why in (
         (ErrorCode.UNKNOWN_MEMBER_ID, "group 'shop' has members again .*UNKNOWN_MEMBER_ID.*nothing is lost"),
@@ -115,6 +138,95 @@ def test_brokers_that_do_not_answer_are_told_by_the_setting() -> None:
         cluster_session(settings("127.0.0.1:1")) as session,
     ):
         session.partitions(["orders"])
+
+
+async def test_a_job_that_was_let_in_outlasts_the_rotation_of_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_LOGIN_PAUSE", 0.05)
+    written, right = tmp_path / "password", ["first"]
+    written.write_text("first")
+    refused = list[bytes]()
+
+    def log_in(asked: Asked) -> Reply:
+        given = asked.message.auth_bytes
+        if given.endswith(b"\0" + right[0].encode()):
+            return blank_response(asked.api, asked.version)
+        refused.append(given)
+        if len(refused) == 2:
+            written.write_text("second")  # The file is behind the brokers.
+        return blank_response(asked.api, asked.version, error_code=ErrorCode.SASL_AUTHENTICATION_FAILED)
+
+    def asked_for_topics(broker: FakeBroker) -> list[str]:
+        kafka = KafkaSettings(
+            bootstrap_servers=(f"127.0.0.1:{broker.port}",),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_username="shop",
+            sasl_password_file=str(written),
+        )
+        own = settings(kafka.bootstrap_servers[0]).model_copy(update={"kafka": kafka})
+        with cluster_session(own, patience=JOB_PATIENCE) as asked:
+            return asked.topics(["orders"])
+
+    async with FakeBroker() as broker:
+        broker.lead([broker], {"orders": {0: (1, 1)}})
+        broker.script[Api.SASL_HANDSHAKE] = lambda asked: blank_response(asked.api, asked.version)
+        broker.script[Api.SASL_AUTHENTICATE] = log_in
+        right[0] = "another"
+        with pytest.raises(ConfigError, match="SASL_AUTHENTICATION_FAILED"):
+            await asyncio.to_thread(asked_for_topics, broker)
+        assert len(refused) == 1, "a password that was wrong from the start is told at once"
+        right[0] = "first"
+        assert await asyncio.to_thread(asked_for_topics, broker) == ["orders"]
+        right[0] = "second"
+        assert await asyncio.to_thread(asked_for_topics, broker) == ["orders"]
+    assert len(refused) == 2
+
+
+def test_a_token_whose_successor_does_not_come_is_used_while_it_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [0.05, None, 3600, None]
+    """Seconds that the next ones are valid; None: the endpoint does not answer."""
+    clock = [1_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+
+    def fetched(_: FetchToken) -> Token:
+        life = lives.pop(0)
+        if life is None:
+            raise PeerError("https://tokens does not answer")
+        return Token(f"token of {life:g} s", clock[0] + life, "kunicorn", {})
+
+    def token() -> str:
+        found = asyncio.run(fetch_token(with_tokens("valid")))
+        assert found is not None
+        return found.value
+
+    monkeypatch.setattr(request, "fetch", fetched)
+    assert token() == "token of 0.05 s"
+    clock[0] += 0.045
+    assert token() == "token of 0.05 s", "it is asked for anew, in vain, and the last one is still good"
+    assert lives == [3600, None]
+    clock[0] += 0.1
+    assert [token(), token()] == ["token of 3600 s"] * 2
+    clock[0] += 4000
+    with pytest.raises(PeerError, match="does not answer"):
+        token()
+
+
+def test_a_job_asks_an_endpoint_again_that_gives_no_token(
+    broker: RefusingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [PeerError("https://tokens does not answer")]
+
+    def fetched(_: FetchToken) -> Token:
+        if failures:
+            raise failures.pop()
+        return Token("token", time.time() + 3600, "kunicorn", {})
+
+    monkeypatch.setattr(request, "fetch", fetched)
+    own = settings(broker.bootstrap).model_copy(update={"kafka": with_tokens("endpoint")})
+    with cluster_session(own, patience=JOB_PATIENCE) as asked:
+        assert asked.token is not None
 
 
 def test_a_token_is_used_for_most_of_its_life_and_asked_for_anew_when_its_secret_changes(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kunicorn.clients.session import ClusterSession
+from kunicorn.errors import ConfigError
 from kunicorn.handler.config import takes
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import Edges, Offsets, TopicPartition
@@ -17,6 +18,10 @@ class PlayedLog(ClusterSession):
 
     def __init__(self, topics: Mapping[str, int], log: Edges | None = None) -> None:
         self.there, self.log = dict(topics), log or Edges(0, 100, 1)
+        self.denied: set[str] = set()
+        """Topics that brokers leave out of the list of all topics, and refuse by name."""
+        self.ids: dict[str, str] = {}
+        """Ids of topics, other than the usual ones."""
 
     def topics(
         self, wanted: Collection[str], besides: Collection[str] = (), setting: str = "group.topics"
@@ -27,10 +32,13 @@ class PlayedLog(ClusterSession):
         return range(self.there[topic])
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        return {topic: f"id of {topic}" for topic in topics if topic in self.there}
+        asked = list(topics)
+        if refused := self.denied.intersection(asked):
+            raise ConfigError(f"topic {min(refused)!r}: TOPIC_AUTHORIZATION_FAILED (29)")
+        return {topic: self.ids.get(topic, f"id of {topic}") for topic in asked if topic in self.there}
 
     def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        return [tp for tp in partitions if tp.partition < self.there.get(tp.topic, 0)]
+        return [tp for tp in partitions if tp.topic in self.denied or tp.partition < self.there.get(tp.topic, 0)]
 
     def edges(
         self, partitions: Iterable[TopicPartition], level: IsolationLevel | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,75 @@ def test_a_range_underway_that_is_not_asked_for_any_more_does_not_hold_up_an_exp
     assert now.state.underway == (NAMED_RANGE,), "it goes on under its name"
     assert now.state.positions[refunds.tp] == 50
     assert now.dropped == {file_name(refunds, None), file_name(payments, None)}
+
+
+def of_a_pattern(tmp_path: Path, *, strict: bool = False) -> Settings:
+    path = tmp_path / "pattern.toml"
+    own = LEAST.replace('topics = ["orders"]', 'topics = ["^.*s$"]')
+    path.write_text(f"{own}\n[pipeline]\nfail_on_data_loss = {str(strict).lower()}\n")
+    return load(path, {})
+
+
+def exported(settings: Settings, before: RunState) -> RunState:
+    """The state behind an export of all that there is. By its manifest: it may be a process later."""
+    told = RunState.from_json(json.loads(json.dumps(export._continued(settings, before).state.as_json())))
+    return replace(told, positions={**told.positions, **{each.tp: each.stop for each in told.left}})
+
+
+REFUNDS = TopicPartition("refunds", 0)
+
+
+def test_an_export_goes_on_where_it_was_with_a_topic_that_was_out_of_sight_for_once(
+    tmp_path: Path, log: PlayedLog
+) -> None:
+    settings = of_a_pattern(tmp_path)
+    state = exported(settings, RunState(()))
+    del log.there["refunds"]
+    now = export._continued(settings, state)
+    assert [str(each) for each in now.lost] == [
+        "refunds-0 does not exist any more: what its topic had from offset 100 on is gone"
+    ]
+    state = exported(of_a_pattern(tmp_path, strict=True), exported(settings, state))
+    log.there["refunds"] = 1
+    log.log = Edges(0, 130, 1)
+    now = export._continued(settings, state)
+    assert OffsetRange(*REFUNDS, 100, 130) in now.state.left, "what is in the lake already does not come again"
+    assert now.state.gone == {}
+
+
+def test_a_topic_that_was_gone_and_comes_back_as_another_one_is_exported_from_its_beginning(
+    tmp_path: Path, log: PlayedLog
+) -> None:
+    settings = of_a_pattern(tmp_path)
+    state = exported(settings, RunState(()))
+    del log.there["refunds"]
+    state = exported(settings, state)
+    log.there["refunds"], log.ids["refunds"] = 1, "another"
+    now = export._continued(of_a_pattern(tmp_path, strict=True), state)
+    assert now.state.left == [OffsetRange(*REFUNDS, 0, 100)], "that the former one is gone was accepted"
+    assert now.state.gone == {}
+
+
+def test_a_topic_that_this_user_may_not_see_any_more_is_told_as_that(tmp_path: Path, log: PlayedLog) -> None:
+    settings = of_a_pattern(tmp_path)
+    state = exported(settings, RunState(()))
+    del log.there["refunds"]
+    log.denied.add("refunds")
+    with pytest.raises(ConfigError, match="topic 'refunds': TOPIC_AUTHORIZATION_FAILED"):
+        export._continued(of_a_pattern(tmp_path, strict=True), state)
+    now = export._continued(settings, state)
+    (told,) = now.warnings()
+    assert told.startswith("refunds-0 is asked for by a pattern, and the brokers do not show it to this user")
+    log.denied.clear()
+    log.there["refunds"], log.log = 1, Edges(0, 130, 1)
+    assert OffsetRange(*REFUNDS, 100, 130) in export._continued(settings, now.state).state.left
+
+
+def test_a_topic_that_is_left_out_of_one_export_keeps_its_leader_epoch(tmp_path: Path, log: PlayedLog) -> None:
+    settings = of_a_pattern(tmp_path)
+    of_orders = settings.model_copy(update={"group": settings.group.model_copy(update={"topics": ("orders",)})})
+    state = exported(settings, RunState(()))
+    assert export._continued(of_orders, state).state.epochs == state.epochs != {}
 
 
 def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: PlayedLog, tmp_path: Path) -> None:

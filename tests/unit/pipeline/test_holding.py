@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from kunicorn.errors import FatalGroupError
+from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.pipeline import catch_up
 from kunicorn.pipeline.catch_up import Holding, TakeOver
@@ -25,6 +25,8 @@ class PlayedGroup:
 
     def __init__(self, *, takes_retention: bool) -> None:
         self.stored: dict[TopicPartition, Committed] = {ORDERS: Committed(0, 7), REFUNDS: Committed(0, 4)}
+        self.ids = {"orders": "1", "refunds": "2"}
+        """Of the topics that there are."""
         self.kept: list[timedelta | None] = []
         self.group: Any = self
         self.group_id = "orders"
@@ -41,6 +43,17 @@ class PlayedGroup:
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Committed]:
         return {tp: self.stored[tp] for tp in partitions}
 
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+    def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if tp.topic in self.ids]
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Its topic, and the offset with it, as brokers do."""
+        del self.ids[tp.topic]
+        self.stored[tp] = Committed(0)
+
     async def takes_retention(self) -> bool:
         return self._takes_retention
 
@@ -52,13 +65,21 @@ class PlayedGroup:
         return dict.fromkeys(offsets, 0)
 
 
-def held(monkeypatch: pytest.MonkeyPatch, *, takes_retention: bool) -> tuple[PlayedGroup, Holding]:
-    """The group, and what a run of the name one has of it."""
+def held(
+    monkeypatch: pytest.MonkeyPatch, *, takes_retention: bool, uncommitted: Collection[TopicPartition] = ()
+) -> tuple[PlayedGroup, Holding]:
+    """The group, and what a run of the name one has of it. `uncommitted`: partitions without an offset."""
     group = PlayedGroup(takes_retention=takes_retention)
+    group.stored |= dict.fromkeys(uncommitted, Committed(0))
     monkeypatch.setattr(catch_up, "cluster_session", group.session)
     settings: Any = None
     found = TakeOver(
-        {ORDERS: Position(7), REFUNDS: Position(4)}, [], {}, dict(group.stored), {ORDERS: 3, REFUNDS: 3}, []
+        {ORDERS: Position(7), REFUNDS: Position(4)},
+        [],
+        dict(group.ids),
+        dict(group.stored),
+        {ORDERS: 3, REFUNDS: 3},
+        [],
     )
     return group, Holding(settings, "one", found)
 
@@ -100,3 +121,33 @@ def test_offsets_that_somebody_else_has_committed_are_told_with_who(monkeypatch:
     group.stored[ORDERS] = Committed(0, 9, NO_EPOCH, "spark:two")
     with pytest.raises(FatalGroupError, match=r"orders-0 was committed by somebody else meanwhile .9, spark:two"):
         holding.move({ORDERS: 60})
+
+
+def test_a_topic_that_is_deleted_with_its_offsets_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, holding = held(monkeypatch, takes_retention=True)
+    holding.take()
+    group.delete(REFUNDS)
+    holding.move({ORDERS: 50})
+    holding.move({ORDERS: 60, REFUNDS: 8})
+    assert (group.stored[ORDERS].offset, group.stored[REFUNDS].offset) == (60, NO_OFFSET)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["before it is taken over", "since then"])
+def test_a_topic_that_was_created_anew_gets_no_offset_of_the_former_one(
+    monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    group, holding = held(monkeypatch, takes_retention=True)
+    if taken:
+        holding.take()
+    group.delete(REFUNDS)
+    group.ids["refunds"] = "another"
+    with pytest.raises(ConfigError, match="refunds was created anew since the run began"):
+        holding.move({ORDERS: 50}) if taken else holding.take()
+    assert group.stored[REFUNDS].offset == NO_OFFSET
+
+
+def test_a_topic_without_an_offset_that_was_created_anew_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, holding = held(monkeypatch, takes_retention=True, uncommitted={REFUNDS})
+    group.ids["refunds"] = "another"
+    with pytest.raises(ConfigError, match="refunds was created anew since the run began"):
+        holding.take()

@@ -13,7 +13,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 from kunicorn.errors import ConfigError
-from kunicorn.pipeline.state import Run, Runs, RunState
+from kunicorn.pipeline.state import Run, Runs, RunState, place
 from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 from kunicorn.positions import OffsetRange
 
@@ -230,6 +230,18 @@ def test_a_file_url_is_the_directory_that_it_names(tmp_path: Path, prefix: str) 
     assert directory.is_local, "so that of two drivers one alone writes a manifest"
     assert [directory.create("a.json", b"1"), directory.create("a.json", b"2")] == [True, False]
     assert (tmp_path / "of us" / "a.json").read_bytes() == b"1"
+
+
+def test_what_a_job_writes_under_a_file_url_is_in_the_directory_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "working").mkdir()
+    monkeypatch.chdir(tmp_path / "working")
+    Runs(f"file://{tmp_path}/runs").start("backfill", "app:handle", "", RunState(()), "one")
+    assert "one" in Runs(str(tmp_path / "runs")), "a driver that names the directory by its path finds the run"
+    assert place(f"file://{tmp_path}/lake") == Directory(str(tmp_path / "lake"))
+    assert place("lake") == Directory(str(tmp_path / "working" / "lake"))
+    assert list((tmp_path / "working").iterdir()) == []
 
 
 @pytest.mark.parametrize(
