@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,8 +76,13 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Take signals as requests to stop while the block runs. Caller: the driver's main thread."""
+    """Take signals as requests to stop while the block runs. In another thread than the main one, where no handler can
+    be set, they are left to whoever runs the job there.
+    """
     stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
