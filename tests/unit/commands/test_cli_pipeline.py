@@ -154,7 +154,7 @@ def test_sigterm_does_what_it_did_once_a_command_within_another_program_is_over(
 
 
 def test_a_command_and_a_job_run_in_another_thread_than_the_main_one(tmp_path: Path) -> None:
-    raised: list[type[BaseException]] = []
+    raised: list[object] = []
 
     def run() -> None:
         with stopping():
