@@ -24,7 +24,7 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.lake.tables import delta_table
-from kunicorn.pipeline.spark import asked_of_spark, open_session, rows_frame, stopped_behind
+from kunicorn.pipeline.spark import asked_of_spark, cores_of, open_session, rows_frame, stopped_behind
 from kunicorn.pipeline.storage import Directory, passed_over
 from kunicorn.positions import Edges, OffsetRange, TopicPartition, total
 from kunicorn.settings import Settings
@@ -300,7 +300,7 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
     columns_of(table, names[0])
     spark = open_session(settings, master, "reconcile")
     with stopped_behind(spark):
-        cores = max(1, int(spark.sparkContext.defaultParallelism))
+        cores = cores_of(spark)
         files = _files(spark, names, cores)
         topics = {row[0] for row in _asked(files.mapInArrow(ReadTable(table, _topics_in, ["topic"]), "topic string"))}
         logs = _logs(settings, topics)

@@ -431,13 +431,23 @@ class Job:
         return asked_of_spark(lambda: list(frame.collect()))
 
     def cores(self) -> int:
-        """How many Spark has now, of all executors that have come."""
-        from pyspark.errors import PySparkException
+        """See `cores_of`."""
+        return cores_of(self._spark)
 
-        try:
-            return max(1, int(self._spark.sparkContext.defaultParallelism))
-        except PySparkException:  # Spark Connect has no context to ask.
-            return 2
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks Spark can run at once now, on all executors that have come; while none has, what Spark takes for
+    it. Asks the JVM.
+    """
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext
+    # Not `defaultParallelism`: where spark.default.parallelism is set, as clusters do, it is that number.
+    with suppress(Py4JError):
+        java = context._jsc.sc()
+        if found := java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()):
+            return int(found)
+    return max(1, int(context.defaultParallelism))
 
 
 def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
