@@ -223,8 +223,10 @@ def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> 
     first = runs.start("backfill", "a:b", "[]", RunState(()), "one")
     assert runs.read("one") == first
     assert [each.id for each in runs.all()] == ["one"]
-    with pytest.raises(ConfigError, match="there is a run 'one' already"):
+    with pytest.raises(ConfigError, match="there is a run 'one' already; go on with it by --resume, or choose"):
         runs.start("backfill", "a:b", "[]", RunState(()), "one")
+    with pytest.raises(ConfigError, match="there is a run 'one' already; choose another id"):
+        runs.start("catch-up", "a:b", "", RunState(()), "one")
     with pytest.raises(ConfigError, match=r"there is no run 'two' in .*; the latest there: one"):
         runs.read("two")
     with pytest.raises(ConfigError, match=r"'\.\./x' is no id of a run"):
