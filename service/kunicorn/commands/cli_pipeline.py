@@ -36,6 +36,13 @@ Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, an
 Json = Annotated[bool, typer.Option("--json", help="For a program: what came of it, or the plan of a --dry-run.")]
 
 
+@app.callback()
+def _heed_sigterm(context: typer.Context) -> None:
+    from kunicorn.pipeline.sigterm import ending_at_sigterm
+
+    context.with_resource(ending_at_sigterm())
+
+
 @app.command(short_help="Handle history again; the live group's offsets stay as they are.")
 def backfill(  # noqa: PLR0913 - each is an option
     *,

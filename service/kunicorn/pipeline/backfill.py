@@ -33,7 +33,8 @@ from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.storage import Overtaken
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
@@ -175,10 +176,16 @@ def backfill(
 def begin_or_resume(
     settings: Settings, file: SettingsFile, request: Request, master: str, run: str, say: Say
 ) -> FinishedRun:
-    """Continue the run of that name by what it was asked for when it began; begin it where there is none. Blocks."""
+    """Continue the run of that name by what it was asked for when it began; begin it where there is none. Blocks.
+    Raises `Overtaken` where another process begins it at the same time.
+    """
     if run in Runs(settings.pipeline.directory):
         return resume(settings, file, run, master, say)
-    return backfill(settings, file, request, master, run, say)
+    try:
+        return backfill(settings, file, request, master, run, say)
+    except IdTaken as error:
+        # Of two that are begun at once: no setting is wrong.
+        raise Overtaken(f"run {run} was begun by another process meanwhile; this one ends, let it finish") from error
 
 
 def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: Say) -> FinishedRun:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ExitCode, ServiceError
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
-from kunicorn.pipeline.spark import Job, open_session, told_without_executors
+from kunicorn.pipeline.spark import Job, open_session, stopped_behind, told_without_executors
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
@@ -75,8 +76,13 @@ class Stop:
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Take signals as requests to stop while the block runs. Caller: the driver's main thread."""
+    """Take signals as requests to stop while the block runs. In another thread than the main one, where no handler can
+    be set, they are left to whoever runs the job there.
+    """
     stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
@@ -130,15 +136,13 @@ class RangeJob:
         Blocks. Raises a `ServiceError` where the job ends early.
         """
         spark = open_session(self.settings, master, run)
-        try:
+        with stopped_behind(spark):
             job = Job(spark, self.file)
             with told_without_executors(say):
                 job.check_executors(self.directory, handler=self.handler)
             self.ready()
             with stopping() as stop, Exposed(self.settings.http, self.name, say) as exposed, Bar(state, say) as bar:
                 return _Loop(self, job, stop, exposed, bar)(state)
-        finally:
-            spark.stop()
 
 
 class _Loop:

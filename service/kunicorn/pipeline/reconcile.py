@@ -24,7 +24,7 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.lake.tables import delta_table
-from kunicorn.pipeline.spark import asked_of_spark, open_session, rows_frame
+from kunicorn.pipeline.spark import asked_of_spark, cores_of, open_session, rows_frame, stopped_behind
 from kunicorn.pipeline.storage import Directory, passed_over
 from kunicorn.positions import Edges, OffsetRange, TopicPartition, total
 from kunicorn.settings import Settings
@@ -299,8 +299,8 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
         raise ConfigError(f"{table.url} has no Parquet files; name the table's directory")
     columns_of(table, names[0])
     spark = open_session(settings, master, "reconcile")
-    try:
-        cores = max(1, int(spark.sparkContext.defaultParallelism))
+    with stopped_behind(spark):
+        cores = cores_of(spark)
         files = _files(spark, names, cores)
         topics = {row[0] for row in _asked(files.mapInArrow(ReadTable(table, _topics_in, ["topic"]), "topic string"))}
         logs = _logs(settings, topics)
@@ -311,8 +311,6 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
         in_order = by_partition.sortWithinPartitions("topic", "partition", "start", "stop")
         told = _asked(in_order.mapInArrow(ComparePartitions(logs, named), _TOLD_OF_SPARK))
         return summed(told, asked_for(settings, logs))
-    finally:
-        spark.stop()
 
 
 def files_of(table: Directory) -> list[str]:

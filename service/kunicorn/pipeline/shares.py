@@ -64,7 +64,9 @@ class WholeRounds:
     """Round after round over all partitions, so many offsets together: for what is committed a round at a time."""
 
     def __init__(self, size: int | None, of_each: int, pieces: int | None) -> None:
-        """`size`: offsets of a round; None: `of_each` for each partition. `pieces`: cut a round into so many tasks."""
+        """`size`: offsets of a round, shared out by what partitions have left; None: `of_each` of a partition at most.
+        `pieces`: cut a round into so many tasks.
+        """
         self._size, self._of_each, self._pieces = size, of_each, pieces
 
     def of(self, state: RunState, room: int) -> list[OffsetRange]:
@@ -72,7 +74,12 @@ class WholeRounds:
         if state.underway:
             return []
         left: Sequence[OffsetRange] = state.left
-        return cut(first_of_each(left, self._size or self._of_each * max(1, len(left))), self._pieces)
+        if self._size is None:
+            # Not their sum: a hot partition alone would have it, in one task, which a lost executor begins anew.
+            begun = [each._replace(stop=min(each.stop, each.start + self._of_each)) for each in left]
+        else:
+            begun = first_of_each(left, self._size)
+        return cut(begun, self._pieces)
 
     def learn(self, summaries: Iterable[Summary]) -> None:
         """See `Shares.learn`: every round has the same size."""

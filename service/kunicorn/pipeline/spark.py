@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, Queue
@@ -332,6 +332,9 @@ class Job:
     def __init__(self, spark: SparkSession, file: SettingsFile) -> None:
         self._spark = spark
         self._file = file
+        # Asked for now: where it is told, behind a failure, the JVM may have died.
+        self.tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
+        """How many a task has."""
         self._arrived: Queue[Summary | _Collected] = Queue()
         self._underway: set[OffsetRange] = set()
         self._hands: Directory | None = None
@@ -412,7 +415,7 @@ class Job:
 
     def _failure(self, each: _Collected) -> Exception | None:
         if isinstance(each.error, JobFailed) and self._hands is not None:
-            return JobFailed(f"{each.error}{in_hand_text(self._hands, self.tries())}")
+            return JobFailed(f"{each.error}{in_hand_text(self._hands, self.tries)}")
         if each.error is None and not self._underway.isdisjoint(each.ranges):
             return JobFailed("Spark says that all tasks have ended, and not all have told what they came to")
         return each.error
@@ -427,18 +430,24 @@ class Job:
     def _collect(self, frame: DataFrame) -> list[Any]:
         return asked_of_spark(lambda: list(frame.collect()))
 
-    def tries(self) -> int:
-        """How many a task has."""
-        return int(self._spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
-
     def cores(self) -> int:
-        """How many Spark has now, of all executors that have come."""
-        from pyspark.errors import PySparkException
+        """See `cores_of`."""
+        return cores_of(self._spark)
 
-        try:
-            return max(1, int(self._spark.sparkContext.defaultParallelism))
-        except PySparkException:  # Spark Connect has no context to ask.
-            return 2
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks Spark can run at once now, on all executors that have come; while none has, what Spark takes for
+    it. Asks the JVM.
+    """
+    from py4j.protocol import Py4JError
+
+    context: Any = spark.sparkContext
+    # Not `defaultParallelism`: where spark.default.parallelism is set, as clusters do, it is that number.
+    with suppress(Py4JError):
+        java = context._jsc.sc()
+        if found := java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()):
+            return int(found)
+    return max(1, int(context.defaultParallelism))
 
 
 def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
@@ -459,10 +468,44 @@ def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
 
 def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
     """Rows of a query. Raises `JobFailed` with the message of a failed task, without Spark's stack around it."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        return ask()
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        raise JobFailed(f"Spark gave up, and nothing that is underway counts: {said_by_task(str(error))}") from error
+        with _jvm_answers():
+            return ask()
+    except PySparkException as error:
+        raise JobFailed(_gave_up(error)) from error
+
+
+@contextmanager
+def stopped_behind(spark: SparkSession) -> Iterator[None]:
+    """Stop Spark behind the block. Raises `JobFailed` where its JVM dies within the block, as when memory runs out."""
+    from py4j.protocol import Py4JError
+
+    try:
+        with _jvm_answers():
+            yield
+    finally:
+        # Of a JVM that has died nothing is to be stopped, and its refusal would be told in place of what ends the job.
+        with suppress(Py4JError, ConnectionError):
+            spark.stop()
+
+
+@contextmanager
+def _jvm_answers() -> Iterator[None]:
+    """Raise `JobFailed` where a question to the JVM fails within the block."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise JobFailed(_gave_up(error)) from error
+    except (Py4JError, ConnectionError) as error:  # Also "… does not exist in the JVM", of whatever is asked for first.
+        raise JobFailed(
+            f"Spark's JVM does not answer any more, and nothing that is underway counts: it has died, most likely as "
+            f"memory ran out (spark.driver.memory). {said_by_task(str(error))}"
+        ) from error
+
+
+def _gave_up(error: Exception) -> str:
+    return f"Spark gave up, and nothing that is underway counts: {said_by_task(str(error))}"

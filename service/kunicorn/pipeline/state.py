@@ -311,6 +311,10 @@ def place(directory: str) -> Directory:
     return Directory(str(Path(found.url).absolute())) if found.is_local else found
 
 
+class IdTaken(ConfigError):
+    """A run has this id already."""
+
+
 class Runs:
     """All runs of `pipeline.directory`."""
 
@@ -358,11 +362,14 @@ class Runs:
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
     def start(self, job: str, what: str, request: str, state: RunState, run: str | None = None) -> Run:
-        """A new run, its manifest written. Raises `ConfigError` for an id that is taken."""
+        """A new run, its manifest written. Raises `IdTaken` for an id that another run has, `ConfigError` for one of a
+        stream.
+        """
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
         if identity in self:
-            raise ConfigError(f"there is a run {identity!r} already; go on with it by --resume, or choose another id")
+            go_on = "go on with it by --resume, or " if job == "backfill" else ""
+            raise IdTaken(f"there is a run {identity!r} already; {go_on}choose another id")
         if self._stream(identity) is not None:
             raise ConfigError(
                 f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"

@@ -363,7 +363,10 @@ def _linked(path: Path, content: IO[bytes]) -> bool:
         _flush(part)
         os.link(part, path)
     except FileExistsError:
-        return False
+        # Over NFS a link whose answer was lost is asked for again, and is there by then: the file has both names.
+        # Opened anew, as what the client has kept of it is from before.
+        with part.open("rb") as file:
+            return os.fstat(file.fileno()).st_nlink == 2
     except OSError as error:
         if error.errno in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
             raise _NoLinks from error

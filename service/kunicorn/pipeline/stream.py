@@ -27,6 +27,7 @@ from kunicorn.pipeline.spark import (
     check_streams,
     in_hand_text,
     open_session,
+    stopped_behind,
     told_without_executors,
 )
 from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
@@ -154,7 +155,7 @@ def stream(
     place = Runs(settings.pipeline.directory).enter_stream(run, settings.handler.entrypoint, settings.stream_group)
     told_of_differences(settings, say)
     spark = open_session(settings, master, run)
-    try:
+    with stopped_behind(spark):
         job = Job(spark, file)
         with told_without_executors(say):
             job.check_executors(place / "outcomes")
@@ -175,9 +176,7 @@ def stream(
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
-            ended = _attend(query, batches, stop, job.tries())
-    finally:
-        spark.stop()
+            ended = _attend(query, batches, stop, job.tries)
     return FinishedStream(run, batches.counts, batches.through, finished=ended and pace.available_now)
 
 

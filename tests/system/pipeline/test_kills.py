@@ -86,7 +86,9 @@ def test_a_killed_driver_loses_nothing_and_the_next_run_repeats_one_round_at_mos
 def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -> None:
     process = desk.start("catch-up", "--master", "local-cluster[2,1,1024]", env=SLOWLY)
     wait_committed(desk, process, ROUND)
-    os.kill(wait_until(lambda: executor_of(process.pid), "an executor's JVM"), signal.SIGKILL)
+    os.kill(
+        wait_until(lambda: jvm_of(process.pid, b"CoarseGrainedExecutorBackend"), "an executor's JVM"), signal.SIGKILL
+    )
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 0, out
     assert committed(desk) == 3_000
@@ -96,15 +98,28 @@ def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -
     assert tiles(desk.outcomes(), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
 
 
-def executor_of(session: int) -> int | None:
-    """The pid of an executor's JVM in that session."""
+def test_a_driver_whose_jvm_dies_says_so_and_the_run_goes_on(desk: Desk) -> None:
+    process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
+    run = desk.runs / "cut"
+    wait_until(lambda: (Desk.told(run) or {"rounds": 0})["rounds"] >= 1, "a round", START_SECONDS, 0.1)
+    os.kill(wait_until(lambda: jvm_of(process.pid, b"SparkSubmit"), "the driver's JVM"), signal.SIGKILL)
+    out, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 6, out
+    # Before that, PySpark's server of accumulators has printed that its connection broke.
+    assert out.splitlines()[-1].startswith("kunicorn: Spark's JVM does not answer any more"), out
+    finish(desk, "backfill", "--resume", "cut")
+    assert tiles(desk.outcomes("cut"), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
+
+
+def jvm_of(session: int, main: bytes) -> int | None:
+    """The pid of a JVM in that session, by what it runs."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
             command = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[3]) == session and b"CoarseGrainedExecutorBackend" in command and b"java" in command[:200]:
+        if int(fields[3]) == session and main in command and b"java" in command[:200]:
             return int(stat.parent.name)
     return None
 

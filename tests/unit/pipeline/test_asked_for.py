@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from kunicorn.pipeline.lake.files import file_name
 from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.reconcile import asked_for
 from kunicorn.pipeline.source import SourceOptions
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.pipeline.storage import Directory, Overtaken
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import Settings, load
@@ -193,6 +194,25 @@ def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: Pl
         "warning: records that were to be read are deleted already: orders-0 from 100 to 200, it begins at 500 now; "
         "they are passed over"
     ]
+
+
+def test_of_two_backfills_that_begin_a_run_at_once_the_second_ends_as_one_that_was_overtaken(
+    config: Path, log: PlayedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(f'{ASSIGNED}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
+    settings, runs = load(config, {}), Runs(str(tmp_path / "runs"))
+
+    def begun_meanwhile(topics: Iterable[str]) -> dict[str, str]:
+        if "nightly" not in runs:
+            runs.start("backfill", settings.handler.entrypoint, "[]", RunState(()), "nightly")
+        return PlayedLog.topic_ids(log, topics)
+
+    monkeypatch.setattr(log, "topic_ids", begun_meanwhile)
+    monkeypatch.setattr(backfill, "check_installed", lambda: None)
+    monkeypatch.setattr(backfill, "check_handlers", lambda _: None)
+    file = settings_file(config, settings)
+    with pytest.raises(Overtaken, match="run nightly was begun by another process meanwhile"):
+        backfill.begin_or_resume(settings, file, Request(), "local", "nightly", print)
 
 
 def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:

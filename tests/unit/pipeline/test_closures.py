@@ -131,9 +131,10 @@ def test_no_job_puts_its_ranges_into_the_closure(
     """Of an export the topics are in it, by their ids: there are few."""
     place, frame = Directory(str(tmp_path)), Frame()
     accumulator = Accumulator(0, 0, INT_ACCUMULATOR_PARAM)
-    context = SimpleNamespace(defaultParallelism=400, accumulator=lambda *_: accumulator)
+    context = SimpleNamespace(getConf=dict, accumulator=lambda *_: accumulator)
     monkeypatch.setattr(spark, "rows_frame", lambda session, rows, name: frame)
     monkeypatch.setattr(Job, "_collected", lambda self, work, ranges: None)
+    monkeypatch.setattr(Job, "cores", lambda self: 400)
     for task in (HandleRanges(file, place), ExportRanges(file, place, Form(), SCHEMA, {"orders": "id"})):
         for partitions in (10, 10_000):
             job = Job(SimpleNamespace(sparkContext=context), file)  # type: ignore[arg-type]

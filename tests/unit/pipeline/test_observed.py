@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, noted_so_far, take_up
@@ -39,6 +42,24 @@ def test_another_try_of_a_range_counts_from_where_the_furthest_was(tmp_path: Pat
 def test_ranges_that_are_not_underway_add_nothing(tmp_path: Path) -> None:
     take_up(SECOND._replace(stop=60), Directory(str(tmp_path))).cells[NEXT] = 55
     assert noted(tmp_path) == 0
+
+
+def test_only_directories_of_ranges_underway_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for partition in range(100):
+        take_up(OffsetRange("orders", partition, 100, 200), Directory(str(tmp_path))).cells[NEXT] = 130
+    read: set[str] = set()
+
+    def noting(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(path: Any) -> Any:
+            read.add(str(path))
+            return ask(path)
+
+        return noted
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, noting(getattr(os, name)))
+    assert noted(tmp_path) == 30
+    assert read <= {str(tmp_path / "orders" / number) for number in "01"}
 
 
 def test_a_task_tells_what_a_range_has_come_to_as_soon_as_it_has_ended() -> None:

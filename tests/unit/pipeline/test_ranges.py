@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.pipeline.shares import Shares, next_size
+from kunicorn.pipeline.shares import Shares, WholeRounds, next_size
 from kunicorn.pipeline.spark import shared_out
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -114,6 +114,16 @@ def test_all_that_is_underway_has_the_offsets_that_the_settings_allow() -> None:
     found = shares(max_offsets_per_trigger=110).of(RunState((A, B)), 8)
     assert [each.size for each in found] == [100, 10]
     assert [each.size for each in shares(max_offsets_per_trigger=1).of(RunState((A, B)), 8)] == [1, 1]
+
+
+def test_a_hot_partition_has_no_more_of_a_round_than_the_others_may_have() -> None:
+    hot, others = 999, [OffsetRange("orders", number, 7, 10_007) for number in range(999)]
+    state = RunState((*others, OffsetRange("orders", hot, 7, 900_000_007)))
+    begun = WholeRounds(None, 1_000_000, None).of(state, 8)
+    assert begun == [*others, OffsetRange("orders", hot, 7, 1_000_007)]
+    cut_up = WholeRounds(None, 1_000_000, 2_000).of(state, 8)
+    assert total(cut_up) == total(begun)
+    assert total(WholeRounds(20_000_000, 1_000_000, None).of(state, 8)) <= 20_000_000
 
 
 def test_ranges_are_cut_into_the_tasks_that_the_settings_ask_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -203,13 +204,29 @@ def test_a_manifest_is_put_once_by_many_at_the_same_time(tmp_path: Path) -> None
     assert [each.name for each in tmp_path.iterdir()] == ["one"]
 
 
+def test_a_manifest_whose_link_was_asked_for_twice_is_this_drivers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered_once_more(source: Path, target: Path, link: Callable[[Path, Path], None] = os.link) -> None:
+        link(source, target)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", answered_once_more)
+    assert Directory(str(tmp_path)).create("one", b"mine")
+    assert [each.name for each in tmp_path.iterdir()] == ["one"]
+    assert not Directory(str(tmp_path)).create("one", b"another's")
+    assert (tmp_path / "one").read_bytes() == b"mine"
+
+
 def test_runs_are_found_by_their_ids_and_an_id_is_taken_once(tmp_path: Path) -> None:
     runs = Runs(str(tmp_path))
     first = runs.start("backfill", "a:b", "[]", RunState(()), "one")
     assert runs.read("one") == first
     assert [each.id for each in runs.all()] == ["one"]
-    with pytest.raises(ConfigError, match="there is a run 'one' already"):
+    with pytest.raises(ConfigError, match="there is a run 'one' already; go on with it by --resume, or choose"):
         runs.start("backfill", "a:b", "[]", RunState(()), "one")
+    with pytest.raises(ConfigError, match="there is a run 'one' already; choose another id"):
+        runs.start("catch-up", "a:b", "", RunState(()), "one")
     with pytest.raises(ConfigError, match=r"there is no run 'two' in .*; the latest there: one"):
         runs.read("two")
     with pytest.raises(ConfigError, match=r"'\.\./x' is no id of a run"):

@@ -217,7 +217,9 @@ def noted_so_far(outcomes: Directory, ranges: Collection[OffsetRange]) -> int:
     Caller: the driver, while tasks run.
     """
     furthest: dict[OffsetRange, int] = {}
-    for path in _place(outcomes).glob(f"*/*/{_PREFIX}*{_SUFFIX}"):
+    # Of these partitions alone: a run has made a directory for each that it has had.
+    directories = {_place(outcomes) / each.topic / str(each.partition) for each in ranges}
+    for path in (path for files in directories for path in files.glob(f"{_PREFIX}*{_SUFFIX}")):
         start, stop = map(int, path.name.removeprefix(_PREFIX).split("-")[:2])
         whole = OffsetRange(path.parent.parent.name, int(path.parent.name), start, stop)
         if whole in ranges:
