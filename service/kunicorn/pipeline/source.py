@@ -306,7 +306,8 @@ class RowsReader:
         columns = list(self._options.columns or SCHEMA.names)
         typed = self._options.value_schema is not None and "value" in columns
         made = self._options.lake_columns(whole.topic) if typed else None
-        reader = self._options.file.records(timestamp_types=True)
+        strict = self._options.fail_on_data_loss
+        reader = self._options.file.records(timestamp_types=True, fail_on_data_loss=strict)
         for run in in_batches(reader.read(whole, epochs={whole.tp: epoch})):
             batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
             if batch.num_rows:
