@@ -127,7 +127,7 @@ def connector_jars() -> list[Path]:
 class ByMessages(SettingsFile):
     """Settings of a process in which jobs read as they do without kunicorn_columns."""
 
-    def records(self, limits: TaskLimits = NO_LIMITS, *, timestamp_types: bool = False) -> RangeReader:
+    def records(self, limits: TaskLimits = NO_LIMITS, **_: Any) -> RangeReader:
         """Messages, which become columns one by one."""
         return self.reader()
 

@@ -42,7 +42,9 @@ _PASSING = (RETRIABLE | UNREACHED | {KafkaError.GROUP_AUTHORIZATION_FAILED}) - {
 an unknown topic only once the topic has been unknown for 30 s (`topic.metadata.propagation.max.ms`), which nobody waits
 out."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-GONE_REMEDY = "start the run anew from there, or set pipeline.fail_on_data_loss = false"
+GONE_REMEDY = (
+    "start the run anew from there, or set pipeline.fail_on_data_loss = false (a DataFrame's option failOnDataLoss)"
+)
 
 
 class RangeUnreadable(PeerError):

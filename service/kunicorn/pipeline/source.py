@@ -244,7 +244,7 @@ class KunicornDataSource(DataSource):
         """`format("kunicorn")`."""
         return "kunicorn"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         """A row a record, with the columns of Spark's own Kafka source; or with `rows` = `ranges` a row a range.
 
         With `valueSchema`, `value` is a struct of that schema's fields.
@@ -252,7 +252,10 @@ class KunicornDataSource(DataSource):
         options = SourceOptions.of(self.options)
         if options.rows == "ranges":
             return RANGE_COLUMNS
-        return RECORD_COLUMNS.replace("value binary", f"value {options.value_type}", 1)
+        if options.value_schema is None:
+            return RECORD_COLUMNS
+        # As text, Spark would take no field whose name is no plain identifier, as `order-id` of JSON.
+        return from_arrow_schema(_as_sparks(options.lake_columns(None).schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`. Raises `ConfigError`."""
@@ -306,7 +309,8 @@ class RowsReader:
         columns = list(self._options.columns or SCHEMA.names)
         typed = self._options.value_schema is not None and "value" in columns
         made = self._options.lake_columns(whole.topic) if typed else None
-        reader = self._options.file.records(timestamp_types=True)
+        strict = self._options.fail_on_data_loss
+        reader = self._options.file.records(timestamp_types=True, fail_on_data_loss=strict)
         for run in in_batches(reader.read(whole, epochs={whole.tp: epoch})):
             batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
             if batch.num_rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterator
+from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA, records_batch
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.messages import Run
+from kunicorn.handler.record import offset_of
 from kunicorn.pipeline.lake import files as files_module
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import (
@@ -71,6 +73,52 @@ def test_memory_is_bounded_by_bytes_whatever_the_records_size_and_days(
         offsets = pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()
         of_day = [offset for offset in range(2000) if days[offset] == days[offsets[0]]]
         assert offsets == of_day, "each record once, in the range's order"
+
+
+def test_late_records_keep_none_in_memory_that_were_fetched_with_them(tmp_path: Path) -> None:
+    before = pa.total_allocated_bytes()
+    with files_of(tmp_path) as files:
+        for at in range(0, 5_000, 100):
+            files.add([record(offset, 19 if offset == at else 20, 1_000) for offset in range(at, at + 100)])
+            assert pa.total_allocated_bytes() - before <= SMALL.held_bytes * 3 / 2
+        assert [each.records for each in files.close()] == [50, 4_950]
+
+
+class AsFetched:
+    """Gives the columns that were fetched, a part of them at a time, as where a rate limits a task."""
+
+    schema = SCHEMA
+
+    def __init__(self, fetched: pa.RecordBatch) -> None:
+        self.fetched = fetched
+
+    def batch(self, run: Run) -> pa.RecordBatch:
+        return self.fetched[offset_of(run[0]) : offset_of(run[-1]) + 1]
+
+
+def test_what_a_rate_cuts_off_a_fetched_batch_does_not_keep_the_rest_of_it_in_memory(tmp_path: Path) -> None:
+    before, target = pa.total_allocated_bytes(), Directory(str(tmp_path))
+    run = [record(offset, 19 if offset == 0 else 20, 1_000) for offset in range(1_000)]
+    columns = AsFetched(records_batch(run))
+    with PartitionedFiles(target, lambda part: f"{part}/a.parquet", columns, bounds=SMALL) as files:
+        for at in range(0, 1_000, 100):
+            files.add(run[at : at + 1])
+            files.add(run[at + 1 : at + 100])
+        del columns.fetched
+        assert pa.total_allocated_bytes() - before <= SMALL.held_bytes * 3 / 2
+        assert [each.records for each in files.close()] == [1, 999]
+
+
+def test_small_records_of_many_days_take_about_the_memory_of_their_bytes(tmp_path: Path) -> None:
+    before = pa.total_allocated_bytes()
+    with files_of(tmp_path, Bounds()) as files:
+        for at in range(0, 5_000, 50):
+            files.add([record(at + day, day, 10) for day in range(50)])
+        assert pa.total_allocated_bytes() - before <= 4 * files.held_bytes
+        written = files.close()
+    for each in written:
+        (day,) = {offset % 50 for offset in pq.ParquetFile(tmp_path / each.path).read(["offset"])["offset"].to_pylist()}
+        assert (each.records, each.path) == (100, f"date={date(1970, 1, 1) + timedelta(day)}/range.parquet")
 
 
 def test_a_row_group_is_as_large_as_readers_like_it(tmp_path: Path) -> None:

@@ -243,3 +243,18 @@ def test_of_a_batch_only_the_record_that_failed_is_tried_again_and_nothing_done_
     rows = handled(handle, [messages(*range(6))], stop=6, batch=6)
     assert calls == [[0, 1, 2, 3, 4, 5], [2], [3, 5]]
     assert rows == [(0, 2, 2, "done"), (2, 3, 1, "dead_letter"), (3, 6, 3, "done")]
+
+
+@given(st.sets(st.integers(0, 11), min_size=1), st.sets(st.integers(0, 11)))
+def test_every_record_counts_once_and_in_the_row_of_its_offset_whichever_a_mask_names_as_done(
+    offsets: set[int], bad: set[int]
+) -> None:
+    def handle(batch: Batch) -> None:
+        mask = [offset not in bad for offset in batch.offsets()]
+        if not all(mask):
+            raise BatchError(mask=mask) from KeyError()
+
+    rows = handled(handle, [messages(*sorted(offsets))], stop=12, batch=12)
+    assert {row[0] for row in rows if row[3] == "skip"} == offsets & bad
+    for begin, until, records, _ in rows:
+        assert records == len(offsets & {*range(begin, until)})

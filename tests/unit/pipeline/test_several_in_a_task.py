@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,9 @@ from kunicorn.pipeline.tasks.outcomes import Row, table
 from kunicorn.pipeline.tasks.ranges import Done, HandleRanges
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.progress import InFlight
+from tests.fakes.fetched import batch, partition
+from tests.fakes.fetched import body as response
+from tests.fakes.fetched import record as sent
 
 POLICIES = Policies(RetryPolicy(2, 1, 1, None, End.DEAD_LETTER))
 SECONDS = 60.0
@@ -438,6 +442,115 @@ def test_no_more_is_fetched_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> Non
         task.calls.close()
     assert max(asked) <= 30
     assert task.rows[0][0]["records"] == 200
+
+
+def test_records_that_wait_for_another_try_are_kept_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", 5_000)
+    stream, tried, unfinished = Stream(20), Counter[int](), list[int]()
+
+    def handle(record: Record) -> Any:
+        tried[record.offset] += 1
+        unfinished.append(stream.asked * 10 - sum(1 for times in tried.values() if times > 1))
+        return Wait(0.05) if tried[record.offset] == 1 else None
+
+    task = Task(handle, whole(stop=200), ordering="none", concurrency=4)
+    try:
+        task.task.handle(task.parts, iter(stream))
+    finally:
+        task.calls.close()
+    assert max(unfinished) <= 40
+    assert task.rows[0][0]["records"] == 200
+
+
+def test_failed_records_behind_one_that_waits_are_kept_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", 5_000)
+    stream, deadline, asked = Stream(20), time.monotonic() + SECONDS, list[int]()
+    failed: set[int] = set()
+
+    def handle(record: Record) -> Any:
+        if record.offset > 0:
+            failed.add(record.offset)
+            return Skip("bad")
+        if len(asked) < 5 and time.monotonic() < deadline:
+            # Time and again, with all behind it handled that had been fetched.
+            if len(failed) == stream.asked * 10 - 1:
+                asked.append(stream.asked)
+            return Wait(0.05)
+        return None
+
+    task = Task(handle, whole(stop=200), ordering="none", concurrency=4)
+    try:
+        task.task.handle(task.parts, iter(stream))
+    finally:
+        task.calls.close()
+    assert asked
+    assert max(asked) <= 3
+    assert sum(row["records"] for row in task.rows[0]) == 200
+
+
+def test_headers_count_among_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", 50_000)
+    asked, given = [0], list[int]()
+
+    def handle(record: Record) -> None:
+        given.append(asked[0] - record.offset)
+
+    def fetched() -> Iterator[list[Message]]:
+        for offset in range(200):
+            asked[0] = offset + 1
+            headers: Any = [("trace", bytes(5_000))]
+            yield [Message(topic="orders", partition=0, offset=offset, value=b"v", key=b"k", headers=headers)]
+
+    task = Task(handle, whole(stop=200), concurrency=2)
+    try:
+        task.task.handle(task.parts, fetched())
+    finally:
+        task.calls.close()
+    assert max(given) <= 20
+
+
+def answers(decoder: Any, number: int, records: int, key_of: Callable[[int], bytes], nbytes: int) -> Iterator[Any]:
+    """Rows as the compiled decoder makes them, of one answer after the other; nothing else holds these."""
+    topic_id = bytes(range(16))
+    decoder.place(topic_id, 0, "orders", 0)
+    for at in range(number):
+        some = [sent(delta, bytes(nbytes), key_of(delta)) for delta in range(records)]
+        body = response(13, {topic_id: [partition(13, 0, [batch(some, base_offset=at * records)])]})
+        yield decoder.decode(body, 13).rows
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_records_that_wait_keep_none_in_memory_that_were_fetched_with_them(
+    monkeypatch: pytest.MonkeyPatch, ordering: str
+) -> None:
+    """Also those that are queued behind one of their key that waits."""
+    most = 300_000
+    monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", most)
+    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
+    before, over, alive = decoder.held(), threading.Event(), list[int]()
+    deadline = time.monotonic() + SECONDS
+
+    def handle(record: Record) -> Any:
+        if record.key == b"held up" and not over.is_set() and time.monotonic() < deadline:
+            return Wait(0.05)
+        return None
+
+    def fetched() -> Iterator[Any]:
+        for rows in answers(decoder, 40, 20, lambda at: b"held up" if at == 0 else b"key-%d" % at, 5_000):
+            yield rows
+            del rows
+            alive.append(decoder.held() - before)
+        over.set()
+
+    task = Task(handle, whole(stop=800), ordering=ordering, concurrency=4)
+    try:
+        task.task.handle(task.parts, fetched())
+    finally:
+        task.calls.close()
+    assert time.monotonic() < deadline
+    assert max(alive) <= 4 * most
+    assert sum(row["records"] for row in task.rows[0]) == 800
 
 
 def test_a_record_that_waits_for_another_try_does_not_hold_up_the_tasks_other_ranges(

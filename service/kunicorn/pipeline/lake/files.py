@@ -104,6 +104,10 @@ class Bounds(NamedTuple):
 
 
 _BOUNDS = Bounds()
+_MOST_KEPT = 1.25
+"""Of its own bytes: what a piece that is held may keep in memory."""
+_FEW, _SMALL_BYTES = 8, 16 * 1024
+"""Pieces of a day, and the size of one, from which on they are joined: each takes some KiB, however small it is."""
 
 
 class PartitionedFiles:
@@ -139,7 +143,9 @@ class PartitionedFiles:
         for name, batch in self._cut.split(self._columns.batch(run)):
             # However many large records come at once: a row group is what readers have in memory as a whole.
             for piece in pieces(batch, self._bounds.held_bytes // 4):
-                self._hold(name, piece)
+                # One late record that waits for its file would keep all that was fetched with it in memory.
+                keeps_others = piece.get_total_buffer_size() > piece.nbytes * _MOST_KEPT
+                self._hold(name, _apart([piece]) if keeps_others else piece)
 
     def _hold(self, name: str, batch: pa.RecordBatch) -> None:
         if (day := self._days.get(name)) is None:
@@ -232,6 +238,8 @@ class _Day:
         return bounds_of(self.metadata[0])
 
     def hold(self, batch: pa.RecordBatch) -> None:
+        if len(self._held) >= _FEW and self.bytes < len(self._held) * _SMALL_BYTES:
+            self._held = [_apart(self._held)]
         self._held.append(batch)
         self.bytes += batch.nbytes
         self.rows += batch.num_rows
@@ -242,6 +250,11 @@ class _Day:
         table = pa.Table.from_batches(self._held, schema)
         self._held, self.bytes, self.rows = [], 0, 0
         return table
+
+
+def _apart(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows as one batch, copied: they keep no others in memory."""
+    return pa.concat_batches(batches)
 
 
 _VALUE = "value"

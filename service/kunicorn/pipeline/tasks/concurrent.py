@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Message
 
@@ -32,6 +32,7 @@ from kunicorn.handler.outcome import Wait, as_failure
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.registry import concurrency_of
 from kunicorn.handler.retry import End, Policies, TryAgain, timed_out
+from kunicorn.handler.rows import apart
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
@@ -42,13 +43,14 @@ from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
 from kunicorn.worker.executors.tasks import AsyncioExecutor
 from kunicorn.worker.executors.threads import ThreadExecutor
+from kunicorn.worker.fetching.fetched import headers_bytes
 from kunicorn.worker.progress import InFlight, Interrupts, OffsetTracker, Slots, record_bytes
 from kunicorn.worker.scheduler import Scheduler
 
 log = logging.getLogger("kunicorn.pipeline")
 
 _AHEAD_BYTES = 16 * 1024 * 1024
-"""Of records that wait for a free slot, of all ranges of the task together; beyond it, of each range its share."""
+"""Of records that are kept, and not in hand, of all ranges of the task together; beyond it, of each range its share."""
 _LOOK_SECONDS = 0.2
 
 
@@ -94,6 +96,16 @@ def slots_of(handler: Handler, config: HandlerConfig) -> Slots:
     return Slots(config.ordering, most)
 
 
+class Failure(NamedTuple):
+    """How a record ended that is not done."""
+
+    message: Message
+    end: End
+    cause: Cause
+    size: int
+    """Of the record in memory."""
+
+
 @dataclass(slots=True, eq=False)
 class Part:
     """One range of the task: what is known of it, and where its rows go."""
@@ -107,8 +119,10 @@ class Part:
     """Of what is in hand, beyond this machine."""
     tiling: Tiling = field(init=False)
     tracker: OffsetTracker = field(init=False)
-    failures: dict[int, tuple[Message, End, Cause]] = field(default_factory=dict)
-    """Of records that ended otherwise than done, by offset, until their rows are made."""
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """By offset, until their rows are made."""
+    failed_bytes: int = 0
+    """Of these."""
     halted_at: int | None = None
     begin: int = 0
     """Where the records that have arrived end."""
@@ -116,6 +130,17 @@ class Part:
     def __post_init__(self) -> None:
         self.tiling = Tiling(self.whole)
         self.begin = self.whole.start
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the records that wait: for a free slot, for another try, or for a row that one before them holds up."""
+        kept = self.tracker.bytes + self.tracker.parked_bytes + self.failed_bytes
+        return kept if self.halted_at is None else 0
+
+    def fail(self, offset: int, failure: Failure) -> None:
+        """Note that the record has ended so."""
+        self.failures[offset] = failure
+        self.failed_bytes += failure.size
 
     def note_in_hand(self) -> None:
         """Note in the file what is in hand: a process that dies with it leaves that behind."""
@@ -200,6 +225,8 @@ class ConcurrentRanges:
         self._table = Table(calls.slots)
         self._waits: list[tuple[int, int, InFlight]] = []
         """Heap: when, and the record that is to be tried again then."""
+        self._arrived_bytes = 0
+        """Of all records, since what is queued was copied."""
         self._overdue: dict[InFlight, int] = {}
         """When a call was interrupted."""
 
@@ -250,15 +277,15 @@ class ConcurrentRanges:
         aside then: a record that waits for another try, and all that is behind it, must not hold up the others.
         """
         share = _AHEAD_BYTES // len(parts)
-        if self._table.scheduler.bytes < _AHEAD_BYTES:
+        if sum(part.kept_bytes for part in parts) < _AHEAD_BYTES:
             if self.aside:
-                self.aside -= {part.whole.tp for part in parts if part.tracker.bytes <= share // 2}
+                self.aside -= {part.whole.tp for part in parts if part.kept_bytes <= share // 2}
             return True
         short = any(
-            part.halted_at is None and part.begin < part.whole.stop and part.tracker.bytes < share for part in parts
+            part.halted_at is None and part.begin < part.whole.stop and part.kept_bytes < share for part in parts
         )
         if short:
-            self.aside |= {part.whole.tp for part in parts if part.tracker.bytes >= share}
+            self.aside |= {part.whole.tp for part in parts if part.kept_bytes >= share}
         return short
 
     def _all_halt(self, parts: Sequence[Part]) -> bool:
@@ -289,16 +316,18 @@ class ConcurrentRanges:
 
     def _arrive(self, part: Part, messages: list[Message]) -> None:
         table, tracker = self._table, part.tracker
+        headers = headers_bytes(messages[0])
         with table.lock:
             for piece in part.suspects.pieces(messages, part.begin, None):
                 for message in piece.messages:
                     offset, key = offset_of(message), message.key()
-                    size = record_bytes(key, len(message.value() or b""), 0)
+                    size = record_bytes(key, len(message.value() or b""), headers)
+                    self._arrived_bytes += size
                     if piece.deaths:
                         text = f"{piece.deaths} processes died with offset {offset} in hand"
                         log.warning(f"{text}: it is kept from the handler")
                         end = self._policies.default.on_failure
-                        part.failures[offset] = message, end, died(text, piece.deaths)
+                        part.fail(offset, Failure(message, end, died(text, piece.deaths), size))
                         tracker.done_before.add(offset)
                         if end is End.HALT:
                             self._halt(part, offset)
@@ -320,8 +349,20 @@ class ConcurrentRanges:
             self._executor.wake()
         if self._timeout_ms is not None:
             self._interrupt_overdue(now, self._timeout_ms * 1_000_000)
+        if self._waits and self._arrived_bytes > 2 * _AHEAD_BYTES:
+            self._copy_out()
         for part in self._table.parts.values():
             self._make_rows(part)
+
+    def _copy_out(self) -> None:
+        """Copy what is queued, maybe behind a record that waits, out of the answers that it came with: each keeps the
+        whole of its own.
+        """
+        self._arrived_bytes = 0
+        for part in self._table.parts.values():
+            # One at a time: whoever has handled a record waits for this.
+            with self._table.lock:
+                self._table.scheduler.copy_out(part.tracker)
 
     def _sleep(self) -> None:
         table = self._table
@@ -343,7 +384,8 @@ class ConcurrentRanges:
         part = self._table.parts[flight.tp]
         if verdict is not End.DONE:
             cause = given_up_by(failed.error, flight.failures, self._policies)
-            part.failures[flight.offset] = flight.messages[0], verdict, cause
+            (message,) = apart(flight.messages)
+            part.fail(flight.offset, Failure(message, verdict, cause, flight.size))
         with self._table.lock:
             if verdict is End.HALT:
                 self._halt(part, flight.offset)
@@ -352,6 +394,8 @@ class ConcurrentRanges:
 
     def _wait(self, flight: InFlight, waits_for: str, until: int) -> None:
         with self._table.lock:
+            # A row would keep the whole answer that it came with, however long it waits, and each answer may have one.
+            flight.messages = apart(flight.messages)
             self._table.scheduler.wait(flight, waits_for, "")
             self._table.parts[flight.tp].note_in_hand()
         heappush(self._waits, (until, flight.number, flight))
@@ -366,7 +410,7 @@ class ConcurrentRanges:
         """The row of a range that halts, if a record before the one that has it halt waited for another try then."""
         if part.halted_at not in part.failures:
             return
-        _, end, cause = part.failures[part.halted_at]
+        _, end, cause, _ = part.failures[part.halted_at]
         first = part.tracker.order[0].messages[0]
         why = replace(cause, message=f"offset {part.halted_at} halts, and this one has not ended: {cause.message}")
         yield from part.tiling.failed(first, end, why, time.time_ns() // 1_000_000)
@@ -407,8 +451,8 @@ class ConcurrentRanges:
             if failure is None:
                 part.tiling.handled(1)
                 continue
-            message, end, cause = failure
-            for row in part.tiling.failed(message, end, cause, now_ms):
+            part.failed_bytes -= failure.size
+            for row in part.tiling.failed(failure.message, failure.end, failure.cause, now_ms):
                 part.add(row)
 
 

@@ -104,39 +104,46 @@ class SettingsFile:
             return ours
         return path
 
-    def reader(self, limits: TaskLimits = NO_LIMITS) -> RangeReader:
+    def reader(self, limits: TaskLimits = NO_LIMITS, *, fail_on_data_loss: bool | None = None) -> RangeReader:
         """This process's range reader, with the current password; its client connects once, as tasks follow one
-        another. `limits` say when.
+        another. `limits` say when. `fail_on_data_loss` is the settings' unless a caller has an own.
 
         Raises `ConfigError`.
         """
         settings = self.settings()
         access = Access(settings)
-        if (known := _readers.get(self)) is None:
+        strict = settings.pipeline.fail_on_data_loss if fail_on_data_loss is None else fail_on_data_loss
+        if (known := _readers.get((self, strict))) is None:
             limits.spread()
             load.tune_gc()
-            strict = settings.pipeline.fail_on_data_loss
             fetched = FetchPositions()
             consumer = access.consumer(fetched)
-            known = _readers[self] = RangeReader(consumer, passes_over_deleted=not strict, fetched=fetched)
+            known = _readers[self, strict] = RangeReader(consumer, passes_over_deleted=not strict, fetched=fetched)
         access.log_in(known.consumer)
         return known
 
-    def records(self, limits: TaskLimits = NO_LIMITS, *, timestamp_types: bool = False) -> RangeReader | ColumnReader:
+    def records(
+        self,
+        limits: TaskLimits = NO_LIMITS,
+        *,
+        timestamp_types: bool = False,
+        fail_on_data_loss: bool | None = None,
+    ) -> RangeReader | ColumnReader:
         """This process's reader of records: by our own fetcher, or where that cannot be by librdkafka's consumer, whose
-        messages become columns one by one for whoever takes columns. `timestamp_types` as the decoder has it.
+        messages become columns one by one for whoever takes columns. `timestamp_types` as the decoder has it,
+        `fail_on_data_loss` as in `reader`.
 
         Raises `ConfigError`.
         """
         settings = self.settings()
         if without_columns(settings) is not None:
-            return self.reader(limits)
-        if (known := _columns.get((self, timestamp_types))) is None:
+            return self.reader(limits, fail_on_data_loss=fail_on_data_loss)
+        strict = settings.pipeline.fail_on_data_loss if fail_on_data_loss is None else fail_on_data_loss
+        if (known := _columns.get((self, timestamp_types, strict))) is None:
             limits.spread()
             load.tune_gc()
-            strict = settings.pipeline.fail_on_data_loss
             known = Access(settings).columns(timestamp_types=timestamp_types, passes_over_deleted=not strict)
-            _columns[self, timestamp_types] = known
+            _columns[self, timestamp_types, strict] = known
         return known
 
 
@@ -173,9 +180,10 @@ def told_of_differences(settings: Settings, say: Callable[[str], None]) -> None:
 
 
 _read: dict[SettingsFile, Settings] = {}
-_readers: dict[SettingsFile, RangeReader] = {}
-_columns: dict[tuple[SettingsFile, bool], ColumnReader] = {}
-"""By whether the timestamps' types are wanted."""
+_readers: dict[tuple[SettingsFile, bool], RangeReader] = {}
+"""By whether what was deleted ends the reading."""
+_columns: dict[tuple[SettingsFile, bool, bool], ColumnReader] = {}
+"""By whether the timestamps' types are wanted, and by whether what was deleted ends the reading."""
 
 
 def settings_file(path: Path, settings: Settings) -> SettingsFile:

@@ -7,7 +7,8 @@ gap, no overlap, whatever compaction and transactions have left of its offsets. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import pyarrow as pa
@@ -55,10 +56,17 @@ class Tiling:
         """The first offset that no row covers."""
         self._records = 0
         """Handled records of the row that is not closed."""
+        self._ahead: list[int] = []
+        """Heap: offsets of handled records behind one that is not."""
 
     def handled(self, records: int) -> None:
         """Note that the handler took so many more records."""
         self._records += records
+
+    def handled_ahead(self, offsets: Iterable[int]) -> None:
+        """Note that the handler took these records, though not one before them: they count once a row reaches them."""
+        for offset in offsets:
+            heappush(self._ahead, offset)
 
     def failed(self, message: Message, end: End, cause: Cause, now_ms: int) -> Iterator[Row]:
         """Row of the next record, which ends as `end` at `now_ms` (milliseconds since 1970). Nothing may follow a
@@ -86,6 +94,9 @@ class Tiling:
         yield from self._close(self._whole.stop)
 
     def _close(self, until: int) -> Iterator[Row]:
+        while self._ahead and self._ahead[0] < until:
+            heappop(self._ahead)
+            self._records += 1
         if self._begin < until:
             yield self._row(self._begin, until, self._records, End.DONE)
         self._begin, self._records = until, 0

@@ -154,7 +154,7 @@ class RangeHandler:
                 yield failing, taken.failure
             else:
                 tiling.handled(len(failing))
-            tiling.handled(len(behind) - len(messages))
+            tiling.handled_ahead(taken.ahead)
 
     def _deadly(self, piece: Piece) -> _Failure:
         text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
