@@ -105,7 +105,7 @@ def standing(tmp_path: Path) -> Callable[..., GroupStanding]:
                 f'[kafka]\nbootstrap_servers = ["{broker.address}"]\n[group]\nid = "g"\ntopics = ["orders"]\n'
                 '[handler]\nentrypoint = "x:y"\n'
             )
-            session = ClusterSession(load(file, {}), "g", None, runner)
+            session = ClusterSession(load(file, {}), "g", runner)
             try:
                 return look(session)
             finally:
