@@ -119,7 +119,8 @@ class RunMirror(Mirror):
     def store(self) -> None:
         cells, at, tracker = self._cells, self._at, self.tracker
         if tracker.consumed > cells[at + CONSUMED]:
-            if tracker.epoch != NO_EPOCH and not tracker.running:
+            # A call that moves the consumed offset by itself goes by the epoch that was stored when it began.
+            if tracker.epoch != NO_EPOCH and (self._delivers or not tracker.running):
                 cells[at + LEADER_EPOCH] = tracker.epoch
             cells[at + CONSUMED] = tracker.consumed
             tracker.done_before = {offset for offset in tracker.done_before if offset >= tracker.consumed}
