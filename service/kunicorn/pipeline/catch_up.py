@@ -169,7 +169,7 @@ def catch_up(
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
-    new = runs.start(JOB, settings.handler.entrypoint, "", state, run)
+    new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
     return _run(settings, file, runs, new, Holding(settings, new.id, found), master, say)
 

@@ -286,6 +286,9 @@ class Run:
     state: RunState
     request: str = ""
     """What was asked for, as text: a resumed run has to be the same."""
+    group: str | None = None
+    """The settings' group, which a resumed run has to be of: services may share a directory, and name runs alike. Empty
+    where [assign] names partitions, None in a manifest of a version that did not keep it."""
 
     @property
     def finished(self) -> bool:
@@ -332,6 +335,7 @@ class Runs:
             "job": run.job,
             "what": run.what,
             "request": run.request,
+            **({} if run.group is None else {"group": run.group}),
             "started": run.started,
             "kunicorn": __version__,
             "finished": run.finished,
@@ -357,7 +361,9 @@ class Runs:
             raise ConfigError(f"there is no run {run!r} in {self.directory.url}; the latest there: {known}")
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
-    def start(self, job: str, what: str, request: str, state: RunState, run: str | None = None) -> Run:
+    def start(
+        self, job: str, what: str, request: str, state: RunState, run: str | None = None, group: str | None = None
+    ) -> Run:
         """A new run, its manifest written. Raises `ConfigError` for an id that is taken."""
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
@@ -367,7 +373,7 @@ class Runs:
             raise ConfigError(
                 f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"
             )
-        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request)
+        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
         self.save(new)
         return new
 
@@ -413,7 +419,7 @@ class Runs:
 def _read(told: Any, place: str) -> Run:
     try:
         state = RunState.from_json(told)
-        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"])
+        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(told, place, error) from error
 
