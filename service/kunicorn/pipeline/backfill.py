@@ -254,13 +254,14 @@ def _with_table(runs: Runs, run: Run) -> Run:
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
     """As `RunState.in_logs`, with the logs of now. Raises `ConfigError` for losses that are not accepted."""
+    before = state.ids_of({each.topic for each in state.left})
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        topics = session.topic_ids(state.topics)
+        topics = session.topic_ids(before)
         edges = session.edges(session.existing([each.tp for each in state.left]))
         logs = within_epochs(edges, state.epochs, session.ends_of_epochs)
     if settings.pipeline.fail_on_data_loss:
-        check_same_topics(state.topics, topics)
-    found, lost, dropped = state.in_logs(logs, created_anew(state.topics, topics))
+        check_same_topics(before, topics)
+    found, lost, dropped = state.in_logs(logs, created_anew(before, topics))
     if settings.pipeline.fail_on_data_loss:
         check_nothing_lost(lost)
     return replace(found, topics={**found.topics, **topics}), lost, dropped

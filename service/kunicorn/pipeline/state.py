@@ -145,6 +145,10 @@ class RunState:
         """Offsets a second over the whole run; None before the first count."""
         return self.done / self.seconds if self.done and self.seconds else None
 
+    def ids_of(self, topics: Collection[str]) -> dict[str, str]:
+        """Ids of these topics, as far as they are known."""
+        return {topic: known for topic, known in self.topics.items() if topic in topics}
+
     def begin(self, ranges: Iterable[OffsetRange]) -> RunState:
         """State with these ranges underway, too; each is the beginning of one that waits, or all pieces of that."""
         return replace(self, underway=(*self.underway, *ranges))
