@@ -6,7 +6,7 @@ Runs in the driver. Progress is in the run's manifest, so that a run that was cu
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kunicorn.clients.range_reader import Window
@@ -145,9 +145,11 @@ def dry_run_of_resumed(settings: Settings, run: str) -> DryRun:
 
 def dry_run_of_named(settings: Settings, request: Request, run: str) -> DryRun:
     """Plan of what `begin_or_resume` would do."""
-    if run in Runs(settings.pipeline.directory):
-        return dry_run_of_resumed(settings, run)
-    return dry_run(settings, request)
+    runs = Runs(settings.pipeline.directory)
+    if run not in runs:
+        return dry_run(settings, request)
+    found = dry_run_of_resumed(settings, run)
+    return replace(found, notes=[*_told_of_another(runs.read(run), request), *found.notes])
 
 
 def _where_to(request: Request) -> str:
@@ -169,7 +171,7 @@ def backfill(
         return FinishedRun(JOB, None, RunState(()), notes=["nothing lies between start and end: nothing to handle"])
     runs = Runs(settings.pipeline.directory)
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
-    new = runs.start(JOB, settings.handler.entrypoint, request.text, state, run)
+    new = runs.start(JOB, settings.handler.entrypoint, request.text, state, run, _group(settings))
     return _go_on(settings, file, runs, new, master, say)
 
 
@@ -179,7 +181,10 @@ def begin_or_resume(
     """Continue the run of that name by what it was asked for when it began; begin it where there is none. Blocks.
     Raises `Overtaken` where another process begins it at the same time.
     """
-    if run in Runs(settings.pipeline.directory):
+    runs = Runs(settings.pipeline.directory)
+    if run in runs:
+        for each in _told_of_another(_known(settings, runs, run), request):
+            say(f"warning: {each}")
         return resume(settings, file, run, master, say)
     try:
         return backfill(settings, file, request, master, run, say)
@@ -208,14 +213,39 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
 
 
 def _known(settings: Settings, runs: Runs, run: str) -> Run:
-    """The run of that id. Raises `ConfigError` where there is none, or one of another job or handler."""
+    """The run of that id. Raises `ConfigError` where there is none, or one of another job, handler or group."""
     known = runs.read(run)
     if known.job != JOB or known.what != settings.handler.entrypoint:
         raise ConfigError(
             f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
             f"resume it with its own settings"
         )
+    own = _group(settings)
+    if known.group is not None and known.group != own:
+        raise ConfigError(
+            f"run {run!r} is of {_shown(known.group)}, and the settings are of {_shown(own)}: its ranges are of other "
+            f"topics. Choose another id, or resume it with its own settings"
+        )
     return known
+
+
+def _group(settings: Settings) -> str:
+    return "" if settings.assigned else settings.group.id
+
+
+def _shown(group: str) -> str:
+    return f"group {group!r}" if group else "no group ([assign])"
+
+
+def _told_of_another(known: Run, request: Request) -> Iterator[str]:
+    """That the run goes on with what it was asked for, where this is something else."""
+    options = {"since": "--from", "until": "--to", "offsets": "--offsets", "topics": "--topic", "slack_ms": "--slack"}
+    begun = _request_of(known.request)
+    if others := [option for name, option in options.items() if getattr(begun, name) != getattr(request, name)]:
+        yield (
+            f"run {known.id} was begun with another {' and another '.join(others)}, and goes on with that: to have "
+            f"this command's handled, name another run"
+        )
 
 
 def _with_table(runs: Runs, run: Run) -> Run:
@@ -231,13 +261,14 @@ def _with_table(runs: Runs, run: Run) -> Run:
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
     """As `RunState.in_logs`, with the logs of now. Raises `ConfigError` for losses that are not accepted."""
+    before = state.ids_of({each.topic for each in state.left})
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
-        topics = session.topic_ids(state.topics)
+        topics = session.topic_ids(before)
         edges = session.edges(session.existing([each.tp for each in state.left]))
         logs = within_epochs(edges, state.epochs, session.ends_of_epochs)
     if settings.pipeline.fail_on_data_loss:
-        check_same_topics(state.topics, topics)
-    found, lost, dropped = state.in_logs(logs, created_anew(state.topics, topics))
+        check_same_topics(before, topics)
+    found, lost, dropped = state.in_logs(logs, created_anew(before, topics))
     if settings.pipeline.fail_on_data_loss:
         check_nothing_lost(lost)
     return replace(found, topics={**found.topics, **topics}), lost, dropped

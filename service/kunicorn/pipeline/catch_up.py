@@ -25,7 +25,7 @@ from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resolve
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
-from kunicorn.pipeline.plan import check_same_topics, epochs_of
+from kunicorn.pipeline.plan import check_same_topics, created_anew, epochs_of
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import Shares
@@ -169,7 +169,7 @@ def catch_up(
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     runs = Runs(settings.pipeline.directory)
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
-    new = runs.start(JOB, settings.handler.entrypoint, "", state, run)
+    new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
     return _run(settings, file, runs, new, Holding(settings, new.id, found), master, say)
 
@@ -203,21 +203,25 @@ class Holding:
         with cluster_session(self._settings, patience=JOB_PATIENCE) as session:
             found = session.committed(list(self._last))
             changed = [tp for tp, last in self._last.items() if (found[tp].offset, found[tp].metadata) != last]
-            there = self._there(session, {*offsets, *changed})
+            there = self._there(session, offsets, changed)
             self._check_unmoved(found, [tp for tp in changed if tp in there])
             taken = {tp: at for tp, at in offsets.items() if tp in there}
             commit(session, taken, self._who, own, self._epochs, _KEPT)
         self._last |= {tp: (at, own[tp]) for tp, at in taken.items()}
 
-    def _there(self, session: ClusterSession, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that were not deleted: brokers delete a group's offsets together with a topic. Raises
-        `ConfigError` for a topic that was created anew: the live service would pass over what it has below the former
-        one's offset.
+    def _there(
+        self, session: ClusterSession, offsets: Offsets, changed: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Those of the partitions whose topics there still are: brokers delete a group's offsets together with a topic.
+
+        Raises `ConfigError` where a topic of `offsets` was created anew: the live service would pass over what it has
+        below the former one's offset.
         """
-        topics = {tp.topic for tp in partitions}
-        known = {topic: topic_id for topic, topic_id in self._ahead.topics.items() if topic in topics}
-        check_same_topics(known, session.topic_ids(known))
-        return set(session.existing(partitions))
+        known = self._ahead.topics
+        now = session.topic_ids({tp.topic for tp in (*offsets, *changed)})
+        check_same_topics({tp.topic: known[tp.topic] for tp in offsets if tp.topic in known}, now)
+        anew = created_anew(known, now)
+        return {tp for tp in session.existing({*offsets, *changed}) if tp.topic not in anew}
 
     def _check_unmoved(self, found: Mapping[TopicPartition, Committed], changed: Sequence[TopicPartition]) -> None:
         """Raise `FatalGroupError` if anything is `changed` of what this run has committed, and still exists."""

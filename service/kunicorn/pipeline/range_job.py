@@ -45,9 +45,9 @@ def check_logs(settings: Settings, state: RunState, counted: Offsets) -> None:
     """Raise `ConfigError` if one of the topics that are read was created anew since the run began, or if the log of one
     of these partitions was truncated before what is counted of it. Asks the cluster. Blocks.
     """
-    # An export keeps the ids of topics that it does not read any more, and may not be allowed to see.
-    read = {each.topic for each in state.ranges}
-    ids = {topic: known for topic, known in state.topics.items() if topic in read}
+    # Of a topic that is done nothing can be lost any more, nor can another's records be taken for its own.
+    read = {each.topic for each in state.left} | {tp.topic for tp in counted}
+    ids = state.ids_of(read)
     with cluster_session(settings, patience=JOB_PATIENCE) as session:
         check_same_topics(ids, session.topic_ids(ids))
         known = session.existing([tp for tp in counted if tp in state.epochs])

@@ -145,6 +145,10 @@ class RunState:
         """Offsets a second over the whole run; None before the first count."""
         return self.done / self.seconds if self.done and self.seconds else None
 
+    def ids_of(self, topics: Collection[str]) -> dict[str, str]:
+        """Ids of these topics, as far as they are known."""
+        return {topic: known for topic, known in self.topics.items() if topic in topics}
+
     def begin(self, ranges: Iterable[OffsetRange]) -> RunState:
         """State with these ranges underway, too; each is the beginning of one that waits, or all pieces of that."""
         return replace(self, underway=(*self.underway, *ranges))
@@ -286,6 +290,9 @@ class Run:
     state: RunState
     request: str = ""
     """What was asked for, as text: a resumed run has to be the same."""
+    group: str | None = None
+    """The settings' group, which a resumed run has to be of: services may share a directory, and name runs alike. Empty
+    where [assign] names partitions, None in a manifest of a version that did not keep it."""
 
     @property
     def finished(self) -> bool:
@@ -336,6 +343,7 @@ class Runs:
             "job": run.job,
             "what": run.what,
             "request": run.request,
+            **({} if run.group is None else {"group": run.group}),
             "started": run.started,
             "kunicorn": __version__,
             "finished": run.finished,
@@ -361,7 +369,9 @@ class Runs:
             raise ConfigError(f"there is no run {run!r} in {self.directory.url}; the latest there: {known}")
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
-    def start(self, job: str, what: str, request: str, state: RunState, run: str | None = None) -> Run:
+    def start(
+        self, job: str, what: str, request: str, state: RunState, run: str | None = None, group: str | None = None
+    ) -> Run:
         """A new run, its manifest written. Raises `IdTaken` for an id that another run has, `ConfigError` for one of a
         stream.
         """
@@ -374,7 +384,7 @@ class Runs:
             raise ConfigError(
                 f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"
             )
-        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request)
+        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
         self.save(new)
         return new
 
@@ -420,7 +430,7 @@ class Runs:
 def _read(told: Any, place: str) -> Run:
     try:
         state = RunState.from_json(told)
-        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"])
+        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(told, place, error) from error
 

@@ -215,6 +215,22 @@ def test_of_two_backfills_that_begin_a_run_at_once_the_second_ends_as_one_that_w
         backfill.begin_or_resume(settings, file, Request(), "local", "nightly", print)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_that_is_handled_and_was_created_anew_does_not_hold_up_a_resumed_run(
+    tmp_path: Path, log: PlayedLog, strict: bool
+) -> None:
+    settings, whole = of_a_pattern(tmp_path, strict=strict), OffsetRange("orders", 0, 0, 100)
+    ids = {"orders": "id of orders", "refunds": "the former"}
+    state = RunState((OffsetRange(*REFUNDS, 0, 100), whole), {REFUNDS: 100}, topics=ids)
+    assert backfill._in_logs(settings, state) == (state, [], [])
+    at_work = replace(state, positions={})
+    if strict:
+        with pytest.raises(ConfigError, match="refunds was created anew since the run began"):
+            backfill._in_logs(settings, at_work)
+    else:
+        assert backfill._in_logs(settings, at_work)[0].left == [whole]
+
+
 def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:
     log.there["payments"] = 1
     with pytest.raises(ConfigError, match=r"assign.partitions: payments-1 do not exist"):

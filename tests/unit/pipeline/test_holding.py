@@ -142,8 +142,18 @@ def test_a_topic_that_was_created_anew_gets_no_offset_of_the_former_one(
     group.delete(REFUNDS)
     group.ids["refunds"] = "another"
     with pytest.raises(ConfigError, match="refunds was created anew since the run began"):
-        holding.move({ORDERS: 50}) if taken else holding.take()
+        holding.move({REFUNDS: 9}) if taken else holding.take()
     assert group.stored[REFUNDS].offset == NO_OFFSET
+
+
+def test_a_topic_that_is_done_and_was_created_anew_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, holding = held(monkeypatch, takes_retention=True)
+    holding.take()
+    holding.move({REFUNDS: 9})
+    group.delete(REFUNDS)
+    group.ids["refunds"] = "another"
+    holding.move({ORDERS: 50, REFUNDS: 9})
+    assert (group.stored[ORDERS].offset, group.stored[REFUNDS].offset) == (50, NO_OFFSET)
 
 
 def test_a_topic_without_an_offset_that_was_created_anew_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,8 +135,12 @@ def test_a_topic_that_is_not_read_any_more_may_be_another_one_by_now(monkeypatch
     monkeypatch.setattr(range_job, "cluster_session", log.session)
     state = replace(NEW, topics={"orders": "id of orders", "audit": "another"})
     range_job.check_logs(settings, state, {})
-    with pytest.raises(ConfigError, match="orders was created anew since the run began"):
-        range_job.check_logs(settings, replace(NEW, topics={"orders": "another"}), {})
+    other, counted = replace(NEW, topics={"orders": "another"}), TopicPartition("orders", 0)
+    done = replace(other, positions={counted: 20})
+    for state, at in ((other, {}), (done, {counted: 20})):
+        with pytest.raises(ConfigError, match="orders was created anew since the run began"):
+            range_job.check_logs(settings, state, at)
+    range_job.check_logs(settings, done, {})
 
 
 def round_of(ranges: str, counted: int) -> list[str]:
