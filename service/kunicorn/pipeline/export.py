@@ -277,7 +277,9 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
         },
         underway=tuple(each for each in before.underway if each not in dropped),
         topics={**before.topics, **found.topics},
-        epochs=found.epochs,
+        # Of a topic that is not asked for this time, too: its position stays, and the next export that asks for it has
+        # to notice what was truncated meanwhile.
+        epochs={**{tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}, **found.epochs},
     )
     names = (file_name(each, before.topics.get(each.topic)) for each in dropped)
     return _Continued(state, lost, left, frozenset(names))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,25 @@ def test_a_range_underway_that_is_not_asked_for_any_more_does_not_hold_up_an_exp
     assert now.state.underway == (NAMED_RANGE,), "it goes on under its name"
     assert now.state.positions[refunds.tp] == 50
     assert now.dropped == {file_name(refunds, None), file_name(payments, None)}
+
+
+def test_a_topic_that_one_export_does_not_ask_for_is_still_found_to_be_truncated_by_the_next(
+    tmp_path: Path, log: PlayedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, payments = TopicPartition("orders", 0), TopicPartition("payments", 0)
+    log.there, log.log = {"orders": 1, "payments": 1}, Edges(0, 150, 3)
+
+    def continued(before: RunState, topics: str) -> RunState:
+        (path := tmp_path / "config.toml").write_text(LEAST.replace('["orders"]', topics))
+        return export._continued(load(path, {}), before).state
+
+    state = continued(RunState(()), '["orders", "payments"]')
+    state = replace(state, positions={orders: 150, payments: 150})
+    state = continued(state, '["payments"]')
+    log.log = Edges(0, 180, 5)
+    monkeypatch.setattr(log, "ends_of_epochs", lambda epochs: {tp: 100 for tp, epoch in epochs.items() if epoch < 5})
+    with pytest.raises(ConfigError, match="records are lost: orders-0 ends at 100 now, before 150"):
+        continued(state, '["orders"]')
 
 
 def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: PlayedLog, tmp_path: Path) -> None:
