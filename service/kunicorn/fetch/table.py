@@ -275,8 +275,8 @@ class Fetching:
             place.leader, place.leader_epoch = part.leader_id, part.leader_epoch
         if part.error != ErrorCode.NONE:
             return self._meet_error(place, part, now, named=named)
-        if part.diverging_epoch != NO_EPOCH:
-            return self._end(place, Fault(FailureKind.TRUNCATED, _truncated(place, part)))
+        if part.diverging_epoch != NO_EPOCH and (why := _diverged(place, part)) is not None:
+            return self._end(place, why)
         place.failures, place.renamed = 0, None
         news = None
         if part.next_offset > place.offset:
@@ -405,11 +405,17 @@ def _explained(place: Place, error: int) -> str:
     return f"{text}: {fault(error).remedy(topic=f'topic {place.tp.topic!r}', rights='READ')}"
 
 
-def _truncated(place: Place, part: Part) -> str:
-    return (
+def _diverged(place: Place, part: Part) -> Fault | None:
+    """Truncation of the log before the position. None where the log goes as far, in an earlier epoch: that is taken."""
+    if part.diverging_end >= place.offset and part.diverging_epoch < place.last_epoch:
+        # A log forgets an epoch in which nothing was written; a position that was committed at its end may name it.
+        place.last_epoch = part.diverging_epoch
+        return None
+    text = (
         f"{place.tp}: log truncation: the record before offset {place.offset} was written in leader epoch "
         f"{place.last_epoch}, and the log has epoch {part.diverging_epoch} up to offset {part.diverging_end}"
     )
+    return Fault(FailureKind.TRUNCATED, text)
 
 
 def _is_anew(place: Place, topic_id: bytes) -> bool:

@@ -305,6 +305,23 @@ def test_a_truncated_log_ends_the_partition_as_truncated() -> None:
     assert "epoch 1 up to offset 5" in news.fault.error
 
 
+def test_a_log_that_has_forgotten_an_epoch_without_a_record_is_not_truncated() -> None:
+    """A position that was committed with the leader's epoch, in which nothing was written before the next election."""
+    table = fetching(A)
+    assert answer(table, 1, Said(diverging_epoch=1, diverging_end=10)) == []
+    assert table.sent(1).asks[A] == (ID, 10, 3, 1, 1000)
+    (news,) = table.meet(1, 7, [Said(next_offset=12, rows=2, last_epoch=3)], 0.0)
+    assert (news.next_offset, news.epoch, news.fault) == (12, 3, None)
+
+
+def test_a_broker_that_finds_the_epoch_that_it_has_named_too_high_ends_the_partition() -> None:
+    table = fetching(A)
+    assert answer(table, 1, Said(diverging_epoch=1, diverging_end=10)) == []
+    (news,) = answer(table, 1, Said(diverging_epoch=1, diverging_end=10))
+    assert news.fault is not None
+    assert news.fault.kind is FailureKind.TRUNCATED
+
+
 @pytest.mark.scenario("testParseCorruptedRecord")
 def test_rows_before_a_damaged_batch_are_handed_out_with_the_fault_behind_them() -> None:
     (news,) = answer(fetching(A), 1, Said(next_offset=12, rows=2, damage="wrong checksum", damage_offset=12))
