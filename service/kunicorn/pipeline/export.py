@@ -288,6 +288,8 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
         },
         underway=tuple(each for each in before.underway if each not in dropped),
         topics={**before.topics, **found.topics},
+        # Of a topic that is not asked for this time, too: its position stays, and the next export that asks for it has
+        # to notice what was truncated meanwhile.
         epochs={**{tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}, **found.epochs},
         gone={
             tp: at

@@ -43,7 +43,8 @@ def _end(number: int, frame: FrameType | None) -> None:
     """Handler of the signal."""
     # Raise nothing: amid a question to the JVM the next one, such as that it stop, would wait for this one's answer,
     # for ever if no executor comes, and take it for its own.
-    os.write(2, b"kunicorn: ended by SIGTERM; start it again for what is left\n")
+    with contextlib.suppress(OSError):  # Nobody may read it any more.
+        os.write(2, b"kunicorn: ended by SIGTERM; start it again for what is left\n")
     _end_jvm()
     os._exit(ExitCode.NOT_ALL_COMMITTED)
 

@@ -172,11 +172,23 @@ def test_a_topic_that_this_user_may_not_see_any_more_is_told_as_that(tmp_path: P
     assert OffsetRange(*REFUNDS, 100, 130) in export._continued(settings, now.state).state.left
 
 
-def test_a_topic_that_is_left_out_of_one_export_keeps_its_leader_epoch(tmp_path: Path, log: PlayedLog) -> None:
-    settings = of_a_pattern(tmp_path)
-    of_orders = settings.model_copy(update={"group": settings.group.model_copy(update={"topics": ("orders",)})})
-    state = exported(settings, RunState(()))
-    assert export._continued(of_orders, state).state.epochs == state.epochs != {}
+def test_a_topic_that_one_export_does_not_ask_for_is_still_found_to_be_truncated_by_the_next(
+    tmp_path: Path, log: PlayedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders, payments = TopicPartition("orders", 0), TopicPartition("payments", 0)
+    log.there, log.log = {"orders": 1, "payments": 1}, Edges(0, 150, 3)
+
+    def continued(before: RunState, topics: str) -> RunState:
+        (path := tmp_path / "config.toml").write_text(LEAST.replace('["orders"]', topics))
+        return export._continued(load(path, {}), before).state
+
+    state = continued(RunState(()), '["orders", "payments"]')
+    state = replace(state, positions={orders: 150, payments: 150})
+    state = continued(state, '["payments"]')
+    log.log = Edges(0, 180, 5)
+    monkeypatch.setattr(log, "ends_of_epochs", lambda epochs: {tp: 100 for tp, epoch in epochs.items() if epoch < 5})
+    with pytest.raises(ConfigError, match="records are lost: orders-0 ends at 100 now, before 150"):
+        continued(state, '["orders"]')
 
 
 def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: PlayedLog, tmp_path: Path) -> None:
