@@ -496,7 +496,9 @@ class HandleRanges:
         return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
-        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=self.again or _attempt() > 0)
+        # A try for the driver before, on an executor that it has lost, may end after this one: it would find no file.
+        again = self.again or self.may_have_died or _attempt() > 0
+        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=again)
 
 
 @dataclass(frozen=True, slots=True)
