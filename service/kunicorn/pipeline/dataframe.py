@@ -140,6 +140,8 @@ def _with_numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _message(row: Mapping[str, Any]) -> Message:
     headers = [(pair["key"], pair["value"]) for pair in row.get("headers") or ()]
     at = row.get("timestamp")
+    # Null in rows that a join has made, or a union with others that lack it: then as where there is no such column.
+    kind = row.get("timestampType")
     return Message(
         topic=row["topic"],
         partition=row["partition"],
@@ -148,5 +150,5 @@ def _message(row: Mapping[str, Any]) -> Message:
         key=row.get("key"),
         headers=headers,
         # Spark's types of a timestamp count from −1 (none), librdkafka's from 0.
-        timestamp=(0, 0) if at is None else (row.get("timestampType", 0) + 1, at // 1000),
+        timestamp=(0, 0) if at is None else ((0 if kind is None else kind) + 1, at // 1000),
     )

@@ -27,7 +27,7 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
 from kunicorn.kafka.stored_positions import Loss, Lost
 from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_changed
-from kunicorn.pipeline.lake.compact import forget_sources, pieces_of, remove_covered, sources_in
+from kunicorn.pipeline.lake.compact import forget_sources, overtaken_first, pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
@@ -202,9 +202,10 @@ def _clear(
     if lake is not None:
         lake.clear()
     elif pieces := pieces_of(target.sizes(".parquet")):
-        sources = sources_in(target, pieces)
-        gone = remove_covered(target, pieces, sources)
-        forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
+        with overtaken_first(check):
+            sources = sources_in(target, pieces, truncated)
+            gone = remove_covered(target, pieces, sources)
+            forget_sources(target, [each for each in pieces if each not in gone], sources, truncated, check)
 
 
 def _remove(target: Directory, names: Collection[str]) -> None:

@@ -32,7 +32,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import RECORD_COLUMNS, SCHEMA, in_batches, records_batch
 from kunicorn.handler.config import takes
 from kunicorn.handler.decode.forms import BYTES
-from kunicorn.pipeline.lake.columns import Form, LakeColumns
+from kunicorn.pipeline.lake.columns import Form, LakeColumns, NotExportable
 from kunicorn.pipeline.plan import (
     Bounds,
     bounds_of,
@@ -208,6 +208,27 @@ def _as_sparks(schema: pa.Schema) -> pa.Schema:
     return pa.schema([each.with_type(_nullable(each.type)) for each in spark])
 
 
+def _in_sparks_types(batch: pa.RecordBatch, columns: list[str]) -> pa.RecordBatch:
+    """These columns of the records, as Spark takes them. Raises `NotExportable` for a value that Spark has no room for,
+    as for a time's nanoseconds, naming the record.
+    """
+    found = batch.select(columns)
+    schema = _as_sparks(found.schema)
+    try:
+        return found.cast(schema)
+    except pa.ArrowInvalid:
+        for at in range(batch.num_rows):
+            try:
+                found[at : at + 1].cast(schema)
+            except pa.ArrowInvalid as error:
+                topic, partition, offset = (batch.column(name)[at] for name in ("topic", "partition", "offset"))
+                raise NotExportable(
+                    f"{topic}-{partition}@{offset}: its value does not fit Spark's types, which have times of "
+                    f"microseconds: {error}; name such a type in valueSchema"
+                ) from error
+        raise
+
+
 def _nullable(kind: pa.DataType) -> pa.DataType:
     """The type with all within it nullable, as Spark reads a type that is told as text; keys of maps never are."""
     if pa.types.is_struct(kind):
@@ -314,8 +335,7 @@ class RowsReader:
         for run in in_batches(reader.read(whole, epochs={whole.tp: epoch})):
             batch = self._pushed.rows(records_batch(run) if made is None else made.batch(run))
             if batch.num_rows:
-                batch = batch.select(columns)
-                yield batch if made is None else batch.cast(_as_sparks(batch.schema))
+                yield batch.select(columns) if made is None else _in_sparks_types(batch, columns)
 
     def cluster(self) -> AbstractContextManager[ClusterSession]:
         return cluster_session(self._options.settings(), patience=JOB_PATIENCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +132,68 @@ def test_a_task_that_ends_too_late_doubles_nothing_for_longer_than_to_the_next_c
     assert held(target) == [*range(RECORDS)]
 
 
+def begin(command: str, target: Directory) -> None:
+    """What the command does before it merges or exports anything."""
+    if command == "compact":
+        compact(target, 1, dry=False)
+    else:
+        go_on(target, {})
+
+
+@pytest.mark.parametrize("command", ["export", "compact"])
+def test_of_a_lake_that_is_compacted_no_footers_are_read_but_of_files_around_one_that_came_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    target, read, footer = lake(tmp_path), list[str](), Directory.footer
+    compact(target, 3 * max(target.sizes(".parquet").values()), dry=False)
+    assert len(target.names("-merged.parquet")) > 4
+
+    def counted(self: Directory, name: str) -> pq.FileMetaData:
+        read.append(name)
+        return footer(self, name)
+
+    monkeypatch.setattr(Directory, "footer", counted)
+    begin(command, target)
+    assert read == []
+    export(target, 10, 15)
+    begin(command, target)
+    assert len(read) == 2, "one of each day"
+    assert held(target) == [*range(RECORDS)]
+
+
+@pytest.mark.parametrize("command", ["export", "compact"])
+def test_whoever_finds_a_file_gone_that_another_has_merged_meanwhile_says_that_it_is_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    target, footer = lake(tmp_path), Directory.footer
+    compact(target, 10**9, dry=False)
+    export(target, 10, 15)
+
+    def beside(self: Directory, name: str) -> pq.FileMetaData:
+        other = _Known(target, Form(), SCHEMA)
+        other.save(other.read())
+        target.delete(name)
+        return footer(self, name)
+
+    monkeypatch.setattr(Directory, "footer", beside)
+    with pytest.raises(Overtaken):
+        begin(command, target)
+
+
+def test_a_file_that_is_gone_though_nobody_else_is_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, footer = lake(tmp_path), Directory.footer
+
+    def gone(self: Directory, name: str) -> pq.FileMetaData:
+        target.delete(name)
+        return footer(self, name)
+
+    monkeypatch.setattr(Directory, "footer", gone)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        compact(target, 10**9, dry=False)
+
+
 def test_offsets_that_are_other_records_since_a_truncation_are_not_taken_for_covered(tmp_path: Path) -> None:
     target = lake(tmp_path)
     compact(target, 10**9, dry=False)
@@ -160,9 +222,13 @@ def test_other_records_in_a_file_named_as_one_that_was_merged_before_a_truncatio
 
 def go_on_behind_a_truncation_at(target: Directory, end: int) -> None:
     """What an export does that goes on with `fail_on_data_loss = false`."""
+    go_on(target, {str(TP): end})
+
+
+def go_on(target: Directory, ends: Mapping[str, int]) -> None:
     known = _Known(target, Form(), SCHEMA)
     known.read()
-    _clear(target, None, (), {str(TP): end}, known.check)
+    _clear(target, None, (), ends, known.check)
 
 
 def test_of_an_export_and_a_compaction_at_once_the_one_that_began_earlier_ends(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -73,6 +77,31 @@ def test_memory_is_bounded_by_bytes_whatever_the_records_size_and_days(
         offsets = pq.ParquetFile(path).read(["offset"])["offset"].to_pylist()
         of_day = [offset for offset in range(2000) if days[offset] == days[offsets[0]]]
         assert offsets == of_day, "each record once, in the range's order"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.pipeline.test_lake_files import files_of, record
+
+with files_of(Path(sys.argv[1])) as files:
+    for day in range(400):
+        files.add([record(day, day % 20, 10_000)])
+    disk = os.environ["TMPDIR"]
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    there = [each for each in opened if each.startswith(disk)] + os.listdir(disk)
+    print("on the disk" if there else "nowhere", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_leaves_nothing_on_the_machines_disk(tmp_path: Path) -> None:
+    (disk := tmp_path / "disk").mkdir()
+    environment = {**os.environ, "TMPDIR": str(disk)}
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "lake")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "on the disk\n"), ended.stderr
+    assert [*disk.iterdir()] == []
 
 
 def test_late_records_keep_none_in_memory_that_were_fetched_with_them(tmp_path: Path) -> None:

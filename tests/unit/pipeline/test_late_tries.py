@@ -18,7 +18,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, rows_file
-from kunicorn.pipeline.tasks.ranges import driver_id
+from kunicorn.pipeline.tasks.ranges import HandleRanges, driver_id
 from kunicorn.positions import OffsetRange
 from tests.object_store import bucket_served
 from tests.unit.pipeline.fetched import messages
@@ -111,6 +111,23 @@ def test_a_late_try_for_a_driver_that_was_replaced_goes_by_what_its_successor_ha
     found = tried(place, late, before)
     assert statuses(place) == ["done", "skip", "done"]
     assert (found.until, found.skipped, found.halted) == (10, 1, None)
+
+
+@pytest.mark.parametrize("late", [End.SKIP, End.HALT])
+def test_a_late_try_for_a_streams_driver_before_goes_by_its_first_micro_batch_though_nothing_failed_in_it(
+    place: Directory, late: End
+) -> None:
+    before = driver_id()
+    task = HandleRanges(SettingsFile("", ""), place, may_have_died=True)
+    tiling = Tiling(WHOLE)
+    with task._outcomes(WHOLE) as repeated:
+        tiling.handled(10)
+        for row in tiling.rest():
+            repeated.add(row)
+        repeated.end()
+    found = tried(place, late, before, again=False)
+    assert statuses(place) == ["done"], "of every offset once"
+    assert (found.until, found.records, found.skipped, found.halted) == (10, 10, 0, None)
 
 
 @pytest.mark.parametrize("end", [End.SKIP, End.HALT])

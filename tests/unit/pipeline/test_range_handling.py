@@ -258,3 +258,40 @@ def test_every_record_counts_once_and_in_the_row_of_its_offset_whichever_a_mask_
     assert {row[0] for row in rows if row[3] == "skip"} == offsets & bad
     for begin, until, records, _ in rows:
         assert records == len(offsets & {*range(begin, until)})
+
+
+@given(st.lists(st.sampled_from(["done", "skip", "dead_letter"]), min_size=1, max_size=12))
+def test_a_batch_whose_outcomes_the_handler_names_is_handed_to_it_once(named: list[str]) -> None:
+    outcomes: dict[str, Exception] = {"skip": Skip("x"), "dead_letter": DeadLetter("x")}
+    calls: list[list[int]] = []
+
+    def handle(batch: Batch) -> BatchError | None:
+        calls.append(batch.offsets())
+        wanted = [named[offset] for offset in batch.offsets()]
+        masks = [(outcome, [each == name for each in wanted]) for name, outcome in outcomes.items()]
+        return BatchError(outcomes=masks) if {*wanted} - {"done"} else None
+
+    rows = handled(handle, [messages(*range(len(named)))], stop=len(named), batch=12)
+    # One outcome tells of no others: those that are apart from its first ones come once more.
+    assert len(calls) <= (1 if {"skip", "dead_letter"} <= {*named} else 2)
+    assert [status for begin, until, _, status in rows for _ in range(begin, until)] == named
+
+
+def test_records_that_the_handler_wants_to_try_again_hold_up_those_that_it_has_decided_on() -> None:
+    calls: list[list[int]] = []
+
+    def handle(batch: Batch) -> BatchError | None:
+        calls.append(batch.offsets())
+        if len(calls) == 1:
+            return BatchError(
+                outcomes=[(Retry(), [True, True, False, False, False]), (Skip("x"), [False] * 3 + [True, False])]
+            )
+        if len(calls) == 2:
+            return BatchError(outcomes=[(Skip("y"), [True, False])])
+        return None
+
+    waits: list[float] = []
+    rows = handled(handle, [messages(*range(7))], stop=7, batch=5, waits=waits)
+    assert calls[:2] == [[0, 1, 2, 3, 4], [0, 1]]
+    assert len(waits) == 1
+    assert rows == [(0, 1, 1, "skip"), (1, 3, 2, "done"), (3, 4, 1, "skip"), (4, 7, 3, "done")]

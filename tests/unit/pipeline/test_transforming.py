@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 from hypothesis import given
@@ -89,6 +90,16 @@ def test_a_time_that_no_calendar_has_is_the_records_time_all_the_same() -> None:
     (batch,) = HandleRows(handle, ONCE)(iter([records_batch([late])]))
     assert seen == [beyond]
     assert batch.column("timestamp").cast("int64").to_pylist() == [beyond * 1000]
+
+
+def test_a_row_whose_kind_of_time_is_null_has_its_time_as_one_without_the_column() -> None:
+    seen: list[int | None] = []
+    batch = records_batch([Message(topic="orders", partition=0, offset=0, value=b"v", timestamp=(1, 5_000))])
+    at = batch.schema.get_field_index("timestampType")
+    for rows in (batch.set_column(at, "timestampType", pa.nulls(1, pa.int32())), batch.remove_column(at)):
+        (outcomes,) = HandleRows(lambda record: seen.append(record.timestamp), ONCE)(iter([rows]))
+        assert outcomes["status"].to_pylist() == ["done"]
+    assert seen == [5_000, 5_000]
 
 
 def test_a_time_beyond_what_a_column_can_have_costs_the_record_its_time_and_nothing_else() -> None:

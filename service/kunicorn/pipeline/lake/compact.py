@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -169,14 +172,45 @@ def remove_covered(target: Directory, pieces: Sequence[Piece], sources: Sources)
     return found
 
 
-def sources_in(target: Directory, pieces: Iterable[Piece]) -> Sources:
-    """Sources of the merged files, by their footers. Raises `ConfigError`."""
-    found = {}
-    for each in pieces:
-        if each.merged:
-            told = (target.footer(each.path).metadata or {}).get(_SOURCES, b"[]")
-            found[each] = frozenset(json.loads(told))
-    return found
+def sources_in(target: Directory, pieces: Iterable[Piece], ends: Mapping[str, int] = MappingProxyType({})) -> Sources:
+    """Sources of the merged files that may have some among the pieces, or behind `ends`, as `forget_sources` has them;
+    by their footers. Raises `ConfigError`.
+    """
+    wanted = {*_around_others(pieces), *(each for each in pieces if each.stop > ends.get(each.log, each.stop))}
+    return _told(target, (each for each in pieces if each in wanted))
+
+
+def _told(target: Directory, pieces: Iterable[Piece]) -> Sources:
+    """What merged files tell of their sources."""
+    footers = {each: target.footer(each.path).metadata or {} for each in pieces if each.merged}
+    return {each: frozenset(json.loads(told.get(_SOURCES, b"[]"))) for each, told in footers.items()}
+
+
+def _around_others(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The files within whose offsets others of their directory and log lie, as sources do. Pure.
+
+    Footers are read of these alone: in a lake that is compacted there are none, and it may have a file for each
+    partition and day of years.
+    """
+    for _, group in groupby(sorted(pieces), key=lambda each: each[:2]):
+        some = list(group)
+        starts = [each.start for each in some]
+        for each in some:
+            within = some[bisect_left(starts, each.start) : bisect_left(starts, each.stop)]
+            if any(other != each and other.stop <= each.stop for other in within):
+                yield each
+
+
+@contextmanager
+def overtaken_first(check: Callable[[], None]) -> Iterator[None]:
+    """Have whoever cannot go on say that it is overtaken, where that is why: files that it has listed are gone then.
+    `check` raises `Overtaken`.
+    """
+    try:
+        yield
+    except ConfigError:
+        check()
+        raise
 
 
 def forget_sources(
@@ -203,8 +237,14 @@ def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compact
     manifest = Manifest(target / OWN)
     if (told := manifest.read()) is None:
         raise ConfigError(f"{target.url} is no target of kunicorn pipeline export: it has no {OWN}/manifest-*.json")
-    state = RunState.from_json(told)
-    pieces = settled(pieces_of(target.sizes(".parquet")), state)
+    with overtaken_first(manifest.check):
+        return _compacted(target, target_bytes, manifest, told, dry=dry)
+
+
+def _compacted(
+    target: Directory, target_bytes: int, manifest: Manifest, told: Mapping[str, Any], *, dry: bool
+) -> Compacted:
+    pieces = settled(pieces_of(target.sizes(".parquet")), RunState.from_json(told))
     sources = sources_in(target, pieces)
     if dry:
         gone = covered(pieces, sources)
@@ -220,7 +260,7 @@ def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compact
             continue
         done.append(each)
         if not dry:
-            _merge(target, each, sources, manifest.check)
+            _merge(target, each, _told(target, each.sources), manifest.check)
     merged = sum(len(each.sources) for each in done)
     size = sum(piece.size for each in done for piece in each.sources)
     return Compacted(len(left), merged, len(done), len(gone), size, dry, unlike)

@@ -10,6 +10,7 @@ range's order. "Day" stands for all of these below.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,9 +18,8 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import blake2b
 from itertools import chain
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import IO, Any, NamedTuple, Protocol, Self
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -126,8 +126,9 @@ class PartitionedFiles:
         self._cut = cut or partitioning(DAY)
         self._days: dict[str, _Day] = {}
         self._files = ExitStack()
-        self._disk: Path | None = None
-        self._open = self._spilled = 0
+        self._disk: IO[bytes] | None = None
+        """File of this machine, with what is written of days that have no file yet."""
+        self._open = 0
         self.held_bytes = 0
 
     def __enter__(self) -> Self:
@@ -175,7 +176,7 @@ class PartitionedFiles:
 
     def _let_go(self, name: str, day: _Day) -> None:
         """Write what is held of the day: to its file, or where too many are open to this machine's disk."""
-        if day.writer is None and self._open < self._bounds.open_files and day.spilled is None:
+        if day.writer is None and self._open < self._bounds.open_files and not day.spilled:
             self._open += 1
             day.stream = self._files.enter_context(self._target.writing(self._path_of(name)))
             day.writer = self._files.enter_context(self._writer(day.stream, day))
@@ -187,12 +188,18 @@ class PartitionedFiles:
 
     def _spill(self, day: _Day) -> None:
         if self._disk is None:
-            self._disk = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="kunicorn-export-")))
-        if day.spilled is None:
-            day.spilled = self._disk / str(self._spilled)
-            self._spilled += 1
-        with day.spilled.open("ab") as file, pa.ipc.new_stream(file, self._columns.schema) as stream:
+            # Without a name: a process that is killed would leave it on the disk, and so would each try.
+            self._disk = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        day.spilled.append(self._disk.seek(0, os.SEEK_END))
+        with pa.ipc.new_stream(self._disk, self._columns.schema) as stream:
             stream.write_table(day.taken(self._columns.schema))
+
+    def _spilled(self, day: _Day) -> Iterator[pa.Table]:
+        for at in day.spilled:
+            assert self._disk is not None
+            self._disk.seek(at)
+            with pa.ipc.open_stream(self._disk) as stream:
+                yield stream.read_all()
 
     def _finish(self, name: str, day: _Day) -> LakeFile:
         self.held_bytes -= day.bytes
@@ -212,7 +219,7 @@ class PartitionedFiles:
     def _grouped(self, day: _Day, rest: pa.Table) -> Iterator[pa.Table]:
         """What lies on the disk and the rest, in row groups of the bounds."""
         some, size, rows = list[pa.Table](), 0, 0
-        for table in chain(() if day.spilled is None else _read(day.spilled), [rest]):
+        for table in chain(self._spilled(day), [rest]):
             some.append(table)
             size, rows = size + table.nbytes, rows + table.num_rows
             if size > self._bounds.held_bytes or rows >= self._bounds.row_group:
@@ -229,7 +236,8 @@ class _Day:
         self.bytes = self.rows = self.records = 0
         self.stream: Any = None
         self.writer: pq.ParquetWriter | None = None
-        self.spilled: Path | None = None
+        self.spilled: list[int] = []
+        """Where on this machine's disk tables of it begin, one after the other."""
         self.metadata: list[pq.FileMetaData] = []
         self._held: list[pa.RecordBatch] = []
 
@@ -286,15 +294,6 @@ def _paths(schema: pa.Schema) -> Sequence[str]:
     pq.write_metadata(schema, told)
     columns = pq.read_metadata(pa.BufferReader(told.getvalue())).schema
     return [columns.column(at).path for at in range(len(columns.names))]
-
-
-def _read(path: Path) -> Iterator[pa.Table]:
-    """Tables in a file to which one stream after the other was appended."""
-    end = path.stat().st_size
-    with path.open("rb") as file:
-        while file.tell() < end:
-            with pa.ipc.open_stream(file) as stream:
-                yield stream.read_all()
 
 
 def bounds_of(metadata: pq.FileMetaData) -> dict[str, tuple[Any, Any, int]]:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
-from kunicorn.handler.call import Calls, Interruption, OfSome, met
+from kunicorn.handler.call import Calls, Decided, Interruption, OfSome, met
 from kunicorn.handler.dead_letters import Cause, died, given_up_by
 from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.messages import Run, columns
@@ -140,13 +140,14 @@ class RangeHandler:
 
     def _failures(self, piece: Piece, tiling: Tiling) -> Iterator[tuple[Sequence[Message], _Failure]]:
         """Handle the piece; yields the records that failed, each in its turn."""
-        messages = piece.messages
+        messages, decided = piece.messages, tuple[Decided, ...]()
         if piece.deaths:
             yield messages, self._deadly(piece)
             return
         while messages:
             called = _part(messages, 0, fitting(messages, self._rules.batch_max_bytes))
-            taken = self._take(called, following_offsets(called))
+            taken = self._take(called, following_offsets(called), decided)
+            decided = taken.decided
             tiling.handled(taken.done)
             failing, behind = called[taken.done : taken.end], messages[taken.end :]
             messages = without(behind, taken.ahead) if taken.ahead else behind
@@ -161,26 +162,36 @@ class RangeHandler:
         log.warning(f"{text}: it is kept from the handler")
         return _Failure(self._rules.policies.default.on_failure, died(text, piece.deaths))
 
-    def _take(self, messages: Sequence[Message], following: Sequence[int]) -> _Taken:
-        """Call the handler with the messages, as often as the retry rules allow."""
-        done, end, ahead = 0, len(messages), frozenset[int]()
+    def _take(self, messages: Sequence[Message], following: Sequence[int], decided: Sequence[Decided] = ()) -> _Taken:
+        """Call the handler with the messages, as often as the retry rules allow; not with the first ones where it has
+        `decided` on them.
+        """
+        done, end, ahead, left = 0, len(messages), frozenset[int](), tuple[Decided, ...]()
         tries, policies = Tries(), self._rules.policies
+        error: BaseException | None
         while True:
             began = now_ns()
-            finished, error = self._call(_part(messages, done, end), following[done:end])
+            if decided:
+                first, *behind = decided
+                finished, error, decided = 0, OfSome(first.error, count=first.records, decided=behind), ()
+            else:
+                finished, error = self._call(_part(messages, done, end), following[done:end])
             done += finished
             if error is None:
-                return _Taken(done, done, ahead)
+                return _Taken(done, done, ahead, decided=left)
             if isinstance(error, OfSome):
-                # Tried again alone; what is behind it comes in a batch again.
-                end, ahead, error = done + _together(messages[done:], error), ahead.union(error.ahead), error.error
+                # Tried again alone; what is behind it comes in a batch again, unless that is decided.
+                taken = _together(messages[done:], error)
+                left = _left(error, taken, end - done, left)
+                end, ahead, error = done + taken, ahead.union(error.ahead), error.error
             if finished:
                 tries = Tries()
             failed = Failed(as_failure(error), began, now_ns())
             verdict = verdict_on(tries, failed, policies, f"offset {messages[done].offset()}")
             if not isinstance(verdict, TryAgain):
                 last = end if self._rules.batch_max_records is not None else done + 1
-                return _Taken(done, last, ahead, _Failure(verdict, given_up_by(failed.error, tries.failures, policies)))
+                failure = _Failure(verdict, given_up_by(failed.error, tries.failures, policies))
+                return _Taken(done, last, ahead, failure, left)
             self._wait(verdict.wait_ns / NANOSECONDS)
 
     def _call(self, messages: Sequence[Message], following: Sequence[int]) -> tuple[int, BaseException | None]:
@@ -255,11 +266,20 @@ def _part(messages: Sequence[Message], start: int, end: int) -> Sequence[Message
 
 
 def _together(messages: Sequence[Message], some: OfSome) -> int:
-    """Number of the leading records that have failed together, up to the first that is done. The others that the
-    handler has decided on come to it again: a row of the outcome table stands for each record, in their order.
+    """Number of the leading records that have failed together, up to the first that is done: a row of the outcome table
+    stands for each record, in their order.
     """
     failed = messages[: some.count]
     return next((at for at, message in enumerate(failed) if message.offset() in some.ahead), len(failed))
+
+
+def _left(some: OfSome, taken: int, called: int, before: tuple[Decided, ...]) -> tuple[Decided, ...]:
+    """How those end that are behind the first `taken`, none of them done, of a call with so many records; empty where
+    the handler has not decided that. `before`: how those behind the call do.
+    """
+    found = (Decided(some.error, some.count - taken), *some.decided) if some.decided else ()
+    all_of_them = taken + sum(each.records for each in found) + len(some.ahead) == called
+    return tuple(each for each in (*found, *(before if all_of_them else ())) if each.records)
 
 
 def _row_of_one(message: Message, failure: _Failure | None) -> Iterator[Row]:
@@ -289,6 +309,8 @@ class _Taken:
     ahead: frozenset[int]
     """Offsets behind those that are done."""
     failure: _Failure | None = None
+    decided: tuple[Decided, ...] = ()
+    """How those behind `end` end, without those at `ahead`; empty: nobody has decided."""
 
 
 _SUMMARY_SCHEMA = pa.schema(
@@ -496,7 +518,9 @@ class HandleRanges:
         return self.file.settings().handler_of(whole.topic).handler_timeout_ms
 
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
-        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=self.again or _attempt() > 0)
+        # A try for the driver before, on an executor that it has lost, may end after this one: it would find no file.
+        again = self.again or self.may_have_died or _attempt() > 0
+        return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=again)
 
 
 @dataclass(frozen=True, slots=True)
