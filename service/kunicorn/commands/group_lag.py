@@ -143,10 +143,11 @@ def look(session: ClusterSession) -> GroupStanding:
         )
     group = session.described()
     # Before the offsets: with a topic's id it is known whose leader epochs a commit's metadata names.
-    session.topics(session.settings.subscribed_topics)
+    topics = session.topics(session.settings.subscribed_topics)
     answered = session.ask(session.group.committed) if not group.error else {}
     committed = {tp: found for tp, found in answered.items() if found.offset != NO_OFFSET}
-    topics = session.topics(session.settings.subscribed_topics, {tp.topic for tp in committed})
+    if besides := {tp.topic for tp in committed}.difference(topics):
+        topics = session.topics(session.settings.subscribed_topics, besides)
     known = session.cluster.metadata.topics
     partitions = {TopicPartition(topic, number) for topic in topics for number in known[topic].partitions}
     if group.state == NOT_TOLD:

@@ -5,34 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Mapping
-from typing import Protocol
 
 from kunicorn import __version__
 from kunicorn.ipc import clock
 from kunicorn.observe.status import CommitStatus, PartitionStatus, Status, WorkerStatus
 from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
+from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.membership.source import AssignmentSource, commit_status
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.workers.pool import WorkerSlot
 from kunicorn.supervisor.workforce import Workforce
-
-
-class Reached(Protocol):
-    """What is known of the way to the brokers: reasons in words for people, None where all is well."""
-
-    @property
-    def unreached(self) -> str | None:
-        """Why none has answered yet."""
-
-    @property
-    def refusal(self) -> str | None:
-        """Why they do not let us in."""
-
-    @property
-    def outage(self) -> str | None:
-        """Why none answers any more."""
 
 
 class Snapshot:
@@ -54,7 +38,7 @@ class Snapshot:
         self._totals = totals
         self._started_at = clock.now()
 
-    def take(self, brokers: Reached, stopping: bool, loop_lag: float) -> Status:
+    def take(self, connections: Connections, stopping: bool, loop_lag: float) -> Status:
         """The service at this instant. `loop_lag`: seconds."""
         now = clock.now()
         in_force, pool, table = self._in_force, self._assignment.pool, self._assignment.table
@@ -76,9 +60,9 @@ class Snapshot:
             uptime=now - self._started_at,
             stopping=stopping,
             loop_lag=loop_lag,
-            brokers_reached=brokers.unreached is None,
-            problem=brokers.refusal if brokers.refusal is not None else brokers.unreached,
-            outage=brokers.outage,
+            brokers_reached=connections.unreached is None,
+            problem=refusal if (refusal := connections.refusal) is not None else connections.unreached,
+            outage=connections.outage,
             template=self._workforce.templates.state,
             reload=self._workforce.reloader.status(now),
             group_id=settings.group.id,

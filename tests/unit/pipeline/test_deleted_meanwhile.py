@@ -21,18 +21,9 @@ from kunicorn.ipc.messages import FailureKind
 from kunicorn.pipeline.plan import Bounds, Everywhere
 from kunicorn.pipeline.source import KunicornReader, RangePartition, SourceOptions
 from kunicorn.positions import EARLIEST, LATEST, Edges, OffsetRange, TopicPartition
+from tests.unit.settings.files import LEAST
 
-CONFIG = """
-[kafka]
-bootstrap_servers = ["localhost:1"]
-[group]
-id = "orders"
-topics = ["orders"]
-[handler]
-entrypoint = "tests.handlers:unused"
-[pipeline]
-fail_on_data_loss = {strict}
-"""
+CONFIG = f"{LEAST}[pipeline]\nfail_on_data_loss = {{strict}}\n"
 TP = TopicPartition("orders", 0)
 
 

@@ -23,6 +23,7 @@ from kunicorn.pipeline.lake.columns import NotExportable
 from kunicorn.pipeline.source import KunicornDataSource, RangePartition, SourceOptions
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.positions import OffsetRange
+from tests.unit.settings.files import LEAST
 
 PLAIN = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("at", pa.timestamp("ms", tz="UTC"))])
 ODD = pa.schema(
@@ -33,16 +34,7 @@ ODD = pa.schema(
     ]
 )
 FINE = pa.schema([("at", pa.timestamp("ns", tz="UTC"))])
-CONFIG = """
-[kafka]
-bootstrap_servers = ["localhost:1"]
-[group]
-id = "orders"
-topics = ["orders"]
-[handler]
-entrypoint = "tests.handlers:unused"
-value = "json"
-"""
+CONFIG = f'{LEAST}value = "json"\n'
 
 
 def source(tmp_path: Path, name: str) -> KunicornDataSource:

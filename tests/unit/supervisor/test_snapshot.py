@@ -80,7 +80,8 @@ class Member:
         self.stage.workers[0].consume(self.stage.start_of(0), upto)
 
     def status(self) -> Status:
-        return self.snapshot.take(SimpleNamespace(unreached=None, refusal=None, outage=None), False, 0.0)
+        reached: Any = SimpleNamespace(unreached=None, refusal=None, outage=None)
+        return self.snapshot.take(reached, False, 0.0)
 
 
 def series(status: Status) -> Mapping[str, float]:

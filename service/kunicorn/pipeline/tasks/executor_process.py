@@ -112,7 +112,7 @@ class SettingsFile:
         """
         settings = self.settings()
         access = Access(settings)
-        strict = settings.pipeline.fail_on_data_loss if fail_on_data_loss is None else fail_on_data_loss
+        strict = _is_strict(settings, fail_on_data_loss)
         if (known := _readers.get((self, strict))) is None:
             limits.spread()
             load.tune_gc()
@@ -138,13 +138,18 @@ class SettingsFile:
         settings = self.settings()
         if without_columns(settings) is not None:
             return self.reader(limits, fail_on_data_loss=fail_on_data_loss)
-        strict = settings.pipeline.fail_on_data_loss if fail_on_data_loss is None else fail_on_data_loss
+        strict = _is_strict(settings, fail_on_data_loss)
         if (known := _columns.get((self, timestamp_types, strict))) is None:
             limits.spread()
             load.tune_gc()
             known = Access(settings).columns(timestamp_types=timestamp_types, passes_over_deleted=not strict)
             _columns[self, timestamp_types, strict] = known
         return known
+
+
+def _is_strict(settings: Settings, own: bool | None) -> bool:
+    """Whether what was deleted ends the reading. `own`: what a caller says; None: as the settings do."""
+    return settings.pipeline.fail_on_data_loss if own is None else own
 
 
 def without_columns(settings: Settings) -> str | None:
