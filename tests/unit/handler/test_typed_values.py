@@ -8,10 +8,12 @@ import io
 import json
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2
@@ -22,6 +24,7 @@ from kunicorn.handler.decode import Undecodable
 from kunicorn.handler.decode.decoders import OfBytes, Part
 from kunicorn.handler.decode.struct_columns import fields_of_mappings, fields_of_messages
 from kunicorn.handler.decode.typed import DecodedValues, typed_values
+from kunicorn.pipeline.lake.files import parquet_writer
 
 ORDER = pa.schema([("id", pa.int64()), ("region", pa.string())])
 WRITTEN = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
@@ -192,6 +195,79 @@ def test_a_null_where_the_schema_has_none_is_refused_and_its_record_is_named(
     assert given(kind, of({"y": 1}), None).null_count == 1
     with pytest.raises(Undecodable, match=r"orders-3@1: .*y: it is null or missing, and has to be there"):
         given(kind, of({"y": 1}), of({}), of({"y": None}))
+
+
+FIELD = pa.field("y", pa.int64(), nullable=False)
+KEEPS = pa.struct([FIELD, pa.field("z", pa.dictionary(pa.int8(), pa.string()), nullable=False)])
+"""A field of this type may be null, and nothing within it."""
+STRICT = pa.schema(
+    [
+        FIELD,
+        pa.field("text", pa.string(), nullable=False),
+        pa.field("price", pa.decimal128(9, 2), nullable=False),
+        pa.field("at", UTC_US, nullable=False),
+        pa.field("deep", pa.struct([pa.field("deeper", KEEPS, nullable=False)]), nullable=False),
+        pa.field("may", KEEPS),
+        pa.field("list", pa.list_(pa.field("item", KEEPS)), nullable=False),
+        pa.field("large", pa.large_list(pa.field("item", KEEPS, nullable=False))),
+        pa.field("map", pa.map_(pa.string(), pa.field("value", KEEPS)), nullable=False),
+    ]
+)
+AS_JSON = pa.schema([STRICT.field(name) for name in ("y", "text", "at")])
+AS_JSON = AS_JSON.append(pa.field("in", pa.list_(pa.field("item", pa.struct([FIELD]), nullable=False)), nullable=False))
+AS_JSON = AS_JSON.append(pa.field("may", pa.struct([FIELD])))
+
+
+def strict(inner: Any) -> dict[str, Any]:
+    """An object as STRICT has them. `inner`: where null may stand, too."""
+    some = {"y": 1, "z": "a"}
+    return {
+        "y": 1, "text": "a", "price": decimal.Decimal("1.10"), "at": NOON, "deep": {"deeper": some}, "may": inner,
+        "list": [some, inner], "large": None if inner is None else [some], "map": {"k": inner},
+    }  # fmt: skip
+
+
+def test_null_stands_above_fields_that_may_not_be_null_and_parquet_takes_it(tmp_path: Path) -> None:
+    some = {"y": 2, "z": "b"}
+    objects = [None, strict(some), None, strict(None)]
+    kind = pa.struct([("x", pa.struct(list(STRICT)))])
+    decoder = OfBytes(Part.VALUE, "Avro", lambda raw: {"x": objects[int(raw)]})
+    values = DecodedValues(kind, decoder, fields_of_mappings)
+    found = values.read(*records(b"0", b"1", None, b"2", b"3"))
+    wanted = [each and {**each, "map": [*each["map"].items()]} for each in objects]
+    found.validate(full=True)
+    assert found.to_pylist() == [{"x": wanted[0]}, {"x": wanted[1]}, None, {"x": None}, {"x": wanted[3]}]
+    assert kept(found, kind, tmp_path) == found.to_pylist()
+    # Such as a row group begins with, which is cut of a batch.
+    assert kept(found[1:4], kind, tmp_path) == found[1:4].to_pylist()
+
+
+def test_null_stands_above_fields_that_may_not_be_null_in_lists_of_a_length_too() -> None:
+    kind = pa.struct([pa.field("pair", pa.list_(pa.field("item", KEEPS, nullable=False), 2), nullable=False)])
+    some = {"pair": [{"y": 1, "z": "a"}, {"y": 2, "z": "b"}]}
+    found = given(kind, some, None, some)
+    assert found.to_pylist() == [some, None, some]
+    assert found.cast(kind).field("pair").null_count == 0
+
+
+def test_null_stands_above_fields_that_may_not_be_null_in_json_too(tmp_path: Path) -> None:
+    values = typed_values(Decoding(value="json"), f"{__name__}:AS_JSON")
+    text = b'{"y": 1, "text": "a", "at": "2026-01-01T00:00:00Z", "in": [{"y": 2}], "may": %s}'
+    for given in ([None, text % b'{"y": 3}', None, text % b"null"], [None, None], [text % b"null"]):
+        found = values.read(*records(*given))
+        assert found.is_valid().to_pylist() == [each is not None for each in given]
+        assert kept(found, values.kind, tmp_path) == found.to_pylist()
+
+
+def kept(found: pa.StructArray, kind: pa.DataType, directory: Path) -> list[Any]:
+    """The column as a lake keeps it: written, and read and written again as by a compaction."""
+    schema = pa.schema([("value", kind)])
+    rows = pa.Table.from_batches([pa.RecordBatch.from_arrays([found], schema=schema)])
+    for _ in range(2):
+        with parquet_writer(directory / "kept.parquet", schema) as writer:
+            writer.write_table(rows.take(list(range(rows.num_rows))[::-1]))
+        rows = pq.ParquetFile(directory / "kept.parquet").read()
+    return list(rows["value"].to_pylist())
 
 
 def order_message() -> Any:

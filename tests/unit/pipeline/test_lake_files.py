@@ -204,6 +204,29 @@ def test_a_range_that_fails_leaves_no_file(tmp_path: Path) -> None:
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+class Forbidding:
+    """Columns of which one is null where its type has none: Parquet refuses them."""
+
+    schema = SCHEMA.set(SCHEMA.get_field_index("key"), pa.field("key", pa.binary(), nullable=False))
+
+    def batch(self, run: Run) -> pa.RecordBatch:
+        """See `Columns.batch`."""
+        return pa.RecordBatch.from_arrays(records_batch(run).columns, schema=self.schema)
+
+
+def test_what_parquet_refuses_is_told_and_leaves_no_file(tmp_path: Path) -> None:
+    def refused() -> None:
+        with PartitionedFiles(
+            Directory(str(tmp_path)), lambda part: f"{part}/r.parquet", Forbidding(), None, SMALL
+        ) as files:
+            for offset in range(200):
+                files.add([record(offset, offset % 2, 10_000)])
+
+    with pytest.raises(pa.ArrowInvalid, match="'key' is declared non-nullable but contains nulls"):
+        refused()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_range_without_records_writes_nothing(tmp_path: Path) -> None:
     with files_of(tmp_path) as files:
         assert files.close() == []

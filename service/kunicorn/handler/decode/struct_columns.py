@@ -243,3 +243,45 @@ def _missing(found: pa.Array, kind: pa.DataType, rows: pa.Array, path: str) -> I
             yield of.filter(column.is_null())[0].as_py(), name
         if requires(field.type):
             yield from _missing(column, field.type, of, name)
+
+
+def filled(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column as `kind`, of which it differs by nothing but by what may be null, and of which `first_missing` finds
+    nothing. Below a value that is null, fields that may not be null have an empty value, which nobody reads: casts and
+    Parquet refuse a null there, whatever is above it.
+    """
+    if not requires(kind):
+        return found
+    if pa.types.is_struct(kind):
+        columns = [_filled_field(found.field(at), each) for at, each in enumerate(kind)]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=found.is_null())
+    if pa.types.is_fixed_size_list(kind):
+        items = found.values.slice(found.offset * kind.list_size, len(found) * kind.list_size)
+        return pa.FixedSizeListArray.from_arrays(
+            _filled_field(items, kind.value_field), type=kind, mask=found.is_null()
+        )
+    present = pa.concat_arrays([found.is_valid(), pa.array([True])])
+    offsets = pc.if_else(present, found.offsets, pa.scalar(None, found.offsets.type))
+    if pa.types.is_map(kind):
+        return pa.MapArray.from_arrays(offsets, found.keys, _filled_field(found.items, kind.item_field), type=kind)
+    lists = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+    return lists.from_arrays(offsets, _filled_field(found.values, kind.value_field), type=kind)
+
+
+def _filled_field(column: pa.Array, field: pa.Field) -> pa.Array:
+    if not field.nullable and column.null_count:
+        rows = pc.if_else(column.is_valid(), pa.array(range(len(column)), pa.int64()), len(column))
+        column = pa.concat_arrays([column, _empty(column.type)]).take(rows)
+    return filled(column, field.type)
+
+
+def _empty(kind: pa.DataType) -> pa.Array:
+    """One value of that type that is not null."""
+    if pa.types.is_dictionary(kind):
+        return _encoded(_empty(kind.value_type), kind)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(_empty(kind.value_type).take([0] * kind.list_size), type=kind)
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return pa.StructArray.from_arrays([_empty(each.type) for each in kind], fields=list(kind))
+    # Arrow's builder has one below a null. For the types above it would have an index of a dictionary that is not set.
+    return pa.array([None], pa.struct([pa.field("", kind, nullable=False)])).field(0)

@@ -25,6 +25,7 @@ from kunicorn.handler.decode.struct_columns import (
     Fields,
     fields_of_mappings,
     fields_of_messages,
+    filled,
     first_missing,
     not_built,
     objects_as_column,
@@ -40,8 +41,8 @@ class TypedValues(Protocol):
     def kind(self) -> pa.StructType: ...
 
     def read(self, run: Sequence[Message], values: pa.Array) -> pa.StructArray:
-        """A struct for each value of the run, null for null; `values` are its bytes. Raises `Undecodable`, which names
-        the record, for the first one that does not fit, and `NotDecodableYet`.
+        """A column of `kind`, with a struct for each value of the run, null for null; `values` are its bytes. Raises
+        `Undecodable`, which names the record, for the first one that does not fit, and `NotDecodableYet`.
         """
 
 
@@ -58,7 +59,7 @@ class JsonValues:
         found, misfit = self.reader.read(values)
         if misfit is not None:
             raise undecodable(run[misfit.row], "value", self.form, misfit.error)
-        return found
+        return filled(found, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class DecodedValues:
         column = objects_as_column(found, self.kind, self.fields)
         if requires(self.kind) and (missing := first_missing(column, self.kind)) is not None:
             raise missing.error
-        return column
+        return filled(column, self.kind)
 
     def _one(self, message: Message) -> pa.StructArray:
         """As `read` for one record; only to find the one that does not fit."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import blake2b
@@ -171,7 +171,7 @@ class PartitionedFiles:
             if self.held_bytes <= self._bounds.held_bytes * 3 // 4:
                 return
 
-    def _writer(self, stream: Any, day: _Day) -> pq.ParquetWriter:
+    def _writer(self, stream: Any, day: _Day) -> AbstractContextManager[pq.ParquetWriter]:
         return parquet_writer(stream, self._columns.schema, day.metadata)
 
     def _let_go(self, name: str, day: _Day) -> None:
@@ -270,14 +270,17 @@ _NEVER_TWICE = frozenset({"offset", _VALUE})
 """Columns of which a dictionary saves nothing. A value's own fields, where it has columns, are others."""
 
 
-def parquet_writer(stream: Any, schema: pa.Schema, metadata: list[pq.FileMetaData] | None = None) -> pq.ParquetWriter:
+@contextmanager
+def parquet_writer(
+    stream: Any, schema: pa.Schema, metadata: list[pq.FileMetaData] | None = None
+) -> Iterator[pq.ParquetWriter]:
     """Writer of a lake's file; `metadata` gets what the file says of itself when it is closed.
 
     What hardly repeats has no dictionary: Parquet would make one, find it too large and give it up, for a sixth of the
     time that writing takes, and the file would be larger. Nobody looks for a file by the least bytes of its values.
     """
     paths = _paths(schema)
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         stream,
         schema,
         compression="zstd",
@@ -285,6 +288,14 @@ def parquet_writer(stream: Any, schema: pa.Schema, metadata: list[pq.FileMetaDat
         write_statistics=[path for path in paths if path != _VALUE],
         metadata_collector=metadata,
     )
+    try:
+        yield writer
+    except BaseException:
+        # What closing makes of an unfinished file would hide the error that left it so.
+        with suppress(Exception):
+            writer.close()
+        raise
+    writer.close()
 
 
 @cache
