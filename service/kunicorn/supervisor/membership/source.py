@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from kunicorn.backoff import Backoff, Retries
 from kunicorn.errors import PeerError
@@ -165,6 +166,8 @@ class StartLookup:
         self._from_earliest = settings.retry_topics.keys()
         self._tasks = tasks
         self._under_way: set[asyncio.Task[None]] = set()
+        self._refused = WeakKeyDictionary[Partition, Position]()
+        """Starts that were chosen, of partitions that have not begun, and that this user may not commit yet."""
         self._stopped = False
 
     async def run(self, without_start: Unstarted) -> None:
@@ -186,7 +189,8 @@ class StartLookup:
 
     async def _find_starts(self, partitions: _Asked) -> None:
         retries, patience = Retries(_BACKOFF), Patience()
-        chosen: dict[TopicPartition, Position] = {}
+        kept = {p.tp: self._refused.pop(p, None) for p in partitions if p.position is None}
+        chosen = {tp: start for tp, start in kept.items() if start is not None}
         """Kept until they are committed: the log's end of a later time would skip what was written since."""
         while left := {p: number for p, number in partitions.items() if self._waits(p, number)}:
             asked = {p: number for p, number in left.items() if p.tp not in chosen}
@@ -194,8 +198,8 @@ class StartLookup:
                 starts = await self._look_up(asked) if asked else Starts()
             except PeerError as error:
                 starts = Starts(waiting={p.tp: str(error) for p in asked})
-            kept = {tp for tp in starts.open if self._assignment.table.handler_keeps_offsets(tp.topic)}
-            self._assignment.resolved(dict.fromkeys(kept, Position(NO_OFFSET)), {})
+            stored = {tp for tp in starts.open if self._assignment.table.handler_keeps_offsets(tp.topic)}
+            self._assignment.resolved(dict.fromkeys(stored, Position(NO_OFFSET)), {})
             self._assignment.found_truncated(self._of_those_waiting(dict.fromkeys(starts.truncated), left))
             await self._halt(starts.refused | starts.open, left)
             denied = self._of_those_waiting(starts.denied, left)
@@ -231,13 +235,17 @@ class StartLookup:
 
     async def _choose(self, chosen: dict[TopicPartition, Position], left: _Asked) -> None:
         """Commit the start offsets that were chosen, and hand each partition out when its own is committed: one that is
-        refused holds up no other."""
+        refused holds up no other. One that this user may not commit is halted until that is granted, and begins there
+        then: handed out meanwhile, it would begin at a start that no other member finds."""
         commits, waiting = self._source.commits, {p.tp: p for p in left}
         ours = self._of_those_waiting(chosen, left)
 
-        def settled(tps: Collection[TopicPartition]) -> None:
-            started = self._of_those_waiting({tp: ours[tp] for tp in tps}, left)
+        def settled(committed: Collection[TopicPartition], denied: Mapping[TopicPartition, str]) -> None:
+            started = self._of_those_waiting({tp: ours[tp] for tp in committed}, left)
             self._assignment.resolved(started, {tp: start.offset for tp, start in started.items()})
+            reasons = {waiting[tp]: reason for tp, reason in self._of_those_waiting(dict(denied), left).items()}
+            self._refused.update({each: ours[each.tp] for each in reasons if each.position is None})
+            self._assignment.deny(reasons)
 
         if commits is None:
             self._assignment.resolved(ours, {})

@@ -163,12 +163,13 @@ class OffsetCommitter:
         positions: Mapping[TopicPartition, Position],
         owned: Callable[[TopicPartition], bool],
         deadline: float,
-        settled: Callable[[Collection[TopicPartition]], None] = lambda _: None,
+        settled: Callable[[Collection[TopicPartition], Mapping[TopicPartition, str]], None] = lambda *_: None,
     ) -> bool:
         """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
 
         `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3). `settled` is
-        told after each try which may be fetched now; False if the deadline came before that was all of them.
+        told after each try which are committed, so that they may be fetched now, and why others cannot be for as long
+        as this user may not read them; False if the deadline came before that was all of them.
         """
         left = dict(positions)
 
@@ -176,10 +177,14 @@ class OffsetCommitter:
             return {tp: position for tp, position in left.items() if owned(tp)}
 
         def note(outcome: _Outcome) -> None:
-            # Without the right to read, the fetch is refused next, and the partition halts with that for its reason.
-            denied = [tp for tp, error in outcome.given_up.items() if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-            if now := [tp for tp in (*outcome.accepted, *denied) if left.pop(tp, None) is not None]:
-                settled(now)
+            accepted = [tp for tp in outcome.accepted if left.pop(tp, None) is not None]
+            denied = {
+                tp: f"its start offset cannot be committed: {_explained(error, tp)}"
+                for tp, error in outcome.given_up.items()
+                if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and left.pop(tp, None) is not None
+            }
+            if accepted or denied:
+                settled(accepted, denied)
 
         return await self._until(lambda: not wanted(), wanted, deadline, note)
 

@@ -292,7 +292,7 @@ class Assignment:
         self.table.changed.notify()
 
     def deny(self, reasons: Mapping[Partition, str]) -> None:
-        """Halt partitions whose committed offsets this user may not read; tried again as denied fetches are."""
+        """Halt partitions whose offsets this user may not read, or not commit; tried again as denied fetches are."""
         for partition, reason in reasons.items():
             self._deny(partition, reason)
         self._tell_denied(reasons)

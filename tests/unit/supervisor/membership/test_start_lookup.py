@@ -13,6 +13,8 @@ from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Failed, FailureKind
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.supervisor.membership.source import StartLookup
@@ -289,6 +291,48 @@ def test_a_right_to_read_that_comes_late_is_found_by_itself_with_one_look_up_for
         world.denied = False
         await until(lambda: (world.start_of(0), world.start_of(1)) == (FIRST, FIRST), within=15.0)
         assert world.looked_up == 4
+
+    play(story)
+
+
+def test_a_start_that_may_not_be_committed_yet_is_kept_and_committed_before_anything_is_fetched() -> None:
+    """Under `latest` the next owner would skip what was written since, if nothing was finished before it came."""
+
+    async def story(world: World) -> None:
+        denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        world.refused = {ZERO: denied}
+        world.assignment.assign([ZERO, ONE])
+        await until(lambda: world.start_of(1) == END and world.stage.state(0) is PartitionState.HALTED)
+        halted = world.assignment.table[ZERO]
+        assert "this user needs READ on topic 'orders'" in (halted.reason or "")
+        world.end = END + 10
+        await asyncio.sleep(15.0)
+        assert (world.start_of(0), halted.committed, halted.state) == (None, None, PartitionState.HALTED)
+        world.refused = {}
+        await until(lambda: world.start_of(0) == END, within=15.0)
+        assert (world.committed[ZERO], halted.committed) == (END, END)
+
+    play(story, policy="latest")
+
+
+def test_a_right_to_read_that_is_lost_twice_is_told_twice(capfd: pytest.CaptureFixture[str]) -> None:
+    """However often a fetch is refused meanwhile."""
+
+    async def lose_the_right(world: World) -> None:
+        worker = world.stage.workers[0]
+        for _ in range(3):
+            start = worker.starts()[ZERO]
+            report = Failed(start.grant, FailureKind.DENIED, start.offset, 3, "this user may not read it")
+            world.assignment.worker_failed(worker, report)
+            await until(lambda start=start: worker.starts()[ZERO] is not start, within=15.0)
+        assert capfd.readouterr().err.count("1 partitions are halted: this user may not read them") == 1
+
+    async def story(world: World) -> None:
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == FIRST)
+        await lose_the_right(world)
+        await asyncio.sleep(60.0)
+        await lose_the_right(world)
 
     play(story)
 

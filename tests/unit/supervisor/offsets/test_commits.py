@@ -234,11 +234,21 @@ async def test_a_commit_that_cannot_be_had_in_time_is_said_to_have_failed() -> N
     assert not await committer(broker, consumed).commit_all([ZERO], 0.3)
 
 
-async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_the_fetch_tells_the_rest() -> None:
-    broker, consumed = Broker(CommitAnswer({ZERO: 29})), Consumed()
-    commits = committer(broker, consumed)
-    assert await commits.commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_does_not_count_as_committed() -> None:
+    broker, told = (
+        Broker(CommitAnswer({ZERO: 29, ONE: 0})),
+        list[tuple[list[TopicPartition], dict[TopicPartition, str]]](),
+    )
+    starts = {ZERO: Position(1), ONE: Position(2)}
+    begun = committer(broker, Consumed()).commit_starts(
+        starts, lambda _: True, clock.now() + 5, lambda *each: told.append((list(each[0]), dict(each[1])))
+    )
+    assert await begun
     assert len(broker.requests) == 1
+    [(committed, denied)] = told
+    assert committed == [ONE]
+    assert denied.keys() == {ZERO}
+    assert "this user needs READ on topic" in denied[ZERO]
 
 
 async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
@@ -296,7 +306,9 @@ async def test_what_one_request_cannot_have_is_committed_in_several() -> None:
 async def test_a_new_group_begins_with_however_many_partitions() -> None:
     broker, started = Log(), set[TopicPartition]()
     starts = {TopicPartition("t" * 110, number): Position(0, 0) for number in range(6_000)}
-    begun = committer(broker, Consumed()).commit_starts(starts, lambda _: True, clock.now() + 3600, started.update)
+    begun = committer(broker, Consumed()).commit_starts(
+        starts, lambda _: True, clock.now() + 3600, lambda now, _: started.update(now)
+    )
     assert await begun
     assert started == starts.keys()
 
