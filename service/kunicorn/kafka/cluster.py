@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -264,6 +265,12 @@ class Cluster:
     def doubt(self) -> None:
         """Ask another node soon, if there is one: what the one that answers has said does not fit what others say."""
         self._in_doubt = True
+
+    def ask_another(self) -> None:
+        """Put the next question to another node, if one is well: what the one that answers has said counts only if
+        others say so, too."""
+        answering, _ = self._answering
+        self._answering = answering, -math.inf
 
     def learn(self, broker: Broker) -> None:
         """Add a node that another source than Metadata names. Caller: the coordinator's look-up."""

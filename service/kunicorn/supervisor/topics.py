@@ -6,7 +6,8 @@ created again has another id, and is consumed from its beginning: a wrong decisi
 it at different times, and one that is cut off from the controller never does. Ids say nothing of their order, so that
 nobody can tell a new one from an old one by itself:
 
-- one that was never seen counts when two answers in a row name it, or at once if the topic was gone before;
+- one that was never seen counts when two answers in a row name it, of two brokers if two are well (`Topics` sees to
+  that), or at once if the topic was gone before;
 - one that was replaced is most likely a stale broker's. But the one that replaced it may have been that, so it counts
   again when answers in a row name it, twice as many as the last time that such a one did: between two brokers that
   disagree for ever decisions get ever rarer, and where all agree the truth is found in the end;
@@ -337,6 +338,7 @@ class Topics:
                 changed |= self._ids.hear(topic, told)
             if self._ids.is_unsure(topic):
                 self.doubt()
+                self._cluster.ask_another()
         if changed:
             self.recreated.set()
 

@@ -222,6 +222,17 @@ async def test_nodes_take_turns_and_one_that_is_doubted_has_a_short_one(
     await cluster.close()
 
 
+async def test_another_node_is_asked_next_where_one_is_not_to_be_believed_alone(
+    one: FakeBroker, two: FakeBroker
+) -> None:
+    cluster = cluster_of(one)
+    await cluster.refresh(["t"])
+    first = await who_answers(cluster)
+    cluster.ask_another()
+    assert {await who_answers(cluster) for _ in range(3)} == {one.port, two.port} - {first}
+    await cluster.close()
+
+
 async def test_the_only_node_that_is_well_is_asked_however_long_it_has_answered(
     one: FakeBroker, two: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.topics import Departed, Topics
+from tests.fakes.broker import FakeBroker, cluster_of
 
 MAX_AGE = 0.001
 """Seconds: refresh at once."""
@@ -38,6 +40,9 @@ class Brokers(Cluster):
             self.asked_twice.set()
         self.metadata = self.next
         return self.metadata
+
+    def ask_another(self) -> None:
+        pass
 
     async def name_topics(self, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
         self.metadata = self.next
@@ -282,6 +287,29 @@ async def test_the_brokers_are_asked_which_topic_has_the_name_until_two_answers_
     await topics.confirm_ids(["orders"])
     assert (len(brokers.asked), topics.recreated.is_set()) == (4, True)
     assert topics.topic_id("orders") == UUID(int=2)
+
+
+async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_created_anew() -> None:
+    """It is cut off from the controller, and has just got its turn to be asked."""
+    leads = {"orders": {0: (1, 5)}}
+    async with FakeBroker(1) as one, FakeBroker(2) as two:
+        brokers = [one, two]
+        for each in brokers:
+            each.lead(brokers, leads, {"orders": UUID(int=2)})
+        cluster = cluster_of(one)
+        topics = Topics(["orders"], cluster)
+        await topics.refresh()
+        behind = two if one.apis()[-1] is Api.METADATA else one
+        behind.lead(brokers, leads, {"orders": UUID(int=1)})
+        cluster.ask_another()
+        await topics.confirm_ids(["orders"])
+        assert behind.apis()[-1] is Api.METADATA
+        assert (topics.topic_id("orders"), topics.recreated.is_set()) == (UUID(int=2), False)
+        for each in brokers:
+            each.lead(brokers, leads, {"orders": UUID(int=3)})
+        await topics.confirm_ids(["orders"])
+        assert (topics.topic_id("orders"), topics.recreated.is_set()) == (UUID(int=3), True)
+        await cluster.close()
 
 
 async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:

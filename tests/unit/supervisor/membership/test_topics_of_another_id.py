@@ -33,6 +33,9 @@ class Answers:
     async def refresh(self, topics: Any) -> None:
         self.metadata = self._next
 
+    def ask_another(self) -> None:
+        pass
+
     async def name_topics(self, topic_ids: Any) -> dict[UUID, str]:
         return dict.fromkeys(topic_ids, "orders")
 
