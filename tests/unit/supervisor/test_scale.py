@@ -39,6 +39,9 @@ STEEPEST = 90
 """Ten times as many partitions may cost so many times as much: ten is proportional, and what others do to the
 processor's caches makes it thirty; a hundred, and these times that, is quadratic."""
 
+AT_MOST, AT_A_STRETCH = 5.0, 0.2
+"""Seconds of a processor as servers have them: judged in the long test alone, as a much slower one takes longer."""
+
 
 @dataclass
 class Spent:
@@ -262,8 +265,12 @@ async def test_ten_thousand_partitions_that_end_one_by_one_in_a_revoke_are_not_s
     [("fall_out_of_the_log", "latest"), ("lose_the_right", "latest"), ("come_without_a_start", "none")],
 )
 async def test_heartbeats_are_on_time_while_ten_thousand_partitions_fail(what: str, policy: str) -> None:
-    _, many = await spent(MANY, what, policy)
+    """Of three tries the one that others have disturbed the least."""
+    tries = [(await spent(MANY, what, policy))[1] for _ in range(3)]
+    many = min(tries, key=lambda each: each.turn)
     print(f"{what}: {many.all:.2f} s of CPU, at most {many.turn:.3f} s at a stretch")
+    assert many.all < AT_MOST
+    assert many.turn < AT_A_STRETCH
     _, few = await spent(FEW, what, policy)
     assert many.all < STEEPEST * few.all
     assert many.turn < STEEPEST * few.turn
