@@ -10,7 +10,9 @@ import contextlib
 import importlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -83,6 +85,7 @@ class LoopLag:
 
 log = logs.get("kunicorn")
 
+_THREADS = 6
 _SHOWN_WITHIN = 0.4
 """Seconds without a join, which may be long in coming: no broker answers, or the handler takes its time to import."""
 _CANCEL_SECONDS = 2.0
@@ -106,6 +109,25 @@ def run(
             os._exit(code)
     finally:
         writer.close(timeout=2.0)
+
+
+def threads_begun(count: int) -> ThreadPoolExecutor:
+    """So many threads for what would hold up the loop (plans, logins, files), all of them begun: later, where a
+    container is at its limit, none may be had, and a plan without one would end the service amid a rebalance.
+
+    Raises `ServiceError` where they are not to be had now.
+    """
+    threads, all_begun = ThreadPoolExecutor(count, thread_name_prefix="beside-the-loop"), threading.Barrier(count)
+    try:
+        for _ in range(count):
+            threads.submit(all_begun.wait)
+    except RuntimeError as error:
+        all_begun.abort()
+        raise ServiceError(
+            f"the service's own {count} threads cannot be started: {error}; see that limits of processes and memory "
+            f"leave room"
+        ) from error
+    return threads
 
 
 class Service:
@@ -179,6 +201,7 @@ class Service:
             self._tasks.start(work)
         failed: ExitCode | None = None
         try:
+            asyncio.get_running_loop().set_default_executor(threads_begun(_THREADS))
             if self._settings.http.enabled:
                 port = Port(self._settings.http)
                 await port.bind()
