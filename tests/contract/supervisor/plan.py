@@ -27,6 +27,8 @@ ACTS: Mapping[str, int] = {
     "recreate": 1,
 }
 """What may happen, and how often beside the others."""
+_ACTS_IN_TRANSACTIONS: Mapping[str, int] = {"kill": 10, "recreate": 4}
+"""There a worker's death leaves open where its partitions go on, which is looked up anew."""
 PERSON_ACTS: Mapping[str, int] = {"seek": 6, "replace_code": 2, "shift": 4, "fetch_anew": 2, "recycle": 4}
 """Likewise, in stories of seeds from `PERSONS_FROM` on."""
 PERSONS_FROM = 500
@@ -64,18 +66,21 @@ class Plan:
 def drawn(choices: Choices) -> Plan:
     """Zero is the dull answer, as everywhere."""
     protocol = choices.pick(("classic", "classic", "classic", "consumer"))
-    mix = [act for act in ACTS if act in _ALWAYS or choices.chance(40)]
+    in_transactions = choices.chance(30)
+    acts = {**ACTS, **_ACTS_IN_TRANSACTIONS} if in_transactions else ACTS
+    telling = _ACTS_IN_TRANSACTIONS if in_transactions else ()
+    mix = [act for act in acts if act in _ALWAYS or choices.chance(70 if act in telling else 40)]
     return Plan(
         protocol=protocol,
         assignor=choices.pick(("cooperative-sticky", "cooperative-sticky", "range")),
         policy=choices.pick(("earliest", "latest")),
         new_group=True,
-        in_transactions=choices.chance(30),
+        in_transactions=in_transactions,
         members=choices.pick((1, 2, 3)),
         workers=choices.pick((1, 2)),
         partitions=choices.pick((2, 1, 4)),
         acts=choices.pick((4, 8, 16)),
-        mix=tuple(act for act in mix for _ in range(ACTS[act])),
+        mix=tuple(act for act in mix for _ in range(acts[act])),
         failing=tuple(api for api in FAILING if choices.chance(30)),
         failing_percent=choices.pick((0, 10, 30, 60)),
         slow_percent=choices.pick((0, 30, 80)),
