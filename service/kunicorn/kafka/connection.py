@@ -488,9 +488,9 @@ class Connection:
         """Close and log the reason: there may be no caller, and a caller may have another broker to ask."""
         if not self.closed:
             self.failure = error
-            # Whoever opens it tells of it: the same sentence would be in the log twice for each try.
+            # Whoever opens it tells of it, too, and asks for an end of it.
             logger.log(
-                logging.WARNING if self._opened else logging.DEBUG,
+                logging.WARNING if self._opened else logging.INFO,
                 "a connection is closed, and another one takes its place: %s; if that goes on, look for what answers "
                 "in the broker's place, or report it with the brokers' version",
                 error,
