@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ class Found:
     seed: int
     number: int
     error: BaseException
+    verdicts: tuple[type[BaseException], ...]
+
+    @property
+    def accident(self) -> str:
+        """What the code under test broke by, with its traceback; empty where the story says what does not hold."""
+        return "" if isinstance(self.error, self.verdicts) else "".join(traceback.format_exception(self.error))
 
     def __str__(self) -> str:
         return (
@@ -53,6 +60,8 @@ class Stories:
     """The package that is run to read one."""
     stage: Callable[[], AbstractContextManager[Tell]]
     """Where they are told, any number of them."""
+    verdicts: tuple[type[BaseException], ...]
+    """What they raise where something does not hold; by all else the code under test has broken."""
     simpler_tries: int
 
     def told(self, seed: int, numbers: Iterable[int]) -> Found | None:
@@ -64,7 +73,7 @@ class Stories:
                 try:
                     tell(seed, number)
                 except Exception as error:
-                    return Found(self.of, seed, number, error)
+                    return Found(self.of, seed, number, error, self.verdicts)
         return None
 
     def read(self, seed: int, number: int, *, simplest: bool = True) -> list[str]:

@@ -25,7 +25,7 @@ from kunicorn.ipc.ledger import (
     TIMESTAMP,
     Ledger,
 )
-from kunicorn.positions import NO_EPOCH, NO_TIMESTAMP, Position
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position
 from kunicorn.worker.progress import InFlight, OffsetTracker
 
 
@@ -145,6 +145,8 @@ class MarkedMirror(Mirror):
         self._done.clear()
         self._in_hand.clear()
         super().__init__(tracker, ledger, slot)
+        self._timed = NO_OFFSET
+        """The record whose timestamp is stored."""
 
     def taken(self, flight: InFlight) -> None:
         self._in_hand.mark(flight.offset)
@@ -174,9 +176,12 @@ class MarkedMirror(Mirror):
 
     def store(self) -> None:
         cells, at, tracker = self._cells, self._at, self.tracker
+        first = tracker.order[0] if tracker.order else None
+        # Also the first one that comes when all are done: the lag in seconds would be counted from the one before.
+        if first is not None and first.messages and first.offset != self._timed:
+            cells[at + TIMESTAMP] = first.messages[0].timestamp()[1]
+            self._timed = first.offset
         moved = tracker.consumed != cells[at + CONSUMED]
-        if (moved or cells[at + TIMESTAMP] == NO_TIMESTAMP) and tracker.order and tracker.order[0].messages:
-            cells[at + TIMESTAMP] = tracker.order[0].messages[0].timestamp()[1]
         if not moved:
             return
         if tracker.consumed - cells[at + CONSUMED] >= bitmap.WINDOW:

@@ -10,6 +10,7 @@ from unittest import mock
 from kunicorn.observe import logs
 from tests.contract.stories import Stories, Tell
 from tests.contract.supervisor.story import tell
+from tests.contract.supervisor.truth import Violation
 
 
 @contextmanager
@@ -23,5 +24,5 @@ def _in_silence() -> Iterator[Tell]:
             logging.disable(logging.NOTSET)
 
 
-STORIES = Stories("tests.contract.supervisor", _in_silence, simpler_tries=200)
+STORIES = Stories("tests.contract.supervisor", _in_silence, verdicts=(Violation,), simpler_tries=200)
 told, read = STORIES.told, STORIES.read

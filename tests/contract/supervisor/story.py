@@ -88,6 +88,8 @@ class Story:
             await self._join()
             await self._pass(self.choices.pick((0, 0.003, 0.03, 0.3, 3.0)), background)
         for _ in range(self.plan.acts):
+            if not self.seats:  # The only one was refused for good, and is started anew.
+                await self._join()
             act = self.choices.pick(self.plan.mix)
             await getattr(self, f"_{act}")()
             await self._pass(self.choices.pick((0.3, 0.01, 0.1, 1.0, 4.0, 12.0)), background)

@@ -207,6 +207,10 @@ class Handling:
     def duration(self) -> int:
         return self._choices.pick((1_000_000, 20_000_000, 200_000_000, 3 * NANOSECONDS))
 
+    def wait(self) -> int:
+        """So long a record is to wait that it asks time for."""
+        return self.duration()
+
     def _do(self, call: Call, kind: str) -> Any:
         """What it returns; or raises."""
         match kind:
@@ -221,7 +225,7 @@ class Handling:
             case "exit":
                 raise SystemExit(1)
             case "wait":
-                raise Wait(self.duration() / NANOSECONDS, "not now")
+                raise Wait(self.wait() / NANOSECONDS, "not now")
             case "part" if len(call.records) > 1:
                 self._in_part(call)
             case "decide" if self._plan.way(call.records[0].tp.topic).mode != "record":

@@ -136,6 +136,8 @@ class Plan:
     """Values are decoded, which some cannot be."""
     on_undecodable: str | None = None
     """None: as `on_failure` says."""
+    delay_ms: int = 0
+    """So long after its timestamp a record comes to its handler, at the earliest."""
 
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""
@@ -179,6 +181,7 @@ class Plan:
             rate_limit=_RATES.get(way.gate),
             topics=[topic] if len(self.ways) > 1 else [],
             decoding=self._decoding(way),
+            delay_ms=self.delay_ms or None,
         )
 
     def _decoding(self, way: Way) -> Decoding:
@@ -355,7 +358,7 @@ def _wide(choices: Choices) -> int:
     return choices.pick((1, _WINDOW, _WINDOW + 1, 2 * _WINDOW, 3 * _WINDOW)) + choices.below(8) - 4 + 4
 
 
-def written(tp: TopicPartition, offset: int, key: bytes, value: bytes = b"value") -> Record:
+def written(tp: TopicPartition, offset: int, key: bytes, value: bytes = b"value", sent_ms: int = 1000) -> Record:
     """One of the log's."""
     message = Message(
         topic=tp.topic,
@@ -363,7 +366,7 @@ def written(tp: TopicPartition, offset: int, key: bytes, value: bytes = b"value"
         offset=offset,
         key=key,
         value=value,
-        timestamp=(1, 1000),
+        timestamp=(1, sent_ms),
         leader_epoch=epoch_of(offset),
     )
     return Record(tp, offset, key, message)

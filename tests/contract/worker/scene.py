@@ -10,12 +10,13 @@ handled.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
 from msgspec.structs import replace
 
 from kunicorn.handler.load import DrainDeadline
@@ -23,8 +24,9 @@ from kunicorn.handler.outcome import DeadLetter, Halt
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import DrainOver, Failed, FetcherStart, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, TopicPartition
-from tests.contract.worker.brokers import ACK, HOPELESS, Output
+from tests.contract.worker.brokers import ACK, HOPELESS, Output, StoryConsumer
 from tests.contract.worker.choices import Choices
+from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handling import Handling
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
 from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
@@ -33,11 +35,17 @@ from tests.contract.worker.supervised import Memory, Partition
 from tests.contract.worker.truth import NOTHING_LEFT, Call, Log, Record, Violation
 
 _FOR_EVER = 1 << 62
+_NS_PER_MS = 1_000_000
 _STRIKES_WITHIN = 30 * NANOSECONDS
 _LONG, _SHORT = NANOSECONDS, 2_000_000
 _STILL = NANOSECONDS // 10
 _LETS_GO_WITHIN = 3 * NANOSECONDS
 """Longer than a letter is waited for, and than a turn in which nothing comes."""
+_CLINGS_FOR = NANOSECONDS // 2
+_LITTLE = 2000
+"""Bytes: three records fill it."""
+_ASKS_FOR_TIME, _LATE_FROM = 2, 5
+"""Indexes among the records of the first partition."""
 NEVER_FITS = KafkaError._QUEUE_FULL
 """The code of a refusal by the client itself, whose queue has no room for the output, however empty it is."""
 
@@ -74,6 +82,20 @@ class Moment(StrEnum):
     IDLE = "with nothing to do"
 
 
+class Meeting(StrEnum):
+    """What a refusal finds its partition in."""
+
+    FILLING = "its last records wait for a fuller batch"
+    BROKEN = "the client has an error behind its last record"
+    ASIDE = "it is set aside"
+    DELAYED = "its last records wait for their time"
+    WAITING = "it waits to be fetched again"
+
+
+_DELAYS_MS = {Meeting.DELAYED: 10_000, Meeting.WAITING: 200}
+"""Of the handlers, where a refusal is to find a partition so."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A record of which the brokers do not take an output, told once the worker has come as far as it can without."""
@@ -85,6 +107,8 @@ class Refusal:
     hopeless_behind: bool = False
     """The handler fails for good at one behind it."""
     outbox_records: int = 10_000
+    meets: Meeting | None = None
+    """None: whatever there is."""
 
 
 class Letter(StrEnum):
@@ -125,7 +149,7 @@ class Cell:
             max_records=self.refusal.outbox_records,
             max_bytes=1_000_000,
             max_ms=5,
-            ahead_bytes=1_000_000,
+            ahead_bytes=_LITTLE if self.refusal.meets is Meeting.ASIDE else 1_000_000,
             acts=(),
             trouble=(),
             trouble_percent=0,
@@ -136,6 +160,7 @@ class Cell:
             act_every=0,
             interrupted_every=7,
             fetcher=self.fetcher,
+            delay_ms=_DELAYS_MS.get(self.refusal.meets, 0) if self.refusal.meets is not None else 0,
         )
 
 
@@ -146,15 +171,20 @@ def play(cell: Cell, memory: Memory, seed: int, trace: list[str] | None = None) 
     scene.look_back()
 
 
-def _logs(topics: Iterable[str], keys: bytes) -> dict[TopicPartition, Log]:
+def _logs(cell: Cell) -> dict[TopicPartition, Log]:
     """Two partitions of the first topic, one of each other one: with gaps, and what is no record at their ends."""
-    first, *others = (TopicPartition(topic, 0) for topic in topics)
+    first, *others = (TopicPartition(topic, 0) for topic in cell.ways)
+    keys, meets = b"aaaa" if cell.refusal.one_key else b"abca", cell.refusal.meets
     short = {place: _log(place, (3, 5, 6), keys) for place in (TopicPartition(TOPIC, 1), *others)}
-    return {first: _log(first, (3, 4, 5, 8, 9, 10, 11, 12), keys), **short}
+    return {first: _log(first, (3, 4, 5, 8, 9, 10, 11, 12), keys, meets), **short}
 
 
-def _log(place: TopicPartition, offsets: Sequence[int], keys: bytes) -> Log:
-    records = [written(place, offset, keys[at % 4 : at % 4 + 1]) for at, offset in enumerate(offsets)]
+def _log(place: TopicPartition, offsets: Sequence[int], keys: bytes, meets: Meeting | None = None) -> Log:
+    records = []
+    for at, offset in enumerate(offsets):
+        value = bytes(_LITTLE) if meets is Meeting.ASIDE and at == _ASKS_FOR_TIME else b"value"
+        sent_ms = START // _NS_PER_MS if meets in _DELAYS_MS and at >= _LATE_FROM else 1000
+        records.append(written(place, offset, keys[at % 4 : at % 4 + 1], value, sent_ms))
     log = Log(place, records, offsets[0], offsets[-1] + 2)
     log.visible = len(records)
     return log
@@ -164,9 +194,8 @@ class Scene(Story):
     """See above. The end strikes partition 0 of the first topic."""
 
     def __init__(self, cell: Cell, memory: Memory, choices: Choices, trace: list[str] | None) -> None:
-        keys = b"aaaa" if cell.refusal.one_key else b"abca"
-        super().__init__(choices, memory, cell.plan(), _logs(cell.ways, keys), trace)
         self._cell = cell
+        super().__init__(choices, memory, cell.plan(), _logs(cell), trace)
         self._struck = False
         self._struck_at = 0
         self._interrupted = False
@@ -189,6 +218,9 @@ class Scene(Story):
 
     def _handler(self) -> Handling:
         return _Handling(self)
+
+    def _source(self) -> StoryConsumer | StoryFetcher:
+        return super()._source() if self._cell.refusal.meets is None else _Consumer(self)
 
     # -- what happens ------------------------------------------------------------------------------------------------
 
@@ -216,7 +248,8 @@ class Scene(Story):
         if self._may_answer() and self._broker.answer(1 + self.below(3), self._fate):
             return True
         if STEPS.now - START > _STRIKES_WITHIN:
-            STEPS.fail(Violation(f"there never was the moment: {self._left_over()}"))
+            what = "nothing comes of it" if self._struck else "there never was the moment"
+            STEPS.fail(Violation(f"{what}: {self._left_over()}"))
         return False
 
     def _may_answer(self) -> bool:
@@ -224,7 +257,7 @@ class Scene(Story):
             return not self._first.grant
         if self._struck or self._cell.moment is not Moment.ON_ITS_WAY:
             return True
-        return self._cell.ending is Ending.REWOUND and self._is_as_far_as_it_can
+        return self._cell.ending is Ending.REWOUND and self._is_as_far_as_it_can and self._meets
 
     def _is_the_moment(self) -> bool:
         first = self._first
@@ -251,6 +284,28 @@ class Scene(Story):
     def _letter_is_on_its_way(self) -> bool:
         letters = (output.letter_of for _, output in self._broker.unanswered)
         return any(letter is not None and letter.tp == self._first.log.tp for letter in letters)
+
+    @property
+    def _meets(self) -> bool:
+        """Whether the partition is in what the refusal is to find it in, as far as that shows."""
+        first, meets, consumer = self._first.log, self._cell.refusal.meets, self._consumer
+        if meets is None or not isinstance(consumer, _Consumer):
+            return True
+        if meets is Meeting.FILLING:
+            return consumer.has_given_all_of(first) and not first.records[-1].begun_under
+        return not consumer.fetches(first.tp) and (meets is not Meeting.WAITING or consumer.clung)
+
+    @property
+    def clings(self) -> bool:
+        """Whether the client tells where it was in a partition that it was told to leave: that is not fetched again
+        before it does not."""
+        if self._cell.refusal.meets is not Meeting.WAITING or self.quiet:
+            return False
+        return self._refused is None or STEPS.now - self._struck_at < _CLINGS_FOR
+
+    def is_broken(self, log: Log) -> bool:
+        """Whether the client has an error behind its last record."""
+        return self._cell.refusal.meets is Meeting.BROKEN and log is self._first.log and not self.quiet
 
     @property
     def _is_as_far_as_it_can(self) -> bool:
@@ -346,6 +401,8 @@ class Scene(Story):
             return "slow" if chosen and not self.quiet else ""  # Else a call gets one record.
         if self._hopeless in call.records and not self.quiet:
             return "raise"
+        if self._asks_for_time in call.records:
+            return "wait"
         return "" if self.quiet else "slow"
 
     def duration(self) -> int:
@@ -359,11 +416,18 @@ class Scene(Story):
         """The record that its handler gives up, or whose output is refused."""
         if self._cell.refusal.hopeless_behind:
             return self._first.log.offsets[1]  # Of batches in another one than that.
+        if self._cell.refusal.meets is Meeting.ASIDE:
+            return self._first.log.offsets[0]  # Likewise, than the one that asks for time.
         return self._first.log.offsets[0 if self._cell.moment is Moment.FIRST_CALL else 4]
 
     @property
     def _hopeless(self) -> Record | None:
         return self._first.log.records[6] if self._cell.refusal.hopeless_behind else None
+
+    @property
+    def _asks_for_time(self) -> Record | None:
+        asks = self._cell.refusal.meets is Meeting.ASIDE and self._refused is None
+        return self._first.log.records[_ASKS_FOR_TIME] if asks else None
 
     def _fate(self, output: Output) -> int | None:
         return self._cell.refusal.code if self._is_refused(output) else ACK
@@ -410,13 +474,15 @@ class Scene(Story):
         self._moved_at = STEPS.now
 
     def _look_at_what_is_told(self, call: Call) -> None:
-        """Of what is in hand the ledger says since when, and how old it is: by that it is timed out, and its lag is
-        told in seconds."""
+        """Of what is in hand the ledger says since when, and how old it is, or the first one that is not done, where
+        there are several: by that it is timed out, and its lag is told in seconds."""
         each = self.partition(call.records[0].tp)
         reading = self.memory.ledger.read(each.slot, each.grant)
         if not reading.hand_count or not START <= reading.hand_since_ns <= STEPS.now:
             STEPS.fail(Violation(f"{each.log.tp} has a record in hand, and the ledger says {reading}"))
-        if reading.timestamp_ms != call.records[0].message.timestamp()[1]:
+        several = self.plan.way(each.log.tp.topic).concurrency > 1
+        first = each.log.from_offset(reading.consumed.offset)[0] if several else call.records[0]
+        if reading.timestamp_ms != first.message.timestamp()[1]:
             STEPS.fail(Violation(f"{each.log.tp} has a record in hand, of the time {reading.timestamp_ms}"))
 
     def _look_at_suspects(self, call: Call) -> None:
@@ -514,7 +580,9 @@ class Scene(Story):
         one became a dead letter than what failed, and where a handler never had as many calls as it may."""
         if self._cell.moment is Moment.IDLE and self._cell.fetcher == "librdkafka":  # It gives out all at once.
             self._look_at_concurrency()
-        if self._cell.ending is Ending.REWOUND and self._cell.refusal.on_failure == "dead_letter":
+        # With an error behind it the partition ends before the record has failed for good.
+        fails = self._cell.ending is Ending.REWOUND and self._cell.refusal.meets is not Meeting.BROKEN
+        if fails and self._cell.refusal.on_failure == "dead_letter":
             self._look_at_letters()
         reasons = (Ending.REVOKED, Ending.LOST, Ending.REWOUND, Ending.SOUGHT_BACK, Ending.SOUGHT_AHEAD)
         calls = Counter(id(record) for call in self.calls for record in call.records)
@@ -566,9 +634,49 @@ class _Handling(Handling):
     def duration(self) -> int:
         return self._scene.duration()
 
+    def wait(self) -> int:
+        return 5 * _LONG
+
     def outputs(self) -> int:
         return 1 + self._choices.below(2)
 
     def raised(self, call: Call, error: BaseException) -> None:
         self._scene.raised(call, error)
         super().raised(call, error)
+
+
+class _Consumer(StoryConsumer):
+    """What a client does to a partition that a refusal is to find in some state."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._scene = scene
+        self._broken: set[TopicPartition] = set()
+        self.clung = False
+        """It has told where it was in a partition that it was told to leave."""
+
+    def fetches(self, place: TopicPartition) -> bool:
+        """Whether it has that."""
+        return place in self._fetching
+
+    def has_given_all_of(self, log: Log) -> bool:
+        """Whether no record of it is left to come."""
+        return self._fetching.get(log.tp, NO_OFFSET) > log.offsets[-1]
+
+    def _take(self, most: int) -> list[Message]:
+        found = super()._take(most)
+        for place in self._fetching:
+            log = self._scene.logs[place]
+            if place not in self._broken and self.has_given_all_of(log) and self._scene.is_broken(log):
+                self._broken.add(place)
+                error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                found.append(Message(topic=place.topic, partition=place.partition, error=error))
+        return found
+
+    def position(self, partitions: Sequence[ClientPartition]) -> list[ClientPartition]:
+        if not self._scene.clings:
+            return super().position(partitions)
+        told = [self._position(each) for each in partitions]
+        left = (each for each in told if TopicPartition(each.topic, each.partition) not in self._fetching)
+        self.clung |= any(each.offset >= 0 for each in left)
+        return told

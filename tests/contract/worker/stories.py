@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from tests.contract.stories import Stories, Tell
 from tests.contract.worker import story
 from tests.contract.worker.assembled import on_stage
+from tests.contract.worker.stepping import Stuck
 from tests.contract.worker.supervised import Memory
+from tests.contract.worker.truth import Violation
 
 
 @contextmanager
@@ -22,5 +24,5 @@ def _stage() -> Iterator[Tell]:
         yield tell
 
 
-STORIES = Stories("tests.contract.worker", _stage, simpler_tries=400)
+STORIES = Stories("tests.contract.worker", _stage, verdicts=(Violation, Stuck), simpler_tries=400)
 told, read = STORIES.told, STORIES.read

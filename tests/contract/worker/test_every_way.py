@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
 from tests.contract.worker.plan import OTHER, TOPIC, Way
-from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Moment, Refusal, play
+from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Meeting, Moment, Refusal, play
 from tests.contract.worker.supervised import Memory
 from tests.unit.settings.files import LEAST, problems
 
@@ -157,6 +157,31 @@ def test_of_refused_outputs_nothing_is_lost_and_nothing_stays_where_it_is(
     for on_failure in ("dead_letter", "halt"):
         each = replace(refusal, on_failure=on_failure)
         play(Cell(ways, delivery, Ending.REWOUND, Moment.ON_ITS_WAY, refusal=each), memory, 0)
+
+
+FILLING: dict[str, Mapping[str, Way]] = {
+    "a batch": {TOPIC: Way("batch", "batch", batch_max_ms=10_000)},
+    "a batch async": {TOPIC: Way("batch_async", "batch", batch_max_ms=10_000)},
+}
+"""Where a batch waits for longer than it takes until nothing moves any more."""
+
+
+@pytest.mark.parametrize(
+    ("meets", "ways", "delivery"),
+    [
+        pytest.param(meets, ways, delivery, id=f"{meets}, {way}, done {done}")
+        for meets in Meeting
+        for way, ways in (FILLING if meets is Meeting.FILLING else WAYS | YIELDING).items()
+        for done, delivery in DONE.items()
+        if delivery is not None
+    ],
+)
+def test_of_outputs_that_are_refused_nothing_is_lost_whatever_their_partition_waits_for(
+    memory: Memory, meets: Meeting, ways: Mapping[str, Way], delivery: str
+) -> None:
+    for on_failure in ("dead_letter", "halt"):
+        refusal = Refusal(on_failure=on_failure, meets=meets)
+        play(Cell(ways, delivery, Ending.REWOUND, Moment.ON_ITS_WAY, refusal=refusal), memory, 0)
 
 
 @pytest.mark.parametrize("letter", Letter)

@@ -551,3 +551,13 @@ def test_a_record_that_was_compacted_away_leaves_no_mark_of_what_was_done_behind
         table.table.feed(P0, 0, messages(P0, offset), 0)
         table.handle(table.take())
     assert done(table) == (4200, set()), "8194 and 8195 have not come yet"
+
+
+def test_while_the_first_record_of_a_partition_that_was_idle_is_in_hand_its_age_is_told_and_no_older_ones() -> None:
+    table = Table(several())
+    table.begin(P0, 0)
+    table.handle_all()
+    late = Message(topic="t", partition=0, offset=1, value=b"", timestamp=(1, 5000), leader_epoch=0)
+    table.table.feed(P0, 0, [late], 0)
+    table.take()
+    assert table.ledger.read(1, 1).timestamp_ms == 5000

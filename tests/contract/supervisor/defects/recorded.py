@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.contract.supervisor.plan import PERSONS_FROM
 from tests.contract.worker.defects import recorded
 
 HERE = Path(__file__).parent
@@ -16,6 +17,9 @@ DEFECTS: Mapping[str, str] = {
     "stuck_and_given_away": "a partition is given away while a worker that outlives SIGKILL has it in hand",
 }
 """By the patch that puts it back."""
+
+FIRST_SEEDS: Mapping[str, int] = {"fresh_for_ever": PERSONS_FROM}
+"""Of stories in which it shows more often; 1 for the others."""
 
 _HEAD = """
 ## Stories of a group

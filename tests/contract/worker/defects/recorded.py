@@ -45,6 +45,13 @@ class Measured:
     """Most of a seed."""
     found: Mapping[str, list[int | None]]
 
+    def soonest(self, defect: str) -> tuple[int, int]:
+        """Which of the seeds finds it soonest, from 0 on, and how many stories seeds take in the middle. Raises
+        `KeyError` where it was not measured."""
+        every = [self.stories if number is None else number for number in self.found[defect]]
+        at = min(range(len(every)), key=every.__getitem__)
+        return at, round(median(every))
+
 
 def read(path: Path = RECORDED) -> Measured | None:
     """What was measured last."""
@@ -79,7 +86,8 @@ stories, `make conformance-long` 200,000.
 
 How soon stories find what was wrong once: each defect is put back by a patch, and each of {seeds} seeds tells up to
 {stories:,} stories until one does not hold. Measured by `python -m tests.contract.worker.defects --write`, on demand:
-it takes minutes, so no test says when it is stale.
+it takes minutes, so no test says when it is stale. In every run of the tests the quickest seed finds each one that was
+measured: a story says which promise is broken, and an exception of the patched code counts as none.
 
 """
 
