@@ -42,7 +42,7 @@ class AsyncioExecutor:
         self._computing: InFlight | None = None
         """In whose handler the loop is, be it that it has just returned. Only there is an interruption raised."""
         self._aimed = False
-        """Somebody has looked there since, or looks now, to raise one."""
+        """Somebody has looked since, or looks now, whether there is something to interrupt."""
         self._filling = False
         self._hook: concurrent.futures.Future[Any] | None = None
         """The one that runs."""
@@ -61,10 +61,10 @@ class AsyncioExecutor:
         """See `Executor`. A handler that waits is cancelled; one that computes holds up the loop, and meets the error
         where it is."""
         with self._interrupting:
+            self._aimed = True  # Before it looks: so the loop has left the call before that, or waits for the lock.
             if flight not in self._tasks:
                 return
             self._interruptions[flight] = error
-            self._aimed = True  # Before the look, so that the loop leaves the handler before it, or waits for the lock.
             if self._computing is flight and self._thread.ident is not None:
                 raise_in(self._thread.ident, type(error))
             else:
@@ -171,9 +171,10 @@ class AsyncioExecutor:
         except BaseException as error:
             return interrupted(error, self._interruptions.get(flight))
         finally:
-            with self._interrupting:
-                self._tasks.pop(flight, None)
-                self._interruptions.pop(flight, None)
+            self._tasks.pop(flight, None)
+            if self._aimed:
+                self._be_hit()
+            self._interruptions.pop(flight, None)
             if task.cancelling():
                 await step_aside(task)
         return None
