@@ -40,14 +40,32 @@ class RefusingBroker:
         )
 
 
-@contextmanager
-def refusing_broker() -> Iterator[RefusingBroker]:
-    """It is gone afterwards."""
+def default_of(name: str) -> str:
+    """What librdkafka has where nobody sets that property."""
+    library = _library()
+    conf, value, size = (
+        ctypes.c_void_p(library.rd_kafka_conf_new()),
+        ctypes.create_string_buffer(100),
+        ctypes.c_size_t(100),
+    )
+    assert library.rd_kafka_conf_get(conf, name.encode(), value, ctypes.byref(size)) == 0
+    library.rd_kafka_conf_destroy(conf)
+    return value.value.decode()
+
+
+def _library() -> ctypes.CDLL:
     package = Path(confluent_kafka.__file__).parent
     library = ctypes.CDLL(str(next((package.parent / "confluent_kafka.libs").glob("librdkafka*"))))
     for function in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
         getattr(library, function).restype = ctypes.c_void_p
     library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    return library
+
+
+@contextmanager
+def refusing_broker() -> Iterator[RefusingBroker]:
+    """It is gone afterwards."""
+    library = _library()
     conf = ctypes.c_void_p(library.rd_kafka_conf_new())
     owner = ctypes.c_void_p(library.rd_kafka_new(_PRODUCER, conf, None, ctypes.c_size_t(0)))
     cluster = ctypes.c_void_p(library.rd_kafka_mock_cluster_new(owner, 1))

@@ -38,9 +38,9 @@ from kunicorn.positions import TopicPartition
 
 log = logging.getLogger("kunicorn.fetch")
 
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 8.0
 """The longest silence of a broker that is asked for something; a Fetch without records it may keep for
-`Limits.max_wait_ms` besides."""
+`Limits.max_wait_ms` besides. With librdkafka it is as long (`socket.timeout.ms`): within 10 s both."""
 _PURPOSE = "fetch"
 _METADATA_SECONDS = 300.0
 """So often the metadata is asked for where nothing needs it (metadata.max.age.ms in Java's client)."""
@@ -66,7 +66,8 @@ class Fetcher:
         alone from now on."""
         self._made = cluster
         self._table, self._decoder, self.limits, self._queue = table, decoder, limits, queue
-        self._longest_silence = ANSWER_SECONDS + limits.max_wait_ms / 1000
+        self.longest_silence = ANSWER_SECONDS + limits.max_wait_ms / 1000
+        """Seconds until a Fetch that is not answered is given up, and its connection closed."""
         self._loop = asyncio.new_event_loop()
         self._cluster: Cluster
         self._serving: set[int] = set()
@@ -210,7 +211,7 @@ class Fetcher:
         request = self._table.sent(node)
         version = connection.version(Api.FETCH, at_most=None if request.by_id else BY_ID - 1)
         framing = self._framing(version, request)
-        body: bytes | memoryview = await connection.exchange(Api.FETCH, framing, self._longest_silence)
+        body: bytes | memoryview = await connection.exchange(Api.FETCH, framing, self.longest_silence)
         first = 0
         while True:
             response = self._decoded(node, connection, body, version, first)

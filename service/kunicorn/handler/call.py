@@ -398,6 +398,8 @@ class OwnLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._interruption: BaseException | None = None
+        self._beginning = False
+        """A task is being made: an interruption is noted, and cancels it before its first step."""
 
     def run(self, returned: Any) -> Any:
         return self._complete(awaited(returned)) if inspect.isawaitable(returned) else returned
@@ -409,6 +411,8 @@ class OwnLoop:
         """
         task, loop = self._task, self._loop
         self._interruption = error
+        if self._beginning:
+            return
         if task is None or loop is None or asyncio.current_task(loop) is task:
             raise error
         loop.call_soon_threadsafe(self._cancel, error)
@@ -446,8 +450,7 @@ class OwnLoop:
     def _complete(self, coroutine: Coroutine[Any, Any, T]) -> T:
         loop = self._made_loop()
         self._interruption = None
-        task: asyncio.Task[T] = loop.create_task(settled(coroutine))
-        self._task = task
+        task = self._begun(loop, coroutine)
         try:
             return loop.run_until_complete(task)
         except asyncio.CancelledError:
@@ -456,6 +459,20 @@ class OwnLoop:
             raise
         finally:
             self._task = None
+
+    def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The task in which it runs. An interruption that was raised in here would leave the task to the loop, which
+        would handle its records beside those of the next call.
+        """
+        self._beginning = True
+        try:
+            self._task = task = loop.create_task(settled(coroutine))
+        finally:
+            self._beginning = False
+        if self._interruption is not None:
+            task.cancel()
+            coroutine.close()
+        return task
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:

@@ -10,7 +10,10 @@ system call; the supervisor reads it for commits, for lag, and after the worker'
 3. The leader epoch is stored before the offset and loaded after it. The one possible mismatch, an older offset with a
    newer epoch, is harmless; the opposite would claim an epoch that never held the record.
 4. A slot counts only for the grant written in it. A reader that finds another grant knows: not started.
-5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed.
+5. The worker writes the grant last when it opens a slot, so a half-open slot is never believed. On either side lies a
+   fence between the grant and the rest (`_fence`). Where processors reorder stores and loads (arm64), a reader might
+   else see the new grant with the consumed offset of the slot's former partition, which would be committed. An offset
+   and its epoch have none, as each record would pay for it.
 6. Where several records of a partition are handled at a time, the worker also marks which are done beyond the consumed
    offset, and which are in hand. Those bits lie behind the slots; for other partitions they are never touched, and cost
    nothing.
@@ -20,6 +23,7 @@ system call; the supervisor reads it for commits, for lag, and after the worker'
 
 from __future__ import annotations
 
+import _thread
 import mmap
 import os
 from typing import NamedTuple
@@ -80,6 +84,20 @@ class SlotReading(NamedTuple):
 
 
 NOT_STARTED = SlotReading(Position(NO_OFFSET, NO_EPOCH), NO_OFFSET, 0, 0, NO_TIMESTAMP, 0)
+
+
+def _fence() -> None:
+    """Keep what this thread loads and stores before from being seen behind what it does afterwards.
+
+    Python has no fence, but a lock that is let go of and taken again is one. Its release keeps what was before in
+    place, the acquisition that follows what comes after, and those two keep their order. So say the processors' rules:
+    no test runs on a machine that reorders.
+    """
+    lock = _thread.allocate_lock()
+    with lock:
+        pass
+    with lock:
+        pass
 
 
 class Ledger:
@@ -184,6 +202,7 @@ class Ledger:
         cells[self.busy_index(slot) + HAND_END] = NO_OFFSET
         cells[at + LEADER_EPOCH] = start.leader_epoch
         cells[at + CONSUMED] = start.offset
+        _fence()
         cells[at + GRANT] = grant
 
     def read(self, slot: int, grant: int) -> SlotReading:
@@ -195,6 +214,7 @@ class Ledger:
         cells, at = self.cells, self.index(slot)
         if cells[at + GRANT] != grant:
             return NOT_STARTED
+        _fence()
         offset = cells[at + CONSUMED]
         epoch = cells[at + LEADER_EPOCH]
         return SlotReading(

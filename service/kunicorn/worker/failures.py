@@ -39,6 +39,7 @@ from kunicorn.worker.progress import Attempt, InFlight
 log = logging.getLogger("kunicorn.worker")
 
 _LOG_EVERY_NS = NANOSECONDS
+_NS_PER_MS = 1_000_000
 _LONGEST_WHY = 300
 """Characters of what a handler says it waits for. Many records may wait, each with a text of its own."""
 _NO_TOPIC = "no dead-letter topic is set; set dead_letters.topic"
@@ -198,9 +199,9 @@ class Failures:
 
     def _hold(self, attempt: Attempt, said: Wait, now: int) -> None:
         """Have the records wait as the handler says."""
-        flight, wait_ns = attempt.flight, round(said.seconds * NANOSECONDS)
+        flight, wait_ns = attempt.flight, attempt.left_of(round(said.seconds * NANOSECONDS))
         self._observer.raised(attempt.records, said)
-        why = f"offset {attempt.offset} waits until {utc(wall_ms() + round(said.seconds * 1000), 'milliseconds')}"
+        why = f"offset {attempt.offset} waits until {utc(wall_ms() + wait_ns // _NS_PER_MS, 'milliseconds')}"
         if reason := error_message(said)[:_LONGEST_WHY]:
             why += f": {reason}"
         if self._table.park(attempt, "wait", why):
@@ -223,7 +224,7 @@ class Failures:
         self._observer.raised(attempt.records, error)
         verdict = self._policies(flight.tp.topic).later(flight.undecoded, random.random())
         if self._park(attempt, verdict, verdict.counted(flight.undecoded), error, now):
-            flight.failing_since += attempt.nanoseconds + verdict.wait_ns
+            flight.failing_since += attempt.nanoseconds + attempt.left_of(verdict.wait_ns)
 
     def _park(self, attempt: Attempt, verdict: TryAgain, tries: str, error: BaseException, now: int) -> bool:
         """Have the records wait for another try; False if that was their grant's end. `tries`: which one has failed."""
@@ -231,8 +232,9 @@ class Failures:
         why = f"offset {attempt.offset} is tried again ({tries}): {type(error).__name__}"
         if not self._table.park(attempt, "retry", why):
             return False
-        self._push(flight, now + verdict.wait_ns)
-        wait = verdict.wait_ns / NANOSECONDS
+        wait_ns = attempt.left_of(verdict.wait_ns)
+        self._push(flight, now + wait_ns)
+        wait = wait_ns / NANOSECONDS
         text = f"the handler failed on {flight.tp}@{attempt.offset} ({tries}), again in {wait:.3f} s"
         self._log_seldom(f"{text}: {describe(error)}", now)
         return True

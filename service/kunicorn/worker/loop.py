@@ -44,11 +44,12 @@ _TURN_NS = 100_000_000
 
 
 class Failure(NamedTuple):
-    """Records whose call has failed, by that error, after so many nanoseconds."""
+    """Records whose call has failed, by that error, after so many nanoseconds, at that time."""
 
     flight: InFlight
     error: BaseException
     took_ns: int
+    at_ns: int
 
 
 class Executors:
@@ -63,6 +64,8 @@ class Executors:
         self._inline = [each for each in executors.values() if isinstance(each, InlineExecutor)]
         self._next = 0
         """Which of these has its turn next."""
+        self._out_of_turn = False
+        """The last call was made before another handler's, whose turn it was."""
         self._failed: deque[Failure] = deque()
         self._stirred = threading.Event()
         """There is room again, or something has failed."""
@@ -97,15 +100,25 @@ class Executors:
         be looked after, or the time is over (nanoseconds). Blocks as long as they do."""
         idle = 0
         while idle < len(self._inline):
-            executor = self._inline[self._next]
-            self._next = (self._next + 1) % len(self._inline)
+            executor = self._following()
             if not executor.serve():
-                idle += 1
+                idle += not self._out_of_turn
                 continue
             idle = 0
             # Only behind a call: a handler that is busy all the time would keep the others from theirs.
             if self._table.interrupts or self._failed or now_ns() >= until:
                 return
+
+    def _following(self) -> InlineExecutor:
+        """The next one. A partition that has just come, or a retry whose wait is over, waits for no other handler's
+        call; but not twice in a row: a handler whose records fail all the time would keep the others from theirs."""
+        mine = self._inline[self._next]
+        hurried = None if self._out_of_turn else next((each for each in self._inline if each.hurries), None)
+        self._out_of_turn = hurried is not None and hurried is not mine
+        if hurried is not None and self._out_of_turn:
+            return hurried
+        self._next = (self._next + 1) % len(self._inline)
+        return mine
 
     @property
     def overdue(self) -> bool:
@@ -141,9 +154,10 @@ class Executors:
         if isinstance(error, DrainDeadline):
             self._table.put_back(flight)
         else:
-            took_ns = max(0, now_ns() - flight.since_ns)
+            now = now_ns()
+            took_ns = max(0, now - flight.since_ns)
             self._table.put_down(flight)
-            self._failed.append(Failure(flight, error, took_ns))
+            self._failed.append(Failure(flight, error, took_ns, now))
         self._stirred.set()
 
     def finished(self) -> None:
@@ -302,7 +316,7 @@ class Loop:
     # -- what failed -------------------------------------------------------------------------------------------------
 
     def _meet_failures(self, now: int) -> None:
-        for flight, error, took_ns in self._executors.failures():
+        for flight, error, took_ns, at_ns in self._executors.failures():
             if not self._table.take_up(flight, now):
                 continue
             if isinstance(error, Poisoned):
@@ -316,7 +330,8 @@ class Loop:
                 if error is flight.decided and (gate := flight.tracker.slots.gate) is not None:
                     gate.uncalled(flight, now)
                 flight.decided = None
-                self._failures.meet(Attempt(flight, took, calls, error_type(failure)), failure, now)
+                attempt = Attempt(flight, took, calls, error_type(failure), met_after_ns=max(0, now - at_ns))
+                self._failures.meet(attempt, failure, now)
 
     # -- the lease ---------------------------------------------------------------------------------------------------
 

@@ -115,6 +115,8 @@ class Attempt:
     """Calls of the handler that this counts for; 0 where there was none."""
     error_type: str = ""
     """What telemetry calls the error of these calls; empty where they ended with an outcome."""
+    met_after_ns: int = 0
+    """So much later the loop, which was in a call, came to that."""
 
     @property
     def records(self) -> Sequence[Message]:
@@ -125,6 +127,10 @@ class Attempt:
     def offset(self) -> int:
         """Offset of the first record."""
         return self.flight.offset
+
+    def left_of(self, wait_ns: int) -> int:
+        """What is left of a wait that began when they failed."""
+        return max(0, wait_ns - self.met_after_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +172,11 @@ class ReadyLanes:
     def __len__(self) -> int:
         return sum(map(len, (*self._new.values(), *self._of.values())))
 
+    @property
+    def hurries(self) -> bool:
+        """Whether the next is of a partition that has had no turn, or is to be the next."""
+        return bool(self._new)
+
     def add(self, lane: Lane, *, first: bool) -> None:
         """`first`: before all others, as a retry whose wait is over."""
         tracker = lane.tracker
@@ -178,10 +189,12 @@ class ReadyLanes:
             (self._of if tracker.served else self._new)[tracker] = deque((lane,))
 
     def take(self) -> Lane:
-        of = self._new or self._of
+        hurries = self.hurries
+        of = self._new if hurries else self._of
         tracker, lanes = of.popitem(last=False)
         tracker.served = True
         lane = lanes.popleft()
+        lane.hurries = hurries
         if lanes:
             self._of[tracker] = lanes
         return lane
@@ -370,6 +383,8 @@ class Lane:
     """In the list of those that may start."""
     ripe: bool = False
     """Its first batch need not become fuller."""
+    hurries: bool = False
+    """It was taken before others when it could not start: it waits for a fuller batch, and comes before them then."""
     filled: Filled | None = None
     """As far as it was counted; None: what it has queued has changed other than by what came."""
     sending: dict[InFlight, None] = field(default_factory=dict)
@@ -388,7 +403,7 @@ class Lane:
         """Put the lane among those that a free slot looks at; `first`: before the others."""
         if not self.ready:
             self.ready = True
-            self.tracker.slots.ready.add(self, first=first)
+            self.tracker.slots.ready.add(self, first=first or self.hurries)
 
     def refuse(self, offset: int, following: int) -> int:
         """Note a refusal; its number."""

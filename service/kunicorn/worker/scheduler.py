@@ -326,7 +326,7 @@ class Scheduler:
 
     def _first(self, lane: Lane) -> InFlight | None:
         """The lane's next record, if it may start."""
-        tracker = lane.tracker
+        tracker, hurries, lane.hurries = lane.tracker, lane.hurries, False
         if tracker.closed or lane.overtaken is not None or lane.refused_at != NO_OFFSET:
             return None
         if not lane.queue:
@@ -337,6 +337,7 @@ class Scheduler:
             return None
         if tracker.slots.runs:
             if not self._is_full(lane, tracker.slots):
+                lane.hurries = hurries
                 self._fills(lane, tracker.bytes)
                 return None
             self._fills(lane, None)
@@ -353,10 +354,9 @@ class Scheduler:
     def _cut(self, flight: InFlight, room: int, nbytes: int | None = None) -> InFlight:
         """The queued records as one call gets them; the others stay queued behind. What failed stays as it was."""
         lane, tracker = flight.lane, flight.tracker
-        slots = tracker.slots
+        slots, lane.ripe = tracker.slots, False
         if not slots.runs or flight.stays_as_it_is:
             return flight
-        lane.ripe = False
         if slots.bounds is not None:
             self._gather(lane, slots.bounds.records)
         most = min(slots.taken_at_once(flight), room)
@@ -608,6 +608,7 @@ class Scheduler:
     def _make_next(self, flight: InFlight) -> None:
         """Have records that are first in their lane start before all others."""
         flight.stage = Stage.QUEUED
+        flight.lane.ripe = True  # It has waited for a fuller batch before.
         if not flight.tracker.closed:
             self._count(flight)
             flight.lane.make_ready(first=True)

@@ -137,7 +137,8 @@ class StoryFetcher:
 @lru_cache(maxsize=10_000)
 def _batch(record: Record) -> bytes:
     content = fetched.record(0, record.message.value(), record.key)
-    return fetched.batch([content], base_offset=record.offset, base_timestamp=1000, epoch=epoch_of(record.offset))
+    written_ms = record.message.timestamp()[1]
+    return fetched.batch([content], base_offset=record.offset, base_timestamp=written_ms, epoch=epoch_of(record.offset))
 
 
 def _id_of(name: str) -> bytes:

@@ -15,48 +15,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import Refused, on_stage
-from tests.contract.worker.plan import OTHER, TOPIC, Way
+from tests.contract.worker.plan import TOPIC, Way
 from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Meeting, Moment, Refusal, play
 from tests.contract.worker.supervised import Memory
+from tests.contract.worker.ways import WAYS, YIELDING
 from tests.unit.settings.files import LEAST, problems
 
 _SEEDS = 50
-
-WAYS: dict[str, Mapping[str, Way]] = {
-    "a record": {TOPIC: Way("record")},
-    "a record async": {TOPIC: Way("record_async")},
-    "a batch": {TOPIC: Way("batch", "batch")},
-    "a batch async": {TOPIC: Way("batch_async", "batch")},
-    "arrow": {TOPIC: Way("arrow", "batch")},
-    "threads by partition": {TOPIC: Way("record", concurrency=3)},
-    "threads by key": {TOPIC: Way("record", ordering="key", concurrency=3)},
-    "threads in no order": {TOPIC: Way("record", ordering="none", concurrency=3)},
-    "tasks by partition": {TOPIC: Way("record_async", concurrency=5)},
-    "tasks by key": {TOPIC: Way("record_async", ordering="key", concurrency=5)},
-    "tasks in no order": {TOPIC: Way("record_async", ordering="none", concurrency=5)},
-    "two handlers": {TOPIC: Way("record"), OTHER: Way("record_async")},
-    "two handlers, one of batches": {TOPIC: Way("batch", "batch"), OTHER: Way("record")},
-    "two handlers, batches and tasks": {
-        TOPIC: Way("batch", "batch"),
-        OTHER: Way("record_async", ordering="none", concurrency=3),
-    },
-    "two handlers, one after the other and threads": {
-        TOPIC: Way("record"),
-        OTHER: Way("record", ordering="key", concurrency=3),
-    },
-    "a fuller batch": {TOPIC: Way("batch", "batch", batch_max_records=3, batch_max_ms=50)},
-    "two handlers, threads and tasks": {
-        TOPIC: Way("record", ordering="key", concurrency=2),
-        OTHER: Way("record_async", ordering="none", concurrency=3),
-    },
-}
-YIELDING: dict[str, Mapping[str, Way]] = {
-    "yielded": {TOPIC: Way("yielding")},
-    "yielded async by key": {TOPIC: Way("yielding_async", ordering="key", concurrency=3)},
-}
-"""Where nothing is sent, the worker refuses it."""
 
 DONE = {"on return": None, "on acknowledgement": "at_least_once", "on commit": "transactions"}
 
@@ -86,14 +52,6 @@ def _every() -> Iterator[object]:
 def memory() -> Iterator[Memory]:
     with on_stage():
         yield Memory()
-
-
-@pytest.fixture(params=["librdkafka", OWN])
-def fetcher(request: pytest.FixtureRequest) -> str:
-    """Who fetches. `.ci/run` builds the compiled decoder first, and fails where that cannot be done."""
-    if request.param == OWN:
-        pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
-    return str(request.param)
 
 
 @pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))

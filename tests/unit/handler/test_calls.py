@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import uvloop
 from confluent_kafka import Message
 
 from kunicorn.handler.call import OfSome, OwnLoop, calls_of
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
-from kunicorn.handler.load import Handler
+from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.outcome import BatchError
 from kunicorn.handler.record import Batch, Record
 from kunicorn.handler.rows import following_offsets
@@ -210,3 +211,36 @@ def test_a_handler_that_waits_on_after_it_has_cancelled_its_own_task_has_failed(
         calls(messages(b"1"), [5], cells, 0, [])
     calls.close()
     assert cells[0] == 4
+
+
+def test_a_signal_that_comes_while_a_call_begins_leaves_nothing_that_the_next_call_would_go_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled: list[bytes | None] = []
+    signals: list[Callable[[], None]] = []
+
+    class SignalledLoop(uvloop.Loop):
+        """At which a signal arrives that was sent, as soon as a task is made: Python's handler runs there."""
+
+        def create_task(self, *args: Any, **options: Any) -> Any:
+            task = super().create_task(*args, **options)
+            while signals:
+                signals.pop()()
+            return task
+
+    async def handle(record: Record) -> None:
+        handled.append(record.value)
+
+    monkeypatch.setattr(uvloop, "new_event_loop", SignalledLoop)
+    calls = calls_of(Handler("x:y", handle, is_async=True), "record")
+    cells = memoryview(array("q", [4, 4]))
+    deadline = DrainDeadline()
+    signals.append(lambda: calls.interrupt(deadline))
+    some = messages(b"given up")
+    with pytest.raises(DrainDeadline) as raised:
+        calls(some, following_offsets(some), cells, 0, [])
+    assert raised.value is deadline
+    others = messages(b"another")
+    calls(others, following_offsets(others), cells, 1, [])
+    calls.close()
+    assert (handled, cells.tolist()) == ([b"another"], [4, 5])

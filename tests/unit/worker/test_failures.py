@@ -67,6 +67,16 @@ def test_a_record_that_was_taken_back_while_it_waited_and_failed_again_waits_fro
     assert table.tried == [flight]
 
 
+@pytest.mark.parametrize("error", [Wait(3600), ValueError("no")], ids=["it is to wait", "it is tried again"])
+def test_a_wait_begins_when_the_call_has_failed_however_late_the_loop_comes_to_that(error: Exception) -> None:
+    table: Any = Parking()
+    failures = failures_of(table, RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT))
+    late = HOUR * 9 // 10
+    failures.meet(Attempt(at_offset_5(), met_after_ns=late), error, late)
+    failures.try_again(HOUR * 7 // 10 + late)
+    assert len(table.tried) == 1, "an hour after its failure, to within a fifth"
+
+
 def test_a_record_that_waits_for_something_else_by_now_gets_no_letter_that_was_refused_before() -> None:
     table: Any = Parking()
     failures = failures_of(table, RetryPolicy(10, 3_600_000, 3_600_000, None, End.HALT), LetterBox("dead", "g"))

@@ -188,6 +188,26 @@ def test_a_batch_that_failed_is_tried_again_as_it_was_and_waits_for_no_more() ->
     assert due(table, 2 * WAIT) == [[2]]
 
 
+def test_a_batch_that_its_handler_has_wait_comes_as_soon_as_that_is_over_and_waits_for_no_more() -> None:
+    table = batching()
+    table.fetch(P0, 0, 1)
+    assert due(table) == []
+    table.table.balance(WAIT)
+    table.table.park(Attempt(waiting := table.take()), "wait", "why")
+    table.table.try_again(waiting)
+    assert due(table, WAIT) == [[0, 1]]
+
+
+def test_a_partition_that_has_just_come_is_the_next_also_where_its_batch_was_waited_for() -> None:
+    table = batching()
+    table.fetch(P0, *range(9))
+    table.fetch(P1, 0)
+    for _ in range(2):
+        table.handle(table.take())
+    table.table.balance(WAIT)
+    assert table.take().tp == P1
+
+
 def test_nothing_waits_of_a_partition_from_which_nothing_more_comes() -> None:
     table = batching()
     table.fetch(P0, 0, 1)

@@ -64,6 +64,11 @@ class InlineExecutor:
         """Whether there is something to call the handler with."""
         return self._table.startable(self._slots)
 
+    @property
+    def hurries(self) -> bool:
+        """Whether that is before its turn: of a partition that has just come, or one whose wait is over."""
+        return self._slots.ready.hurries and self.startable
+
     def serve(self) -> bool:
         """Call the handler with the next run; False if there is none. Blocks as long as the handler does."""
         if (flight := self._table.start_next(self._slots)) is None:

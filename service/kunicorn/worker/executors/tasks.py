@@ -8,7 +8,8 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
 from typing import Any
 
 import uvloop
@@ -16,7 +17,6 @@ import uvloop
 from kunicorn.handler.call import awaited, interrupted
 from kunicorn.handler.cancellation import step_aside
 from kunicorn.handler.decode.forms import Form, argument_of
-from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
@@ -39,8 +39,10 @@ class AsyncioExecutor:
         """Which task the handler has a record in."""
         self._interrupting = threading.Lock()
         self._interruptions: dict[InFlight, BaseException] = {}
-        self._raised_for: InFlight | None = None
-        """For whose sake an interruption was raised in the loop's thread last, where it has not come out of a call."""
+        self._computing: InFlight | None = None
+        """In whose handler the loop is, be it that it has just returned. Only there is an interruption raised."""
+        self._aimed = False
+        """Somebody has looked since, or looks now, whether there is something to interrupt."""
         self._filling = False
         self._hook: concurrent.futures.Future[Any] | None = None
         """The one that runs."""
@@ -59,14 +61,14 @@ class AsyncioExecutor:
         """See `Executor`. A handler that waits is cancelled; one that computes holds up the loop, and meets the error
         where it is."""
         with self._interrupting:
-            if (task := self._tasks.get(flight)) is None:
+            self._aimed = True  # Before it looks: so the loop has left the call before that, or waits for the lock.
+            if flight not in self._tasks:
                 return
             self._interruptions[flight] = error
-            if asyncio.current_task(self._loop) is task and self._thread.ident is not None:
-                self._raised_for = flight
+            if self._computing is flight and self._thread.ident is not None:
                 raise_in(self._thread.ident, type(error))
             else:
-                self._loop.call_soon_threadsafe(self._cancel, flight)
+                self._loop.call_soon_threadsafe(self._cancel, flight, error)
 
     def interrupt_hook(self, error: BaseException) -> None:
         if self._hook is not None:
@@ -119,10 +121,11 @@ class AsyncioExecutor:
         except BaseException:
             die()
 
-    def _cancel(self, flight: InFlight) -> None:
-        """Caller: the loop, so that the task has this record and not the next one."""
-        if (task := self._tasks.get(flight)) is not None:
-            task.cancel("the handler is interrupted by kunicorn")
+    def _cancel(self, flight: InFlight, error: BaseException) -> None:
+        """Caller: the loop, so that the task has this record and not the next one. Does nothing if the interrupted try
+        is over."""
+        if self._interruptions.get(flight) is error:
+            self._tasks[flight].cancel("the handler is interrupted by kunicorn")
 
     async def _serve(self, flight: InFlight | None) -> None:
         """Body of one task: a record after the other, until there is none. A new task for each costs a third more."""
@@ -149,35 +152,56 @@ class AsyncioExecutor:
     async def _call(self, flight: InFlight, task: asyncio.Task[None]) -> BaseException | None:
         """Failure of one call: the exception of the handler, or the one said in its place; None without.
 
-        An interruption may hit the inner `finally`, too; that takes the lock, which whoever raises holds, so that it
-        hits nothing beyond the outer `try`: there it would end the task with the record in hand, or the worker.
+        An interruption may hit the inner `finally`, too, and nothing beyond the outer `try`: there it would end the
+        task with the record in hand, or the worker.
         """
         if flight.poison:
             return Poisoned()
         try:
             try:
                 self._tasks[flight] = task
-                self._on_return(flight, await self._handle(argument_of(self._form, flight.messages[0])))
+                self._computing = flight
+                returned = self._handle(argument_of(self._form, flight.messages[0]))
+                steps = returned if inspect.iscoroutine(returned) else awaited(returned)
+                self._on_return(flight, await self._step_by_step(flight, steps))
             finally:
-                with self._interrupting:
-                    self._tasks.pop(flight, None)
+                self._computing = None
+                if self._aimed:
+                    self._be_hit()
         except BaseException as error:
-            return self._met(flight, error)
+            return interrupted(error, self._interruptions.get(flight))
         finally:
+            self._tasks.pop(flight, None)
+            if self._aimed:
+                self._be_hit()
             self._interruptions.pop(flight, None)
             if task.cancelling():
                 await step_aside(task)
         return None
 
-    def _met(self, flight: InFlight, error: BaseException) -> BaseException:
-        """Failure of a call that raised this. Caller: the loop.
-
-        Between the look at whose turn it is and the interruption the loop may have gone on to another record, which is
-        hit then: that is no failed try, it is handled again, as at a drain deadline.
+    @coroutine
+    def _step_by_step(self, flight: InFlight, steps: Coroutine[Any, Any, Any]) -> Generator[Any, None, Any]:
+        """As `await steps`; but an interruption that was raised in one of its steps comes up in it, and never in what
+        has the loop while it waits: another record's handler, a task in the background, this executor.
         """
-        meant = self._interruptions.get(flight)
-        if isinstance(error, DrainDeadline | HandlerTimeout):
-            raised_for, self._raised_for = self._raised_for, None
-            if meant is None and raised_for is not None:
-                return DrainDeadline()
-        return interrupted(error, meant)
+        error: BaseException | None = None
+        while True:
+            self._computing = flight
+            try:
+                waits_for = steps.send(None) if error is None else steps.throw(error)
+                error = self._computing = None
+                if self._aimed:
+                    self._be_hit()
+                yield waits_for
+            except StopIteration as returned:
+                return returned.value
+            except BaseException as raised:
+                if steps.cr_frame is None:  # type: ignore[attr-defined]
+                    error = None  # Else the two would keep each other in memory.
+                    raise
+                error = raised  # It waits, and meets the error where it does.
+
+    def _be_hit(self) -> None:
+        """Wait for whoever may be about to raise an interruption in this thread: it comes up in here at the latest."""
+        with self._interrupting:
+            self._aimed = False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.contract.supervisor.plan import PERSONS_FROM
 from tests.contract.worker.defects import recorded
 
 HERE = Path(__file__).parent
@@ -18,8 +17,8 @@ DEFECTS: Mapping[str, str] = {
 }
 """By the patch that puts it back."""
 
-FIRST_SEEDS: Mapping[str, int] = {"fresh_for_ever": PERSONS_FROM}
-"""Of stories in which it shows more often; 1 for the others."""
+FIRST_SEEDS: Mapping[str, int] = {}
+"""Of stories that tell of what it needs; 1 for all."""
 
 _HEAD = """
 ## Stories of a group

@@ -1,9 +1,10 @@
-"""A executor of asyncio tasks whose records are interrupted."""
+"""An executor of asyncio tasks whose records are interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,25 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.handler.call import interrupted
 from kunicorn.handler.decode.forms import Plain
-from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.record import Record
 from kunicorn.worker.executors import tasks
 from kunicorn.worker.executors.threads import raise_in
 from kunicorn.worker.progress import Slots
-
-
-@dataclass
-class Computing:
-    """A record's handler that computes until it is told to stop."""
-
-    begun: threading.Event
-    until: threading.Event
-
-    def compute(self) -> None:
-        self.begun.set()
-        while not self.until.is_set():
-            pass
+from tests.waiting import wait_until
 
 
 @dataclass(eq=False)
@@ -74,51 +64,186 @@ class Table:
         """Nobody waits for room."""
 
 
-def test_an_interruption_that_hits_another_record_is_no_failed_try_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    late, innocent = (Computing(threading.Event(), threading.Event()) for _ in range(2))
+class Late:
+    """A handler that computes when it is to be interrupted, and has left off when the interruption is raised; and a
+    place where the loop is then. There it stays until it is hit, or the interruption is raised."""
+
+    def __init__(self, place: str, *, then_waits: bool) -> None:
+        self._place, self._then_waits = place, then_waits
+        self.computing = threading.Event()
+        self._left, self._elsewhere, self._raised = threading.Event(), threading.Event(), threading.Event()
+        self.met: list[type[BaseException]] = []
+        """By the handler, where it waits."""
+        self.hit: list[BaseException] = []
+        """Elsewhere."""
+        self._background: asyncio.Task[None] | None = None
+
+    async def handle(self, record: Record) -> None:
+        if record.offset > 0:
+            self.be_at("another record's handler")
+            if self._place == "a failure is noted":
+                raise ValueError("no")
+            return
+        loop = asyncio.get_running_loop()
+        self._background = loop.create_task(self._in_the_background())
+        loop.call_soon(self.be_at, "a callback")
+        self.computing.set()
+        while not self._left.is_set():
+            pass
+        if self._then_waits:
+            try:
+                await asyncio.sleep(60)
+            except BaseException as error:
+                self.met.append(type(error))
+                raise
+
+    async def _in_the_background(self) -> None:
+        self.be_at("a task in the background")
+
+    async def step_aside(self, task: object) -> None:
+        """In the place of the executor's."""
+        self.be_at("the executor steps aside")
+
+    def be_at(self, place: str) -> None:
+        if place != self._place:
+            return
+        self._elsewhere.set()
+        try:
+            while not self._raised.is_set():
+                pass  # Python code, which an exception that is raised in this thread hits.
+        except BaseException as error:
+            self.hit.append(error)
+            raise
+
+    def raise_late(self, thread: int, kind: type[BaseException]) -> None:
+        """In the place of `raise_in`: when the loop is elsewhere, or waits for whoever raises."""
+        self._left.set()
+        waits = tasks.AsyncioExecutor._be_hit.__code__
+        frames = sys._current_frames
+        wait_until(lambda: self._elsewhere.is_set() or frames()[thread].f_code is waits, "the loop", every=0)
+        raise_in(thread, kind)
+        self._raised.set()
+
+
+class LateTable(Table):
+    """In which the loop may be then."""
+
+    def __init__(self, flights: Sequence[Played], late: Late) -> None:
+        super().__init__(flights)
+        self._late = late
+
+    def start_next(self, slots: Slots | None) -> Any:
+        flight = super().start_next(slots)
+        if flight is not None and flight.messages[0].offset() > 0:
+            self._late.be_at("the next record is taken")
+        return flight
+
+    def finish(self, flight: Any) -> Any:
+        if flight.messages[0].offset() > 0:
+            self._late.be_at("an end is noted")
+        return super().finish(flight)
+
+    def fail(self, flight: Any, error: BaseException) -> None:
+        if flight.messages[0].offset() > 0:
+            self._late.be_at("a failure is noted")
+        super().fail(flight, error)
+
+    def add_slot(self) -> None:
+        self._free += 1
+
+
+PLACES = [
+    "another record's handler",
+    "the next record is taken",
+    "an end is noted",
+    "a failure is noted",
+    "the executor steps aside",
+    "a task in the background",
+    "a callback",
+]
+
+
+@pytest.mark.parametrize("then_waits", [True, False], ids=["it waits", "it returns"])
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interruption_that_is_raised_late_hits_the_handler_that_it_is_meant_for_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, place: str, then_waits: bool
+) -> None:
+    late, broken = Late(place, then_waits=then_waits), list[str]()
+    monkeypatch.setattr(tasks, "raise_in", late.raise_late)
+    monkeypatch.setattr(tasks, "die", lambda: broken.append("the worker ends"))
+    monkeypatch.setattr(tasks, "_IN_A_ROW", 2)
+    monkeypatch.setattr(tasks, "step_aside", late.step_aside)
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(4)]
+    table: Any = LateTable(flights, late)
+    executor = tasks.AsyncioExecutor(late.handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 2), table)
+    executor.wake()
+    assert late.computing.wait(10)
+    table.add_slot()
+    executor.wake()
+    first: Any = flights[0]
+    executor.interrupt(first, HandlerTimeout(), 0)
+    ended = dict(table.ended.get(timeout=10) for _ in flights)
+    assert (broken, late.hit) == ([], [])
+    assert late.met == ([HandlerTimeout] if then_waits else []), "it sees the interruption where it waits"
+    assert type(ended.pop(flights[0])) is HandlerTimeout
+    assert {type(error) for error in ended.values()} == {ValueError if place == "a failure is noted" else type(None)}
+    executor.close()
+
+
+def test_an_interruption_of_a_try_that_is_over_does_not_hit_the_next_try_of_the_record() -> None:
+    waited_for, released = queue.Queue[asyncio.Future[None]](), threading.Event()
+    tries: list[int] = []
+
+    class Again(Table):
+        """A record that has failed is tried again at once."""
+
+        def fail(self, flight: Any, error: BaseException) -> None:
+            super().fail(flight, error)
+            self._waiting.insert(0, flight)
 
     async def handle(record: Record) -> None:
-        (late if record.offset == 0 else innocent).compute()
-        if record.offset == 0:
-            await asyncio.sleep(0)
+        if record.offset == 1:
+            future = waited_for.get_nowait()
+            future.set_result(None)
+            waited_for.put(future)
+            assert released.wait(10)
+            return
+        tries.append(record.offset)
+        if len(tries) == 1:
+            waited_for.put_nowait(future := asyncio.get_running_loop().create_future())
+            await future
+            raise ValueError("no")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
-    def raise_too_late(thread: int, kind: type[BaseException]) -> None:
-        late.until.set()
-        assert innocent.begun.wait(10), "the loop has gone on to the next record"
-        raise_in(thread, kind)
-
-    monkeypatch.setattr(tasks, "raise_in", raise_too_late)
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in (0, 1)]
-    table: Any = Table(flights, at_once=2)
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(2)]
+    table: Any = Again(flights, at_once=2)
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 2), table)
     executor.wake()
-    assert late.begun.wait(10)
+    wait_until(lambda: waited_for.qsize() and waited_for.queue[0].done(), "the other record's handler", every=0)
     first: Any = flights[0]
-    executor.interrupt(first, HandlerTimeout(), 0)
-    try:
-        hit, error = table.ended.get(timeout=10)
-    finally:
-        innocent.until.set()
-    assert (hit, type(error)) == (flights[1], DrainDeadline), "a HandlerTimeout would count as its failed try"
-    assert table.ended.get(timeout=10) == (flights[0], None)
+    executor.interrupt(first, HandlerTimeout(), 0)  # It comes to the loop behind the end of what the first try awaits.
+    released.set()
+    ended = [table.ended.get(timeout=10) for _ in range(3)]
+    assert [type(error) for flight, error in ended if flight is flights[0]] == [HandlerTimeout, type(None)]
     executor.close()
 
 
 def test_an_interruption_that_comes_behind_a_failed_call_hits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     failed, late = threading.Event(), threading.Event()
-    met = tasks.AsyncioExecutor._met
 
-    def slowly_met(executor: tasks.AsyncioExecutor, flight: Any, error: BaseException) -> BaseException:
+    def slowly_interrupted(error: BaseException, interruption: BaseException | None) -> BaseException:
         failed.set()
         while not late.is_set():
             pass  # Python code, which an exception that is raised in this thread hits.
-        return met(executor, flight, error)
+        return interrupted(error, interruption)
 
     async def handle(record: Record) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(tasks.AsyncioExecutor, "_met", slowly_met)
+    monkeypatch.setattr(tasks, "interrupted", slowly_interrupted)
     flights = [Played([Message(topic="t", partition=0, offset=0, value=b"v")])]
     table: Any = Table(flights)
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
@@ -130,7 +255,7 @@ def test_an_interruption_that_comes_behind_a_failed_call_hits_nothing(monkeypatc
     late.set()
     ended, error = table.ended.get(timeout=10)
     assert (ended, type(error)) == (flights[0], ValueError)
-    assert executor._interruptions == {}
+    wait_until(lambda: executor._interruptions == {}, "the end of the call")
     executor.close()
 
 

@@ -20,10 +20,13 @@ from kunicorn.positions import OffsetRange, Position
 from kunicorn.positions import TopicPartition as Place
 from kunicorn.worker.fetching.fetched import ends_grant, faults_of
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
-from tests.fakes.refusing_brokers import FETCH, RefusingBroker, refusing_broker
+from tests.fakes.refusing_brokers import FETCH, RefusingBroker, default_of, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]
 MUCH_TOO_LONG = 30.0
+LIBRDKAFKA_LOOKS_EVERY_MS = 1000
+"""For requests whose time is over (rd_kafka_broker_thread_main); the time is that of the socket, and for a Fetch the
+broker's wait for records besides (rd_kafka_broker_fetch_toppars)."""
 
 
 @pytest.fixture
@@ -136,6 +139,22 @@ def test_our_own_fetcher_makes_a_fetch_that_is_refused_for_a_moment_again(broker
 def test_our_own_fetcher_gives_up_a_fetch_that_is_never_answered_within_seconds(broker: RefusingBroker) -> None:
     broker.hold(FETCH, 600)
     assert read_by_our_own(broker) == [0]
+
+
+def test_a_fetch_that_is_never_answered_is_given_up_within_ten_seconds_by_librdkafka(broker: RefusingBroker) -> None:
+    properties = properties_of(broker)
+    milliseconds = sum(
+        int(properties.get(name) or default_of(name)) for name in ("socket.timeout.ms", "fetch.wait.max.ms")
+    )
+    assert milliseconds + LIBRDKAFKA_LOOKS_EVERY_MS <= 10_000
+
+
+def test_a_fetch_that_is_never_answered_is_given_up_within_ten_seconds_by_our_own_fetcher(
+    broker: RefusingBroker,
+) -> None:
+    decoder = reference.Decoder(read_committed=True, max_unpacked=MAX_UNPACKED)
+    fetcher, _ = fetcher_of(properties_of(broker), Security(), decoder)
+    assert fetcher.longest_silence <= 10
 
 
 def test_whatever_kafka_calls_retriable_ends_no_grant() -> None:
