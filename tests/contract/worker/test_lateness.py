@@ -15,6 +15,8 @@ from tests.contract.worker.stepping import NANOSECONDS
 from tests.contract.worker.supervised import Memory
 from tests.contract.worker.ways import WAYS, YIELDING
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def memory() -> Iterator[Memory]:
