@@ -66,9 +66,9 @@ class Stories:
 
     def told(self, seed: int, numbers: Iterable[int]) -> Found | None:
         """Tell these; the first that does not hold, None where all do."""
-        with self.stage() as tell, _collected_between() as collect:
+        with self.stage() as tell, collected_between() as collect:
             for number in numbers:
-                if number % _COLLECTED_EVERY == 0:
+                if number % COLLECTED_EVERY == 0:
                     collect()
                 try:
                     tell(seed, number)
@@ -119,11 +119,11 @@ class Stories:
         return int(found is not None)
 
 
-_COLLECTED_EVERY = 20
+COLLECTED_EVERY = 20
 
 
 @contextmanager
-def _collected_between() -> Iterator[Callable[[], object]]:
+def collected_between() -> Iterator[Callable[[], object]]:
     """No garbage is collected but where this is called.
 
     Workers that are killed leave coroutines that were never awaited. Python says so when it collects them, and fails to

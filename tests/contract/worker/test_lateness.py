@@ -4,10 +4,12 @@ calling handlers, and whoever fetches. One call of a batch handler counts as one
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 
 import pytest
 
+from tests.contract.stories import COLLECTED_EVERY, collected_between
 from tests.contract.worker.assembled import on_stage
 from tests.contract.worker.lateness import Case, Due, waits
 from tests.contract.worker.plan import Way
@@ -22,6 +24,19 @@ pytestmark = pytest.mark.once
 def memory() -> Iterator[Memory]:
     with on_stage():
         yield Memory()
+
+
+@pytest.fixture(scope="module")
+def collect() -> Iterator[Callable[[], object]]:
+    with collected_between() as collect:
+        told = count(1)
+        yield lambda: next(told) % COLLECTED_EVERY or collect()
+
+
+@pytest.fixture(autouse=True)
+def _collected(collect: Callable[[], object]) -> Iterator[None]:
+    yield
+    collect()
 
 
 @pytest.mark.parametrize("due", Due)

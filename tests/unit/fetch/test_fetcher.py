@@ -149,7 +149,7 @@ def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
     async def story() -> None:
         async def late(asked: Asked) -> Slowly:
             await asyncio.sleep(15.0)
-            return Slowly(answer(asked, {0: range(100)}), most=500, pause=9.0)
+            return Slowly(answer(asked, {0: range(100)}), most=500, pause=7.0)
 
         async with FakeBroker(1, OLD) as broker:
             broker.lead([broker], {"orders": {0: (1, 3)}})
