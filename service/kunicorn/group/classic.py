@@ -34,6 +34,9 @@ from kunicorn.group.states import BEATING, CLASSIC, OVER, State, Transition, sta
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 
+_GENERATIONS_KEPT = 4
+"""Beside the one whose plan we have; a member that misses plan after plan has no use for more."""
+
 Partitions = frozenset[TopicPartition]
 
 
@@ -84,9 +87,10 @@ class ClassicTransitions(GroupMember):
         """`assignors`: by preference, the name and whether it is cooperative (partitions stay while joining)."""
         super().__init__("", instance_id, timings, rng)
         self.leader = False
-        self._planned_generation = NO_GENERATION
-        """The newest one that gave us a plan. A later one is provisional: the leader's plan brings it into the log. A
-        coordinator that takes over before that knows only the one before, and us in it."""
+        self._earlier_generations: list[int] = []
+        """From the newest one that gave us a plan on, those that we were in before this one, which is provisional: the
+        leader's plan brings it into the log. A coordinator that takes over before that knows one of the earlier ones,
+        and us in it; not always the first: the plan of one may have come to others alone."""
         self._joined_generation = NO_GENERATION
         """That of the newest JoinGroup that was answered; all who were in it name it beside what they own."""
         self._ownership = Ownership()
@@ -214,7 +218,7 @@ class ClassicTransitions(GroupMember):
 
     def _is_provisional(self, now: float) -> bool:
         """Whether a coordinator that does not know our generation may have taken over before it was in the log."""
-        return self.generation != self._planned_generation and self._is_sure_of_its_place(now)
+        return bool(self._earlier_generations) and self._is_sure_of_its_place(now)
 
     def _is_sure_of_its_place(self, now: float) -> bool:
         """Whether a group that knows our id has given away nothing of ours. A static member stays in it whatever it
@@ -222,8 +226,8 @@ class ClassicTransitions(GroupMember):
         return self.instance_id is None or self.lease_until is None or now < self.lease_until
 
     def _go_back(self, why: str, now: float) -> list[Command]:
-        """Go back to the generation before, which that coordinator knows; join anew if no join is under way."""
-        self.generation = self._planned_generation
+        """Go back to the generation before, which that coordinator may know; join anew if no join is under way."""
+        self.generation = self._earlier_generations.pop()
         self._heartbeat = None
         self._schedule.due = now
         return self._retry(why, now) if isinstance(self._request, ev.MakePlan | ev.SendSync) else []
@@ -251,7 +255,8 @@ class ClassicTransitions(GroupMember):
             self._begin_rebalance(why, now, Cause.EVICTED)
             self.history.end(self.generation, "lost", now)
         self._begin_rebalance(why, now, Cause.EVICTED)
-        self.generation = self._planned_generation = self._joined_generation = NO_GENERATION
+        self.generation = self._joined_generation = NO_GENERATION
+        self._earlier_generations.clear()
         self.member_id = "" if forget else self.member_id
         self.lease_until, self._expelled_at, self._lost_join_at = None, float("inf"), float("inf")
         self._heartbeat = self._request = self._drain = None
@@ -432,6 +437,10 @@ class ClassicMember(ClassicTransitions):
         return [ev.Lose(lost, "the session ran out before the group took us back")] if lost else []
 
     def _take_part(self, answer: JoinAnswer) -> list[Command]:
+        if self.generation != answer.generation:
+            self._earlier_generations.append(self.generation)
+            # However often the group rebalances before we have a plan: what a log has is the first, or a late one.
+            del self._earlier_generations[1:-_GENERATIONS_KEPT]
         self.generation = self._joined_generation = answer.generation
         self.member_id, self.assignor = answer.member_id, answer.assignor
         self.leader = answer.leader == answer.member_id
@@ -462,7 +471,7 @@ class ClassicMember(ClassicTransitions):
             self._ask_again_for_plan(request)
             return []
         self._request = None
-        self._planned_generation = self.generation
+        self._earlier_generations.clear()
         self._retries.succeeded()
         self._schedule.hurry(now)
         self.joined = True

@@ -195,6 +195,20 @@ def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_
     assert talk.order(ev.Lose).partitions == tps(0), "nor does it know that one: it is over without us"
 
 
+def test_a_coordinator_that_knows_a_generation_whose_plan_never_came_costs_nothing_either() -> None:
+    talk = Conversation()
+    talk.settle(0)
+    talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(REBALANCING), talk.now))
+    talk.tell(ev.Tick(), after=0.3)
+    talk.tell(ev.Unanswered(talk.join(talk.order(ev.SendJoin), generation=3), "closed"))
+    look_up_anew(talk)
+    talk.tell(ev.Synced(talk.order(ev.SendSync), SyncAnswer(ILLEGAL_GENERATION), talk.now))
+    assert (talk.member.generation, talk.member.owned) == (2, frozenset(tps(0)))
+    talk.heartbeat(ILLEGAL_GENERATION)
+    assert "Lose" not in talk.kinds()
+    assert (talk.member.generation, talk.member.owned) == (1, frozenset(tps(0))), "or the one that it has the plan of"
+
+
 def test_a_static_member_that_is_not_certain_of_its_place_loses_what_it_owned_with_the_generation() -> None:
     talk = Conversation(instance_id="pod-0")
     talk.settle(0)
