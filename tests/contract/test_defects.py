@@ -6,7 +6,7 @@ the first story that comes there, and say nothing about what stories find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from difflib import unified_diff
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import pytest
 
 from tests.contract.stories import Found
 from tests.contract.supervisor import stories as supervisor
-from tests.contract.supervisor.defects import recorded as of_supervisor
 from tests.contract.worker import stories as worker
 from tests.contract.worker.defects import recorded as of_worker
 from tests.contract.worker.defects.put_back import first_find, put_back
@@ -23,7 +22,6 @@ _HERE = Path(__file__).parent
 _SERVICE = _HERE.parents[1] / "service"
 _PATCHES = sorted(_HERE.glob("*/defects/*.patch"))
 _TOLD: dict[str, Callable[[int, range], Found | None]] = {"worker": worker.told, "supervisor": supervisor.told}
-_FIRST: dict[str, Mapping[str, int]] = {"worker": of_worker.FIRST_SEEDS, "supervisor": of_supervisor.FIRST_SEEDS}
 _TIMES, _LEAST = 8, 400
 """So many times as many are told as seeds take in the middle: after a change of the code each story is another one."""
 
@@ -43,7 +41,7 @@ _MEASURED = [patch for patch in _PATCHES if patch.stem in _recorded(patch).found
 def test_a_defect_that_is_put_back_is_found_by_a_story_that_holds_without_it(patch: Path) -> None:
     of = patch.parents[1].name
     which, median = _recorded(patch).soonest(patch.stem)
-    seed = _FIRST[of].get(patch.stem, 1) + which
+    seed = of_worker.FIRST_SEEDS.get(patch.stem, 1) + which
     with put_back(patch) as service:
         found = first_find(service, f"tests.contract.{of}.stories", seed, max(_TIMES * median, _LEAST))
     again = f"python -m tests.contract.{of}.defects --only {patch.stem} --write"

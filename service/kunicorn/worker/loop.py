@@ -113,12 +113,11 @@ class Executors:
         """The next one. A partition that has just come, or a retry whose wait is over, waits for no other handler's
         call; but not twice in a row: a handler whose records fail all the time would keep the others from theirs."""
         mine = self._inline[self._next]
-        hurried = None if self._out_of_turn else next((each for each in self._inline if each.hurries), None)
-        self._out_of_turn = hurried is not None and hurried is not mine
-        if hurried is not None and self._out_of_turn:
-            return hurried
-        self._next = (self._next + 1) % len(self._inline)
-        return mine
+        first = mine if self._out_of_turn else next((each for each in self._inline if each.hurries), mine)
+        self._out_of_turn = first is not mine
+        if not self._out_of_turn:
+            self._next = (self._next + 1) % len(self._inline)
+        return first
 
     @property
     def overdue(self) -> bool:

@@ -67,9 +67,9 @@ def drawn(choices: Choices) -> Plan:
     """Zero is the dull answer, as everywhere."""
     protocol = choices.pick(("classic", "classic", "classic", "consumer"))
     in_transactions = choices.chance(30)
-    acts = {**ACTS, **_ACTS_IN_TRANSACTIONS} if in_transactions else ACTS
-    telling = _ACTS_IN_TRANSACTIONS if in_transactions else ()
-    mix = [act for act in acts if act in _ALWAYS or choices.chance(70 if act in telling else 40)]
+    often = _ACTS_IN_TRANSACTIONS if in_transactions else {}
+    acts = {**ACTS, **often}
+    mix = [act for act in acts if act in _ALWAYS or choices.chance(70 if act in often else 40)]
     return Plan(
         protocol=protocol,
         assignor=choices.pick(("cooperative-sticky", "cooperative-sticky", "range")),

@@ -1,10 +1,14 @@
-"""Who fetches in tests over both."""
+"""Who fetches in tests over both, and the stage on which workers are put."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from kunicorn.worker.assembly import OWN
+from tests.contract.worker.assembled import on_stage
+from tests.contract.worker.supervised import Memory
 
 
 @pytest.fixture(params=["librdkafka", OWN])
@@ -13,3 +17,9 @@ def fetcher(request: pytest.FixtureRequest) -> str:
     if request.param == OWN:
         pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Memory]:
+    with on_stage():
+        yield Memory()

@@ -32,7 +32,7 @@ from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.handling import Handling
 from tests.contract.worker.plan import Plan, Way, written
-from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
+from tests.contract.worker.stepping import FOR_EVER, NANOSECONDS, START, STEPS
 from tests.contract.worker.story import Story
 from tests.contract.worker.supervised import Memory, Pipe
 from tests.contract.worker.truth import Call, Log, Record, Violation
@@ -40,7 +40,6 @@ from tests.contract.worker.truth import Call, Log, Record, Violation
 BACKLOG = 3000
 """Records of each of the other partitions."""
 LATER = "later"
-_FOR_EVER = 1 << 62
 _AFTER = 20
 """So many calls have begun when something is to happen."""
 _AT_ONCE = 50
@@ -109,24 +108,12 @@ class Case:
     def plan(self) -> _Plan:
         """Of a worker that chance does nothing to."""
         later = {LATER: self.way} if self.due is Due.LATER else {}
-        return _Plan(
+        return _Plan.without_chance(
             ways={**self.ways, **later},
             delivery=self.delivery,
-            attempts=2,
             on_failure="halt",
             max_records=10_000,
-            max_bytes=1_000_000,
-            max_ms=5,
             ahead_bytes=self.ahead_bytes,
-            acts=(),
-            trouble=(),
-            trouble_percent=0,
-            refused_percent=0,
-            keeps_positions=False,
-            lease_ns=_FOR_EVER - START,
-            budget=1 << 30,
-            act_every=0,
-            interrupted_every=7,
             fetcher=self.fetcher,
             subject=self.subject,
             later_ms=self.wait_ns // 1_000_000,
@@ -138,18 +125,13 @@ class Case:
         subject = TopicPartition(topic, 2)
         backlogs = [TopicPartition(topic, number) for topic in self.ways for number in range(2)]
         logs = {tp: _log(tp, [written(tp, at, b"abc"[at % 3 :][:1]) for at in range(BACKLOG)]) for tp in backlogs}
-        return {**logs, subject: _log(subject, [_now_written(subject)])}
+        return {**logs, subject: _log(subject, [written(subject, 0, b"a", sent_ms=START // 1_000_000)])}
 
 
 def _log(tp: TopicPartition, records: Sequence[Record]) -> Log:
     log = Log(tp, records, 0, len(records))
     log.visible = len(records)
     return log
-
-
-def _now_written(tp: TopicPartition) -> Record:
-    message = Message(topic=tp.topic, partition=2, offset=0, key=b"a", value=b"v", timestamp=(1, START // 1_000_000))
-    return Record(tp, 0, b"a", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +177,7 @@ class _Story(Story):
     def tell(self) -> None:
         STAGE.story, self.memory.story = self.handling, self
         clear(self.memory.ledger)
-        self.memory.ledger.lease_ns = _FOR_EVER
+        self.memory.ledger.lease_ns = FOR_EVER
         self._pipe, self._consumer = Pipe(self), self._source()
         others = self.partitions[:-1]
         self._start(others if self.case.due is Due.COMER else self.partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from confluent_kafka import Message
 
@@ -21,6 +22,7 @@ from kunicorn.ipc.messages import Configure
 from kunicorn.positions import TopicPartition
 from tests.contract.worker.choices import Choices
 from tests.contract.worker.handlers import KEEPING
+from tests.contract.worker.stepping import FOR_EVER, START
 from tests.contract.worker.truth import Log, Record, epoch_of
 
 TOPIC, OTHER, GROUP, DEAD = "in", "other", "group", "dead"
@@ -138,6 +140,25 @@ class Plan:
     """None: as `on_failure` says."""
     delay_ms: int = 0
     """So long after its timestamp a record comes to its handler, at the earliest."""
+
+    @classmethod
+    def without_chance(cls, **others: Any) -> Self:
+        """Of a worker to which nothing happens but what the test has happen. `others`: what it is about."""
+        return cls(
+            attempts=2,
+            max_bytes=1_000_000,
+            max_ms=5,
+            acts=(),
+            trouble=(),
+            trouble_percent=0,
+            refused_percent=0,
+            keeps_positions=False,
+            lease_ns=FOR_EVER - START,
+            budget=1 << 30,
+            act_every=0,
+            interrupted_every=7,
+            **others,
+        )
 
     def way(self, topic: str) -> Way:
         """How the handler of that topic's records is called."""

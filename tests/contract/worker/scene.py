@@ -34,7 +34,6 @@ from tests.contract.worker.story import Story
 from tests.contract.worker.supervised import Memory, Partition
 from tests.contract.worker.truth import NOTHING_LEFT, Call, Log, Record, Violation
 
-_FOR_EVER = 1 << 62
 _NS_PER_MS = 1_000_000
 _STRIKES_WITHIN = 30 * NANOSECONDS
 _LONG, _SHORT = NANOSECONDS, 2_000_000
@@ -140,25 +139,12 @@ class Cell:
 
     def plan(self) -> Plan:
         """Of a worker that chance does nothing to."""
-        on_failure = "halt" if self.ending is Ending.HALTED else self.refusal.on_failure
-        return Plan(
+        return Plan.without_chance(
             ways=self.ways,
             delivery=self.delivery,
-            attempts=2,
-            on_failure=on_failure,
+            on_failure="halt" if self.ending is Ending.HALTED else self.refusal.on_failure,
             max_records=self.refusal.outbox_records,
-            max_bytes=1_000_000,
-            max_ms=5,
             ahead_bytes=_LITTLE if self.refusal.meets is Meeting.ASIDE else 1_000_000,
-            acts=(),
-            trouble=(),
-            trouble_percent=0,
-            refused_percent=0,
-            keeps_positions=False,
-            lease_ns=_FOR_EVER - START,
-            budget=1 << 30,
-            act_every=0,
-            interrupted_every=7,
             fetcher=self.fetcher,
             delay_ms=_DELAYS_MS.get(self.refusal.meets, 0) if self.refusal.meets is not None else 0,
         )

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 NANOSECONDS = 1_000_000_000
 START = 1_000_000 * NANOSECONDS
+FOR_EVER = 1 << 62
 
 
 def nanoseconds(seconds: float) -> int:

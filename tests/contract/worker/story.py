@@ -63,11 +63,10 @@ from tests.contract.worker.plan import (
     with_gates,
     with_stores,
 )
-from tests.contract.worker.stepping import NANOSECONDS, START, STEPS
+from tests.contract.worker.stepping import FOR_EVER, NANOSECONDS, START, STEPS
 from tests.contract.worker.supervised import Memory, Partition, Pipe
 from tests.contract.worker.truth import Call, Log, Order, Record, Violation, epoch_before
 
-_FOR_EVER = 1 << 62
 _REST_WITHIN = 60 * NANOSECONDS
 """So long may a worker take that nothing troubles."""
 _MOST_TURNS = 10_000
@@ -133,7 +132,7 @@ class Story:
     def _live(self) -> bool:
         ledger = self.memory.ledger
         clear(ledger)
-        ledger.lease_ns = _FOR_EVER if self.quiet else STEPS.now + self.plan.lease_ns
+        ledger.lease_ns = FOR_EVER if self.quiet else STEPS.now + self.plan.lease_ns
         self._pipe, self._consumer, self._draining = Pipe(self), self._source(), False
         self._kill_in = 0
         self._start(self._free())
@@ -213,7 +212,7 @@ class Story:
         self.note(lambda: "-- nothing goes wrong any more")
         self.quiet, self._quiet_at, self._kill_in = True, STEPS.now, 0
         self.registry_away = False
-        self.memory.ledger.lease_ns = _FOR_EVER
+        self.memory.ledger.lease_ns = FOR_EVER
         for log in self.logs.values():
             log.visible = len(log.records)
         self._broker.answer(1000, lambda output: ACK)

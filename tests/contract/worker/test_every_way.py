@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.contract.worker.assembled import Refused, on_stage
+from tests.contract.worker.assembled import Refused
 from tests.contract.worker.plan import TOPIC, Way
 from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Meeting, Moment, Refusal, play
 from tests.contract.worker.supervised import Memory
@@ -46,12 +46,6 @@ def _every() -> Iterator[object]:
                 # Nothing is sent that could be refused.
                 if delivery is not None or ending is not Ending.REWOUND:
                     yield pytest.param(ways, delivery, ending, id=f"{name}, done {done}, {ending}")
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Memory]:
-    with on_stage():
-        yield Memory()
 
 
 @pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))

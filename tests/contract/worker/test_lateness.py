@@ -10,7 +10,6 @@ from itertools import count
 import pytest
 
 from tests.contract.stories import COLLECTED_EVERY, collected_between
-from tests.contract.worker.assembled import on_stage
 from tests.contract.worker.lateness import Case, Due, waits
 from tests.contract.worker.plan import Way
 from tests.contract.worker.stepping import NANOSECONDS
@@ -18,12 +17,6 @@ from tests.contract.worker.supervised import Memory
 from tests.contract.worker.ways import WAYS, YIELDING
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(scope="module")
-def memory() -> Iterator[Memory]:
-    with on_stage():
-        yield Memory()
 
 
 @pytest.fixture(scope="module")

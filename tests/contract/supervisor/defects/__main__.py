@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.contract.supervisor.defects.recorded import DEFECTS, FIRST_SEEDS, HERE
+from tests.contract.supervisor.defects.recorded import DEFECTS, HERE
 from tests.contract.worker.defects.__main__ import main
 
 if __name__ == "__main__":
-    main("tests.contract.supervisor", HERE, DEFECTS, FIRST_SEEDS, 2_000)
+    main("tests.contract.supervisor", HERE, DEFECTS, 2_000)

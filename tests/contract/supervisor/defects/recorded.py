@@ -17,9 +17,6 @@ DEFECTS: Mapping[str, str] = {
 }
 """By the patch that puts it back."""
 
-FIRST_SEEDS: Mapping[str, int] = {}
-"""Of stories that tell of what it needs; 1 for all."""
-
 _HEAD = """
 ## Stories of a group
 

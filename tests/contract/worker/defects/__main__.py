@@ -21,7 +21,7 @@ from tests.contract.worker.defects.put_back import Accident, first_find, put_bac
 from tests.contract.worker.defects.recorded import DEFECTS, FIRST_SEEDS, HERE, Measured, read, table
 
 
-def main(of: str, here: Path, defects: Mapping[str, str], first_seeds: Mapping[str, int], stories: int) -> None:
+def main(of: str, here: Path, defects: Mapping[str, str], stories: int) -> None:
     """Measure, and print the table. `of`: whose stories; `here`: the patches; `stories`: most of one seed."""
     parser = argparse.ArgumentParser(prog=f"python -m {of}.defects", description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
@@ -32,7 +32,7 @@ def main(of: str, here: Path, defects: Mapping[str, str], first_seeds: Mapping[s
     asked = parser.parse_args()
     before = read(here / "recorded.json") if asked.only else None
     found = {
-        patch.stem: _measured(patch, asked, f"{of}.stories", first_seeds.get(patch.stem, 1))
+        patch.stem: _measured(patch, asked, f"{of}.stories", FIRST_SEEDS.get(patch.stem, 1))
         for patch in sorted(here.glob("*.patch"))
         if not asked.only or patch.stem in asked.only
     }
@@ -65,4 +65,4 @@ def _first(service: Path, patch: Path, seed: int, most: int, stories: str) -> in
 
 
 if __name__ == "__main__":
-    main("tests.contract.worker", HERE, DEFECTS, FIRST_SEEDS, 20_000)
+    main("tests.contract.worker", HERE, DEFECTS, 20_000)

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Producer
 
 from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.outputs import Outgoing
-from kunicorn.librdkafka.properties import Property, letter_properties, producer_properties
+from kunicorn.librdkafka.properties import letter_properties
 from kunicorn.worker.produce.letters import LetterSender
 from kunicorn.worker.produce.outbox import Entry, GivenUp, Outbox
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import Acknowledging, Channel, LetterRefused, NotDelivered, Sender
+from kunicorn.worker.produce.sender import LetterRefused, NotDelivered, Sender
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.stats import Counters
 from tests.fakes.origins import FakeOrigin
 from tests.unit.worker.produce.output_batches import outbox, taken
+from tests.unit.worker.produce.real_senders import DELIVERY_TIMEOUT_MS, Table, acknowledging, maker
 
-DELIVERY_TIMEOUT = 60.0
-WITHIN = DELIVERY_TIMEOUT / 4
-
-
-class Table:
-    """What senders tell."""
-
-    def __init__(self) -> None:
-        self.done: list[int] = []
-        self.rewound: list[int] = []
-
-    def delivered(self, reached: Mapping[int, int]) -> None:
-        self.done += reached
-
-    def rewind(self, refusals: Mapping[int, int]) -> None:
-        self.rewound += refusals
+WITHIN = DELIVERY_TIMEOUT_MS / 1000 / 4
 
 
 @pytest.fixture
@@ -51,22 +36,7 @@ def brokers() -> Iterator[str]:
 
 
 def outputs(brokers: str, box: Outbox, table: Table) -> Sender:
-    properties = producer_properties(
-        bootstrap_servers=[brokers],
-        client_id="c",
-        security={},
-        consumers_extra={},
-        extra={},
-        transactional_id=None,
-        transaction_timeout_ms=60_000,
-        delivery_timeout_ms=int(DELIVERY_TIMEOUT * 1000),
-        linger_ms=5,
-        compression_type="none",
-        acks="all",
-        buffer_memory=1 << 25,
-    )
-    channel = Channel(maker(properties), RequestSizes(properties))
-    return Acknowledging(channel, box, table, SendTelemetry(Counters()))
+    return acknowledging(brokers, box, table, buffer_memory=1 << 25)
 
 
 def letters(brokers: str, box: Outbox, table: Table) -> Sender:
@@ -75,13 +45,9 @@ def letters(brokers: str, box: Outbox, table: Table) -> Sender:
         client_id="c",
         security={},
         extra={},
-        delivery_timeout_ms=int(DELIVERY_TIMEOUT * 1000),
+        delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
     )
     return LetterSender(maker(properties), RequestSizes(properties), box, table, SendTelemetry(Counters()))
-
-
-def maker(properties: Mapping[str, Property]) -> Callable[[], Any]:
-    return lambda: Producer({**properties, "log_level": 0})
 
 
 @pytest.mark.parametrize(("kind", "refused"), [(outputs, NotDelivered), (letters, LetterRefused)])
