@@ -29,6 +29,7 @@ class PlayedTopics:
     """Which topic has a name now."""
 
     topic_id: Callable[[str], UUID | None] = lambda _: None
+    is_gone: Callable[[str], bool] = lambda _: False
 
 
 @dataclass

@@ -39,8 +39,12 @@ class ChosenAnswers:
     """No dead letter is answered."""
     refusals: int = 0
     """So many letters were answered with that."""
+    denied: set[str] = field(default_factory=set)
+    """Topics that the worker may read no more: no transaction with an offset of theirs is taken."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
     """Topic and value: acknowledged, or within transactions committed."""
+    offsets: dict[tuple[str, int], TopicPartition] = field(default_factory=dict)
+    """The last of each partition in a transaction."""
     _answers: threading.Event = field(default_factory=threading.Event)
     over: bool = False
 
@@ -107,7 +111,10 @@ class ChoosyProducer:
         self._open = []
 
     def send_offsets_to_transaction(self, offsets: Sequence[TopicPartition], group: bytes, seconds: float) -> None:
-        """Nobody asks for them."""
+        """Taken, where all of it may be read. The metadata is kept."""
+        if any(each.topic in self._brokers.denied for each in offsets):
+            raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied", False, False, True))
+        self._brokers.offsets |= {(each.topic, each.partition): each for each in offsets}
 
     def commit_transaction(self, seconds: float) -> None:
         """All of it counts."""
@@ -121,6 +128,22 @@ class ChoosyProducer:
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Nobody asks for them."""
+
+
+class _Consumer(MemoryConsumer):
+    """It is told once of each topic that it may not read it."""
+
+    def __init__(self, brokers: ChosenAnswers, log: MemoryLog, idle: Callable[[float], None]) -> None:
+        super().__init__(log, idle)
+        self._brokers = brokers
+        self._told: set[str] = set()
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        for topic in self._brokers.denied - self._told:
+            self._told.add(topic)
+            error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            return [Message(topic=topic, partition=0, error=error)]
+        return super().consume(num_messages, timeout)
 
 
 class _Senders:
@@ -191,7 +214,7 @@ class WholeWorker:
 
     def __enter__(self) -> WholeWorker:
         makers = Makers(
-            consumer=lambda properties, logger: MemoryConsumer(self.log, self._idle),  # type: ignore[arg-type, return-value]
+            consumer=lambda properties, logger: _Consumer(self.brokers, self.log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: ChoosyProducer(self.brokers),  # type: ignore[arg-type, return-value]
             senders=lambda outbox, senders: _Senders(outbox, senders, self.broken),
         )
@@ -272,11 +295,11 @@ class WholeWorker:
         self.reports.append(message)
         if isinstance(message, CommitWanted):
             assert self.made.sending is not None
-            self.made.sending.group_metadata.answered(CommitAs(message.number, 1, "member", None))
+            self.made.sending.group_metadata.answered(CommitAs(message.number, 1, "member", None, "cluster"))
 
 
-def record(offset: int, key: bytes | None = None) -> Message:
+def record(offset: int, key: bytes | None = None, topic: str = TOPIC) -> Message:
     """One of the log's."""
     return Message(
-        topic=TOPIC, partition=0, offset=offset, value=b"%d" % offset, key=key, timestamp=(1, 1000), leader_epoch=0
+        topic=topic, partition=0, offset=offset, value=b"%d" % offset, key=key, timestamp=(1, 1000), leader_epoch=0
     )

@@ -148,6 +148,9 @@ class Offsets(Protocol):
         """Metadata: which topics have these names now; asked again while one may have been created anew. Offsets are
         asked for by name: those found before this are of the topics that are confirmed."""
 
+    def is_of_another_topic(self, topic: str, committed: Committed) -> bool:
+        """Whether an offset that was committed under this name says that it is of a topic that had it before."""
+
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when the service began to consume it."""
 

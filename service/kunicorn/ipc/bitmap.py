@@ -35,6 +35,8 @@ _PARTITIONS = "kunicorn:partitions:"
 is done, if anything, follows behind a space."""
 _EPOCH = "kunicorn:epoch:1:"
 """Beginning of the word that names the leader epoch of a committed offset: see `epoch_word`."""
+_TOPIC = "kunicorn:topic:1:"
+"""Beginning of the word that names the topic of a committed offset: see `topic_word`."""
 _LAST_EPOCH = 2**31 - 1
 """int32 in Kafka's messages, as the number of partitions is."""
 
@@ -219,6 +221,27 @@ def epoch(first: int, text: str, topic_id: str) -> int:
         if at == str(first) and topic in ("", topic_id) and _is_number(number) and int(number) <= _LAST_EPOCH:
             return int(number)
     return NO_EPOCH
+
+
+def topic_word(first: int, cluster_id: str, topic_id: str) -> str:
+    """Word of a commit's metadata, for a request that names topics by their names alone (TxnOffsetCommit): the offset
+    `first` is of that topic. A commit that comes late would else count for a topic that has the name since. Empty where
+    an id is not known; at most 82 characters.
+    """
+    return f"{_TOPIC}{first}:{cluster_id}:{topic_id}" if cluster_id and topic_id else ""
+
+
+def is_of_another_topic(first: int, text: str, cluster_id: str, topic_id: str) -> bool:
+    """Whether the metadata that was found beside the committed offset `first` says, by `topic_word`, that this is of
+    another topic than the one that has the name now. Of another cluster, or beside another offset, it says nothing:
+    MirrorMaker copies it to topics with other ids, whose offsets are right. Ids are empty where they are not known.
+    """
+    for word in text.rstrip("\0").split(" "):
+        parts = word.removeprefix(_TOPIC).split(":")
+        if word.startswith(_TOPIC) and len(parts) == 3:
+            at, cluster, topic = parts
+            return at == str(first) and cluster == cluster_id and "" not in (topic, topic_id) and topic != topic_id
+    return False
 
 
 def _is_number(text: str) -> bool:

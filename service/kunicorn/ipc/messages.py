@@ -278,6 +278,8 @@ class CommitAs(Tagged, frozen=True):
     """The member epoch, with the consumer protocol."""
     member_id: str
     instance_id: str | None
+    cluster_id: str = ""
+    """Which cluster it is a member in; empty where its brokers tell none."""
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

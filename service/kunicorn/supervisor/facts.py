@@ -33,6 +33,8 @@ class MemberState:
     joined: bool = False
     """Has been stable at least once."""
     coordinator_known: bool = False
+    cluster_id: str = ""
+    """Of the brokers; empty where they tell none."""
     generation_commits: bool = False
     """Whether the broker takes commits of our generation (invariant 2)."""
     changed: Notifier = field(default_factory=Notifier)

@@ -191,6 +191,11 @@ class Topics:
         told = self._told_id(topic)
         return told and (self._ids.now(topic) or told)
 
+    @property
+    def cluster_id(self) -> str:
+        """Of the brokers; empty where they tell none."""
+        return self._cluster.metadata.cluster_id or ""
+
     def _told_id(self, topic: str) -> UUID | None:
         info = self._cluster.metadata.topics.get(topic)
         return info.topic_id if info is not None and not info.error else None

@@ -30,7 +30,7 @@ from typing import Protocol
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.outputs import size_of
-from kunicorn.ipc.bitmap import with_partitions
+from kunicorn.ipc.bitmap import topic_word, with_partitions
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import NO_OFFSET, Position
 from kunicorn.worker.produce.outbox import Entry, Outbox
@@ -188,9 +188,9 @@ def _is_next(flight: InFlight) -> bool:
     return not flight.tracker.slots.runs or flight.tracker.order[0] is flight
 
 
-def places_of(before: Iterable[Sequence[Entry]], live: Sequence[Entry]) -> list[ClientPartition]:
+def places_of(before: Iterable[Sequence[Entry]], live: Sequence[Entry], cluster_id: str) -> list[ClientPartition]:
     """Offsets to commit for the partitions of `live`, once these entries, and those of the batches before, are
-    delivered. Caller: holds the table's lock.
+    delivered. `cluster_id`: empty where it is not known. Caller: holds the table's lock.
     """
     delivered: dict[InFlight, int] = {}
     for entry in chain(chain.from_iterable(before), live):
@@ -200,10 +200,11 @@ def places_of(before: Iterable[Sequence[Entry]], live: Sequence[Entry]) -> list[
     for tracker in {entry.origin.tracker: None for entry in live}:  # type: ignore[attr-defined]
         place = tracker.position_with(delivered)
         tracker.placed = place.offset
-        found.append(_as_client_has_it(tracker, place))
+        found.append(_as_client_has_it(tracker, place, cluster_id))
     return found
 
 
-def _as_client_has_it(tracker: OffsetTracker, place: Position) -> ClientPartition:
+def _as_client_has_it(tracker: OffsetTracker, place: Position, cluster_id: str) -> ClientPartition:
     metadata = with_partitions(tracker.began_with, place.done)
+    metadata = f"{metadata} {topic_word(place.offset, cluster_id, tracker.topic_id)}".strip()
     return ClientPartition(*tracker.tp, place.offset, metadata, place.leader_epoch)

@@ -21,7 +21,7 @@ from confluent_kafka import KafkaException
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, FromWorker, Stopped
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, FromWorker, Stopped
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
 from kunicorn.worker.delivery import Deliveries
 from kunicorn.worker.fetching.assignment import ClientAssignment
@@ -244,8 +244,15 @@ class Grants:
             self._deliveries.hurry()
 
     def broken(self, tp: TopicPartition, failure: GrantFailure) -> None:
-        """End the partition's grant once what was fetched before the client's error is handled."""
+        """End the partition's grant once what was fetched before the client's error is handled. In transactions at
+        once where this user may not read the topic: none with its offset is taken, and all others would wait for it.
+        """
         if (grant := self.fetching(tp)) is not None:
+            if failure.kind is FailureKind.DENIED and self._deliveries.follows_commits:
+                self.lose(grant)
+                self.end(grant, failure)
+                self.conclude(grant)
+                return
             self.client.leave(grant)
             grant.state = GrantState.ASIDE
             self._scheduler.fill_no_more(grant.tracker)

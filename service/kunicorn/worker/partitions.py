@@ -469,11 +469,11 @@ class Partitions:
             assert flight.refusal is not None
             self._told.fail(flight, flight.refusal)
 
-    def places(self, batch: OutputBatch, live: Sequence[Entry]) -> list[ClientPartition]:
+    def places(self, batch: OutputBatch, live: Sequence[Entry], cluster_id: str) -> list[ClientPartition]:
         """See `transactions.Table`. Those before it that are not delivered yet count as done: their transactions are
         committed before this one, or this one is aborted with them."""
         with self._lock:
-            return places_of((before.entries for before in batch.all_before()), live)
+            return places_of((before.entries for before in batch.all_before()), live, cluster_id)
 
     # -- what failed -------------------------------------------------------------------------------------------------
 

@@ -54,6 +54,9 @@ class Brokers:
 
     async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
+    def is_of_another_topic(self, topic: str, committed: Committed) -> bool:
+        return False
+
     def created_anew(self, topic: str) -> bool:
         return False
 

@@ -13,10 +13,12 @@ from kunicorn.ipc.bitmap import (
     Marks,
     epoch,
     epoch_word,
+    is_of_another_topic,
     partitions,
     read,
     read_committed,
     topic_in,
+    topic_word,
     with_partitions,
     written,
 )
@@ -178,3 +180,27 @@ def test_what_a_slot_says_beside_its_line_shares_no_word_with_slots_or_bits() ->
     assert [ledger.busy_ns(slot) for slot in range(3)] == [-1, 0, -1]
     assert [ledger.read(slot, grant).hand_end for slot, grant in enumerate((7, 99, 9))] == [-2, NO_OFFSET, -2]
     ledger.close()
+
+
+def test_a_committed_offset_says_of_which_topic_it_is_and_one_of_another_one_is_known_by_that() -> None:
+    said = f"{with_partitions(3, written(250, {251}, TOPIC))} {topic_word(250, 'cluster', TOPIC)}"
+    assert (partitions(said), read_committed(250, said, TOPIC).offsets()) == (3, frozenset({251}))
+    assert not is_of_another_topic(250, said, "cluster", TOPIC)
+    assert is_of_another_topic(250, said, "cluster", "another")
+    assert is_of_another_topic(250, said + "\0", "cluster", "another")
+
+
+@pytest.mark.parametrize(
+    ("first", "cluster", "topic"), [(251, "cluster", "another"), (250, "other", "another"), (250, "cluster", "")]
+)
+def test_what_was_copied_elsewhere_and_what_nobody_knows_is_taken_for_no_other_topic(
+    first: int, cluster: str, topic: str
+) -> None:
+    assert not is_of_another_topic(first, topic_word(250, "cluster", TOPIC), cluster, topic)
+    assert topic_word(250, "", TOPIC) == topic_word(250, "cluster", "") == ""
+
+
+@given(st.text(), FIRSTS)
+def test_what_other_clients_have_committed_is_of_no_other_topic(text: str, first: int) -> None:
+    assert not is_of_another_topic(first, text, "cluster", TOPIC)
+    assert not is_of_another_topic(first, f"kunicorn:topic:1:{text}", "cluster", TOPIC) or ":" in text

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
+from kunicorn.group.protocol import CommitAnswer, Committed, EpochEnd, LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import Ledger
@@ -116,6 +116,9 @@ class Member:
         raise NotImplementedError
 
     async def confirm_ids(self, topics: Collection[str]) -> None: ...
+
+    def is_of_another_topic(self, topic: str, committed: Committed) -> bool:
+        return False
 
     def created_anew(self, topic: str) -> bool:
         return False

@@ -86,7 +86,7 @@ class World:
             for offset in range(refused, self.fetched[number]):
                 self.handle(number, offset, b"letter" if offset == refused else None)
 
-    def places(self, batch: OutputBatch, live: Sequence[Entry]) -> list[ClientPartition]:
+    def places(self, batch: OutputBatch, live: Sequence[Entry], cluster_id: str) -> list[ClientPartition]:
         last = {entry.origin.number: entry.following for entry in live}
         return [ClientPartition("in", number, following) for number, following in last.items()]
 

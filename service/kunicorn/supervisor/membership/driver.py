@@ -144,6 +144,7 @@ class GroupDriver:
         state.member_id, state.generation = member.member_id, member.generation
         state.generation_commits = member.may_commit
         state.coordinator_known = self._coordinator.node is not None
+        state.cluster_id = self._topics.cluster_id
         state.changed.notify()
         self._assignment.table.changed.notify()
 

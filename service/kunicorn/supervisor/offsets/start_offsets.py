@@ -1,6 +1,7 @@
 """Start offsets of partitions. None is guessed (invariant 9): the rules are those of `kunicorn.kafka.stored_positions`.
 
-- committed: from there;
+- committed: from there; but what is committed by the name alone, in a transaction, and says that it is of another
+  topic, is the position of one that was deleted since: the one that has its name now starts at its beginning;
 - never committed: by `auto_offset_reset`, and the choice is committed before anything is fetched. A partition of a
   retry topic, which nobody but this group writes to, starts at its beginning whatever the policy, and so does one whose
   topic was deleted and created anew. That others are committed proves nothing by itself: in a new group members choose
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kunicorn.errors import FatalGroupError, PeerError
-from kunicorn.group.protocol import EpochEnd, LogOffset, OffsetFetchAnswer, Offsets
+from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer, Offsets
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap
 from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
@@ -35,7 +36,7 @@ from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Pos
 from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.topics import Topics
-from kunicorn.text import listed
+from kunicorn.text import listed, topic_id_text
 
 log = logs.get("kunicorn.starts")
 
@@ -91,12 +92,15 @@ async def look_up(
             raise FatalGroupError(f"{why}: {fault(answer.error).remedy()}")
         raise PeerError(why)
     undecided: list[TopicPartition] = []
+    of_others: list[TopicPartition] = []
     for tp in partitions:
         found = answer.partitions.get(tp)
         if found is None:
             starts.waiting[tp] = "the answer to OffsetFetch leaves it out: see the coordinator's log"
             continue
         match reaction(Api.OFFSET_FETCH, found.error):
+            case Reaction.PROCEED if found.offset >= 0 and offsets.is_of_another_topic(tp.topic, found):
+                of_others.append(tp)
             case Reaction.PROCEED if found.offset >= 0:
                 starts.committed[tp] = Position(found.offset, found.leader_epoch, found.metadata)
             case Reaction.PROCEED:
@@ -107,11 +111,13 @@ async def look_up(
             case _:
                 starts.waiting[tp] = _said(tp, "OffsetFetch", found.error)
     await _check_epochs(offsets, starts, policy, from_earliest)
+    await _begin_anew(offsets, of_others, starts)
     regular = [tp for tp in undecided if tp.topic not in from_earliest]
     counts: dict[str, int | None] = {}
     if policy == "latest":
         counts = {topic: began_with(topic, known, answer.partitions) for topic in topics}
-        counts |= {topic: 0 for topic in topics if offsets.created_anew(topic)}
+        anew = {tp.topic for tp in of_others}
+        counts |= {topic: 0 for topic in topics if topic in anew or offsets.created_anew(topic)}
     await _choose(offsets, {tp: counts.get(tp.topic) for tp in regular}, policy, known, starts)
     retried = [tp for tp in undecided if tp.topic in from_earliest]
     await _choose(offsets, dict.fromkeys(retried), "earliest", known, starts)
@@ -162,7 +168,7 @@ def _as_far_as(committed: Position, end: int | None) -> Position:
 
 
 async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Starts:
-    """The first offsets of partitions whose topic was created anew while we consumed the old one.
+    """The first offsets of partitions whose topic was created anew since the group consumed the old one.
 
     What is committed under its name may be of the old one. Raises `PeerError`.
     """
@@ -174,6 +180,19 @@ async def begin(offsets: Offsets, partitions: Collection[TopicPartition]) -> Sta
         elif found.offset != NO_OFFSET:
             starts.chosen[tp] = Position(found.offset, found.leader_epoch, none_before)
     return starts
+
+
+async def _begin_anew(offsets: Offsets, of_others: Collection[TopicPartition], starts: Starts) -> None:
+    if not of_others:
+        return
+    begun = await begin(offsets, of_others)
+    starts.chosen |= begun.chosen
+    starts.waiting |= begun.waiting
+    log.warning(
+        f"what is committed of {len(of_others)} partitions is of a topic that had their name before: the new one is "
+        f"consumed from its beginning",
+        partitions=listed(of_others),
+    )
 
 
 async def _choose(
@@ -308,6 +327,10 @@ class Brokers:
 
     async def confirm_ids(self, topics: Collection[str]) -> None:
         await self._topics.confirm_ids(topics)
+
+    def is_of_another_topic(self, topic: str, committed: Committed) -> bool:
+        now = topic_id_text(self._topics.topic_id(topic))
+        return bitmap.is_of_another_topic(committed.offset, committed.metadata, self._topics.cluster_id, now)
 
     def created_anew(self, topic: str) -> bool:
         return self._topics.created_anew(topic)

@@ -168,13 +168,19 @@ class Assignment:
     async def revoke(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         """Stop and drain these until `deadline`; a worker that does not let go meets the escalation, until `give_up`.
 
+        Those that no transaction can commit any more are given up, and what was handled of them with that.
+
         Both are seconds of `clock.now`. Partitions in no worker's hands are released at once. Afterwards the consumed
         offsets of those released are final, and the partitions stay in the table until `forget`.
         """
         # A plan may give back what still drains for the plan before it, and the next one take it away again.
         self._wanted_again -= set(partitions)
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
-        self._stop(leaving, deadline, lost=False)
+        over = [each for each in leaving if self.table.cannot_be_committed(each)]
+        for partition in over:
+            partition.lose()
+        self._stop(over, deadline, lost=True, why="its topic was deleted")
+        self._stop([each for each in leaving if each not in over], deadline, lost=False, why="revoked")
         await self._see_off(leaving, deadline, give_up)
 
     async def lose(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
@@ -190,7 +196,7 @@ class Assignment:
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         for partition in leaving:
             partition.lose()
-        self._stop(leaving, deadline, lost=True)
+        self._stop(leaving, deadline, lost=True, why="lost to another member")
         self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
@@ -243,13 +249,13 @@ class Assignment:
         if again:
             self._take_up(again)
 
-    def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool) -> None:
+    def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool, why: str) -> None:
         grants: dict[WorkerProcess, list[int]] = defaultdict(list)
         for partition in leaving:
             if partition.state is PartitionState.RELEASED:
                 continue
             partition.read_ledger()
-            partition.advance(PartitionEvent.STOP, "lost to another member" if lost else "revoked")
+            partition.advance(PartitionEvent.STOP, why)
             if partition.worker is not None:
                 grants[partition.worker].append(partition.grant)
             elif partition.state is PartitionState.STOPPING:

@@ -90,6 +90,13 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Whether another topic has its topic's name now."""
         return _other(partition.topic_id, self._topics.topic_id(partition.tp.topic))
 
+    def cannot_be_committed(self, partition: Partition) -> bool:
+        """Whether workers commit it, in transactions, and its topic was deleted, be it that another one has the name
+        now. No transaction with its offset would end, and all others of its worker would wait for that one."""
+        if not self.workers_commit:
+            return False
+        return self._topics.is_gone(partition.tp.topic) or self.is_of_gone_topic(partition)
+
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Exclude these from commits: an offset of the old topic would count for the new one."""
         for tp in partitions:

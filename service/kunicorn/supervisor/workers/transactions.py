@@ -92,7 +92,8 @@ class OpenTransactions:
             if not worker.is_dead():
                 self._open.add((worker, number))
                 member = self._member
-                worker.send(CommitAs(number, member.generation, member.member_id, member.instance_id))
+                whom = member.generation, member.member_id, member.instance_id, member.cluster_id
+                worker.send(CommitAs(number, *whom))
 
 
 def id_prefix(settings: Settings, own_name: Callable[[], str]) -> str:

@@ -111,9 +111,9 @@ _AGAIN_SECONDS = 0.02
 class Table(DeliveryListener, Protocol):
     """The table of partitions, as transactions see it."""
 
-    def places(self, batch: OutputBatch, live: Sequence[Entry]) -> list[TopicPartition]:
+    def places(self, batch: OutputBatch, live: Sequence[Entry], cluster_id: str) -> list[TopicPartition]:
         """Offsets to commit for the partitions of `live`, once these of the batch, and all before it, are delivered.
-        Caller: a sender's thread.
+        `cluster_id`: empty where it is not known. Caller: a sender's thread.
         """
 
 
@@ -298,7 +298,7 @@ class Transactions:
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         assert self._identity is not None
-        offsets = shared.table.places(self._batch, self._live)
+        offsets = shared.table.places(self._batch, self._live, self._identity.cluster_id)
         metadata = metadata_bytes(shared.group, self._identity)
         self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         return Result.OK

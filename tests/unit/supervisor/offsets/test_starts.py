@@ -55,6 +55,9 @@ class Log:
 
     async def confirm_ids(self, topics: Collection[str]) -> None: ...
 
+    def is_of_another_topic(self, topic: str, committed: Committed) -> bool:
+        return bitmap.is_of_another_topic(committed.offset, committed.metadata, "our-cluster", "the-new-one")
+
     def created_anew(self, topic: str) -> bool:
         return topic in self.anew
 
@@ -111,6 +114,37 @@ async def test_beside_offsets_of_other_clients_what_lies_above_them_was_added_si
     log = Log({OLD: NOTHING, NEW: Committed(0, 250, metadata="by another client"), QUIET: NOTHING})
     starts = await look_up(log, [OLD, QUIET], "latest")
     assert offsets(starts) == {OLD: 500, QUIET: 100}
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest", "none"])
+async def test_a_transaction_that_came_late_gives_the_new_topic_no_offset_of_the_one_that_was_deleted(
+    policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    late = Committed(0, 250, 0, bitmap.topic_word(250, "our-cluster", "the-old-one"))
+    logs.adjust("info", "text")
+    try:
+        starts = await look_up(Log({OLD: late, NEW: NOTHING, QUIET: NOTHING}), [OLD, QUIET], policy)
+    finally:
+        logs.adjust("warning", "text")
+    assert not starts.committed
+    begun = {OLD: 100} if policy == "none" else {OLD: 100, QUIET: 100}
+    assert offsets(starts) == begun, "under latest, too: nobody has had what the new topic has"
+    assert "of 1 partitions is of a topic that had their name before" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        bitmap.topic_word(250, "our-cluster", "the-new-one"),
+        bitmap.topic_word(250, "another-cluster", "the-old-one"),
+        bitmap.topic_word(1250, "our-cluster", "the-old-one"),
+        "by another client",
+    ],
+    ids=["of this topic", "copied from another cluster", "moved", "no word of it"],
+)
+async def test_an_offset_that_does_not_say_that_it_is_of_another_topic_counts(metadata: str) -> None:
+    starts = await look_up(Log({OLD: Committed(0, 250, 7, metadata)}), [OLD], "earliest")
+    assert starts.committed == {OLD: Position(250, 7, metadata)}
 
 
 @pytest.mark.parametrize("hidden", [Committed(88), None])

@@ -11,10 +11,10 @@ import pytest
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
-from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, Stopped
+from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.workers.process import FENCED
-from tests.fakes.stage import Stage, consumed, tps
+from tests.fakes.stage import PlayedTopics, Stage, consumed, tps
 
 
 @pytest.fixture
@@ -68,6 +68,46 @@ async def created_anew_while_ours(stage: Stage, topic: CreatedTopic) -> None:
     renewing = await renewed(stage, 0)
     stage.stopped(start, 105)
     await renewing
+
+
+@pytest.mark.parametrize("how", ["deleted", "created anew"])
+async def test_where_workers_commit_a_partition_of_a_topic_that_is_gone_is_given_up_and_the_others_drain(
+    how: str,
+) -> None:
+    ids = {"orders": UUID(int=1), "gone": UUID(int=2)}
+    gone: set[str] = set()
+    stage = Stage(topics=PlayedTopics(ids.get, gone.__contains__))
+    stage.assignment.table.workers_commit = True
+    of_gone, other = TopicPartition("gone", 0), TopicPartition("orders", 0)
+    stage.assignment.assign([of_gone, other])
+    stage.assignment.resolved({tp: Position(100, 3) for tp in (of_gone, other)}, {})
+    starts = stage.workers[0].starts()
+    if how == "deleted":
+        gone.add("gone")
+    else:
+        ids["gone"] = UUID(int=3)
+    now = clock.now()
+    revoking = asyncio.create_task(stage.assignment.revoke([of_gone, other], now + 5, now + 6))
+    await asyncio.sleep(0)
+    stops = {
+        grant: each.lost for each in stage.workers[0].told if isinstance(each, StopFetcher) for grant in each.grants
+    }
+    assert stops == {starts[of_gone].grant: True, starts[other].grant: False}
+    for start in starts.values():
+        stage.stopped(start, 105)
+    await revoking
+    assert of_gone not in stage.assignment.table
+    assert stage.assignment.table[other].state is PartitionState.RELEASED
+
+
+async def test_where_the_supervisor_commits_a_partition_of_a_deleted_topic_drains_as_any_other(stage: Stage) -> None:
+    stage.give(0)
+    stage.topics.is_gone = lambda _: True
+    revoking = await drained(stage, [0])
+    (stop,) = (each for each in stage.workers[0].told if isinstance(each, StopFetcher))
+    assert not stop.lost, "its outputs are delivered"
+    stage.stopped(stage.start_of(0), 105)
+    await revoking
 
 
 def test_a_partition_is_handed_out_from_its_start_offset_under_a_grant_of_its_own(stage: Stage) -> None:

@@ -71,7 +71,7 @@ def test_what_another_member_is_given_meanwhile_is_not_taken_up_again() -> None:
     watched = Watched()
     before = watched.stage.start_of(0)
     watched.stage.assignment.distribution.fetch_anew([watched.partition])
-    watched.stage.assignment._stop([watched.partition], 1.0, lost=False)
+    watched.stage.assignment._stop([watched.partition], 1.0, lost=False, why="revoked")
     watched.stage.stopped(before, 100)
     assert watched.stage.state(0) is PartitionState.RELEASED
     assert watched.stage.start_of(0) == before

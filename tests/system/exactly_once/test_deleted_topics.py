@@ -1,0 +1,77 @@
+"""Transactions commit the offsets of all partitions of a worker together, by the names of their topics: what becomes of
+the others when one topic is deleted, and of the topic that has its name afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.kafka import KafkaCluster
+from tests.system.members import MemberProcess, Members, merged
+from tests.system.outputs import committed_outputs
+from tests.system.producing import committed_offsets, produce
+from tests.waiting import wait_until
+
+MembersOf = Callable[..., Members]
+PARTITIONS = 2
+RECORDS = 2000
+BOTH = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
+
+
+def consumed(kafka: KafkaCluster, group: str, topic: str) -> int:
+    """So many records of the topic the group has committed."""
+    return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, group, topic, PARTITIONS).values())
+
+
+def member_of_both(kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str) -> MemberProcess:
+    """In the middle of its topic and of the one that will be deleted, which one worker has."""
+    for name in (topic, f"{topic}.doomed", f"{topic}.out"):
+        kafka.create_topic(name, PARTITIONS)
+    members = members_of(
+        kafka.bootstrap,
+        topic,
+        entrypoint="tests.system.handlers.sending:copy_value",
+        workers=1,
+        settings=merged(
+            {"producing": {"delivery": "transactions", "topic": f"{topic}.out", "transaction_max_records": 10}},
+            {"group": {"group_protocol": protocol, "topics": [topic, f"{topic}.doomed"]}},
+            {"kafka": {"metadata_max_age_ms": 2000}},
+        ),
+        env={"KUNICORN_HANDLER_MS": "2"},
+    )
+    produce(kafka.bootstrap, topic, RECORDS, value=b"other")
+    produce(kafka.bootstrap, f"{topic}.doomed", RECORDS, value=b"former")
+    member = members.start()
+    member.wait(lambda: consumed(kafka, topic, f"{topic}.doomed") > 50, "the first transactions")
+    return member
+
+
+@BOTH
+def test_a_topic_that_is_deleted_holds_up_no_other_partition_of_its_worker(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str
+) -> None:
+    member = member_of_both(kafka, topic, members_of, protocol)
+    kafka.admin().delete_topics([f"{topic}.doomed"])[f"{topic}.doomed"].result(30)
+    member.wait(lambda: consumed(kafka, topic, topic) == RECORDS, "the other topic to be committed")
+    assert member.stop() == 0, member.output()[-3000:]
+    assert "drain budget was over" not in member.output(), "its revoke has ended by itself"
+    assert committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)["other"] == RECORDS
+
+
+@BOTH
+def test_a_topic_that_is_created_anew_under_transactions_is_handled_from_its_beginning(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str
+) -> None:
+    """Invariant 9. A transaction may come late, and commit the former topic's offset under the name."""
+    member = member_of_both(kafka, topic, members_of, protocol)
+    kafka.admin().delete_topics([f"{topic}.doomed"])[f"{topic}.doomed"].result(30)
+    wait_until(lambda: f"{topic}.doomed" not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    kafka.create_topic(f"{topic}.doomed", PARTITIONS)
+    produce(kafka.bootstrap, f"{topic}.doomed", RECORDS, value=b"new")
+    member.wait(lambda: consumed(kafka, topic, topic) == RECORDS, "the other topic to be committed")
+    member.wait(lambda: consumed(kafka, topic, f"{topic}.doomed") == RECORDS, "the new one to be committed")
+    assert member.stop() == 0, member.output()[-3000:]
+    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    assert (outputs["other"], outputs["new"]) == (RECORDS, RECORDS)
