@@ -275,7 +275,8 @@ class Backpressure:
 
     Of records that wait (for their next try, for their letter, for a limit) none may be dropped. They count for half of
     what there is and no more, so that the others go on however large they are. Beyond that nothing more is fetched of a
-    partition that has its share of them: all of them together stay within what there is.
+    partition that has its share of them: all of them together stay within what there is. Once they come to a quarter in
+    all they hold back no partition: a single one may wait for a day.
 
     Where records share memory with those that came with them, one that does not get on keeps a whole answer alive, and
     only its own bytes are counted. Once twice as much is alive as there may be, what is queued is copied out.
@@ -284,7 +285,8 @@ class Backpressure:
     def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:
         self._scheduler = scheduler
         self._most_bytes = most_bytes
-        self._aside: list[Grant] = []
+        self._aside: dict[Grant, int] = {}
+        """Partitions that are set aside: fetched again once a quarter of so many bytes is queued."""
         self._least_shared = 0
         """Bytes that were alive at the least since the last copies."""
 
@@ -310,16 +312,17 @@ class Backpressure:
 
     def set_aside(self, grants: Collection[Grant]) -> Collection[Grant]:
         """Partitions of which nothing more is to be fetched for now, and whose tail is dropped. It is fetched again
-        when what is kept is mostly done."""
+        when what is kept is mostly done; what waits counts as kept while there is much of it in all."""
         share, found = self._share(len(grants)), []
         if self._scheduler.parked_bytes >= self._most_bytes // 2:
             found = [each for each in grants if self._waits_with_more_than(share // 2, each)]
             for each in found:
                 self._shed(each, share // 2)
-                self._put_aside(each)
+                self._put_aside(each, share)
         largest = self._largest(grants) if self.full else None
         if largest is not None and self._shed(largest, share):
-            self._put_aside(largest)
+            # Little may stay where records are large: by its share it would be fetched and dropped again at once.
+            self._put_aside(largest, min(share, largest.tracker.bytes))
             found.append(largest)
         return found
 
@@ -327,9 +330,9 @@ class Backpressure:
         """Drop what is queued beyond so many bytes, less those that wait; whether something is to be fetched again."""
         return self._scheduler.shed(grant.tracker, max(0, keep_bytes - grant.tracker.parked_bytes))
 
-    def _put_aside(self, grant: Grant) -> None:
+    def _put_aside(self, grant: Grant, kept_bytes: int) -> None:
         grant.state = GrantState.ASIDE
-        self._aside.append(grant)
+        self._aside[grant] = kept_bytes
 
     def _waits_with_more_than(self, nbytes: int, grant: Grant) -> bool:
         return grant.state is GrantState.FETCHING and grant.tracker.parked_bytes > nbytes
@@ -354,13 +357,18 @@ class Backpressure:
         """
         if not self._aside:
             return []
-        aside = [each for each in self._aside if each.state is GrantState.ASIDE]
+        self._aside = {each: kept for each, kept in self._aside.items() if each.state is GrantState.ASIDE}
         share = self._share(partitions)
-        ready = [each for each in aside if (each.tracker.bytes + each.tracker.parked_bytes) * 4 <= share]
-        self._aside = [each for each in aside if each not in ready]
+        ready = [each for each, kept in self._aside.items() if self._is_mostly_done(each, kept, share)]
         for each in ready:
+            del self._aside[each]
             each.state = GrantState.WAITING
         return ready
+
+    def _is_mostly_done(self, grant: Grant, kept_bytes: int, share: int) -> bool:
+        queued, parked = grant.tracker.bytes, grant.tracker.parked_bytes
+        few_wait = self._scheduler.parked_bytes * 4 <= self._most_bytes
+        return queued * 4 <= kept_bytes and (few_wait or (queued + parked) * 4 <= share)
 
     def _share(self, partitions: int) -> int:
         """Bytes that one partition may keep while it is set aside: all of them together leave something over."""

@@ -142,12 +142,13 @@ class Failures:
         """React to a failed attempt."""
         flight, error = attempt.flight, as_failure(error)
         gate, time = flight.tracker.slots.gate, now
-        if gate is not None and not attempt.calls:
-            gate.withdrawn(flight)
-        elif gate is not None:
-            if (until := gate.failed(flight, error, now)) is not None:
+        if gate is not None:
+            if not attempt.calls:
+                gate.withdrawn(flight)
+            elif (until := gate.failed(flight, error, now)) is not None:
                 self._hold_for_circuit(attempt, error, until, now)
                 return
+            # Also of a failure without a call: between two clocks lies every outage since the worker began.
             time = gate.handling_time(now)
         if self._holds(attempt, error, now):
             return

@@ -169,7 +169,7 @@ class Partitions:
             for grant in ending:
                 grant.overdue = True
                 for flight in list(grant.tracker.failed):
-                    self._put_back(flight)
+                    self._put_back_failed(flight)
                 if grant.tracker.sending:
                     self._grants.leave_letters(grant)
                     self._grants.conclude(grant)
@@ -380,13 +380,12 @@ class Partitions:
             self._succeeded(flight, calls if finished else 0, now_ns())
             if ahead:
                 self._note_done(flight.tracker, ahead)
+            self._uncalled(flight, finished + len(ahead))
             if not finished or self._scheduler.overtaken(flight):
                 self._put_back(flight)
             else:
                 if finished < len(flight.messages):
-                    rest = self._scheduler.split(flight, finished)
-                    if (gate := flight.tracker.slots.gate) is not None:
-                        gate.unused(rest.messages, now_ns())
+                    self._scheduler.split(flight, finished)
                 self._finish(flight)
             if ahead and flight.tracker.lanes:
                 self._scheduler.drop_done(flight.tracker)
@@ -410,6 +409,7 @@ class Partitions:
             self._took(flight, took_ns - share, calls)
             self._succeeded(flight, calls, now_ns())
             if self._scheduler.overtaken(flight):
+                self._uncalled(flight, finished + some.undone + len(some.ahead))
                 self._put_back(flight)
                 return None
             rest = self._scheduler.split(flight, finished) if finished else flight
@@ -418,8 +418,7 @@ class Partitions:
                 rest.messages = joined([rest.messages[:1], rest.tracker.without_done(rest.messages[1:])])
             if some.count < len(rest.messages):
                 behind = self._scheduler.split(rest, some.count)
-                if (gate := flight.tracker.slots.gate) is not None:
-                    gate.unused(behind.messages[some.undone - some.count :], now_ns())
+                self._uncalled(behind, some.undone - some.count)
                 self._scheduler.decide(behind, some.decided)
             if finished:
                 now = now_ns()
@@ -436,7 +435,7 @@ class Partitions:
         """Note that the call with these records has failed: they are out of hand, and the loop is to take them up."""
         with self._lock:
             if (grant := self._open[flight.tracker.grant]).overdue:
-                self._put_back(flight)
+                self._put_back_failed(flight)
             else:
                 self._scheduler.fail(flight)
                 grant.mirror.left(flight)
@@ -483,7 +482,7 @@ class Partitions:
             if flight.stage is not Stage.FAILED:
                 return False  # Given up, with their grant.
             if self._scheduler.overtaken(flight):
-                self._put_back(flight)
+                self._put_back_failed(flight)
                 return False
             self._scheduler.claim(flight, now)
             self._open[flight.tracker.grant].mirror.taken(flight)
@@ -619,10 +618,20 @@ class Partitions:
             grant.mirror.store()  # It stood for offsets without a record.
         return not self._grants.conclude(grant)
 
+    def _uncalled(self, flight: InFlight, called: int) -> None:
+        """Note that the handler did not get to the records behind so many."""
+        if (gate := flight.tracker.slots.gate) is not None and called < len(flight.messages):
+            gate.unused(flight.messages[called:], now_ns())
+
+    def _put_back_failed(self, flight: InFlight) -> None:
+        """Have records handled again that have failed, before the loop has said what becomes of them."""
+        if (gate := flight.tracker.slots.gate) is not None and (flight.poison or flight.decided is not None):
+            gate.uncalled(flight, now_ns())
+        self._put_back(flight)
+
     def _put_back(self, flight: InFlight) -> bool:
         if (gate := flight.tracker.slots.gate) is not None:
             gate.withdrawn(flight)
-            gate.unused(flight.messages, now_ns())
         flight.withdraw()
         self._scheduler.queue_again(flight)
         return self._left_hands(flight)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.handler.config import CircuitBreaking, HandlerConfig
 from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode import NotEncodableYet
@@ -16,9 +17,11 @@ from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.failures import Failures, LetterBox, Observer
+from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.produce.outbox import GivenUp
-from kunicorn.worker.produce.sender import LetterRefused
+from kunicorn.worker.produce.sender import LetterRefused, NotDelivered
 from kunicorn.worker.progress import Attempt, InFlight, Lane, OffsetTracker, Slots, Stage
+from kunicorn.worker.stats import Counters
 
 HOUR = 3600 * NANOSECONDS
 
@@ -46,8 +49,8 @@ class Parking:
         self.given_up.append(error)
 
 
-def at_offset_5() -> InFlight:
-    tracker = OffsetTracker(TopicPartition("t", 0), 1, Slots("partition", 1), 0)
+def at_offset_5(gate: Gate | None = None) -> InFlight:
+    tracker = OffsetTracker(TopicPartition("t", 0), 1, Slots("partition", 1, gate=gate), 0)
     return InFlight(1, tracker, Lane(tracker, None), 5, 0, 1, (Message(topic="t", partition=0, offset=5),))
 
 
@@ -119,6 +122,39 @@ def test_the_time_of_a_call_that_says_wait_is_none_of_the_retry_timeouts() -> No
     assert table.given_up == [], "of the minute, no second is over"
     failures.meet(Attempt(flight), ValueError("three"), now + 60 * NANOSECONDS)
     assert len(table.given_up) == 1
+
+
+def was_open_for_an_hour() -> Gate:
+    """A handler's gate whose circuit breaker opened at 0, and is closed again."""
+    breaking = CircuitBreaking(
+        ["builtins.OSError"], failure_share=0.1, window_ms=10_000, min_calls=1, open_ms=3_600_000, probes=1
+    )
+    made = gate_of(HandlerConfig("shop:handle", "record", {}, 1, 1, 0, 0, circuit_breaker=breaking), Counters())
+    assert made is not None
+    probe = at_offset_5(made)
+    assert made.failed(probe, OSError("away"), 0) == HOUR
+    assert made.room(HOUR) == 1
+    made.took(probe, HOUR)
+    made.succeeded(probe, 1, HOUR)
+    assert not made.broken
+    return made
+
+
+@pytest.mark.parametrize(
+    "calls", [(1, 1), (1, 0), (0, 1), (0, 0)], ids=["calls", "output refused later", "row decided first", "no calls"]
+)
+def test_an_outage_that_is_over_counts_for_no_retry_timeout_whatever_the_failures_are_met_by(
+    calls: tuple[int, int],
+) -> None:
+    """Refused outputs, and rows that their batch's call has decided, are failures without a call of their own."""
+    errors = [ValueError("raised") if each else NotDelivered("refused") for each in calls]
+    for seconds, tries in ((59, 2), (61, 1)):
+        table: Any = Parking()
+        failures = failures_of(table, RetryPolicy(10, 100, 100, retry_timeout_ms=60_000, on_failure=End.HALT))
+        flight = at_offset_5(was_open_for_an_hour())
+        for error, each, now in zip(errors, calls, (2 * HOUR, 2 * HOUR + seconds * NANOSECONDS), strict=True):
+            failures.meet(Attempt(flight, calls=each), error, now)
+        assert len(table.parked) == tries, f"{seconds} s after the first failure"
 
 
 @pytest.mark.parametrize("away", [NotDecodableYet("the registry is away"), NotEncodableYet("the registry is away")])

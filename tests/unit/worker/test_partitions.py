@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 from kunicorn.handler.call import OfSome
 from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTold, Stopped
-from kunicorn.positions import Position
+from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.fakes import fetched
@@ -285,6 +285,45 @@ def test_a_partition_whose_records_all_wait_is_fetched_no_further_and_the_others
     table.fetch(P0, *range(offset, fetched_to))
     table.handle_all()
     assert (table.consumed(1), table.consumed(2)) == (fetched_to, 10)
+
+
+def test_one_record_that_waits_on_after_an_outage_keeps_its_partition_from_being_fetched_no_longer() -> None:
+    """It is larger than a quarter of a partition's share, which is little where there are many partitions."""
+    table = Table(several(most=50), ahead_bytes=60_000)
+    table.begin(P0)
+    table.begin(P1)
+    table.table.feed(P0, 0, messages(P0, *range(6), size=6000), 0)
+    waiting = table.started()
+    for flight in waiting:
+        table.table.park(Attempt(flight), "wait", "why")
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    assert set(table.client.assigned) == {P1}, "all six wait"
+    for flight in waiting[1:]:
+        table.table.try_again(flight)
+    table.handle_all()
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    assert table.client.assigned[P0] == (6, 0)
+
+
+@pytest.mark.parametrize("fetched_first", [10, 1], ids=["much", "little"])
+@pytest.mark.parametrize("waits", [1, 25], ids=["a record waits", "a batch waits"])
+def test_a_partition_that_stands_still_is_not_fetched_again_and_again(waits: int, fetched_first: int) -> None:
+    """What was dropped would come again, be too much once more, and be dropped."""
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(waits, None, 0, 0)), ahead_bytes=70_000)
+    for partition in range(6):
+        table.begin(TopicPartition("t", partition))
+    table.fetch(P0, *range(waits))
+    table.table.park(Attempt(table.take()), "wait", "why")
+    table.fetch(P0, *range(waits, waits + fetched_first))
+    table.fetch(P0, *range(waits + fetched_first, 200))
+    assert table.table.full
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    table.table.balance(0)
+    table.table.begin_turn(0)
+    assert P0 not in table.client.assigned
 
 
 def test_one_batch_that_waits_leaves_room_for_others_however_large_it_is() -> None:

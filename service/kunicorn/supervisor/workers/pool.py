@@ -416,7 +416,8 @@ class Arbiter:
         self._metrics.worker_gone(process.pid)
         in_hand = self.listener.worker_died(process, how)
         process.release()
-        self._look_at_transactions(slot, process, how)
+        if not in_vain:
+            self._look_at_transactions(slot, process, how)
         orderly = process.retired is not None and how == _CLEAN
         slot.last_exit = process.retired if orderly else _ending(process, how)
         if orderly and not self.pool.stopping:
@@ -428,10 +429,10 @@ class Arbiter:
         self.pool.changed.notify()
 
     def _look_at_transactions(self, slot: WorkerSlot, process: WorkerProcess, how: str) -> None:
-        """Have ended what a dead process may have left open, unless one that has the same id does so."""
+        """Have ended what a dead process may have left open, unless one that has the same id does so. Also of one that
+        was fenced: the brokers may have ended the transaction of one of its producers, while another's is open."""
         taken = {slot.turn % 2, *(other.turn % 2 for other in slot.processes())}
-        # Whoever was fenced has lost its id to another, who may work under it.
-        if process.ready_at is not None and how not in (_CLEAN, FENCED) and process.turn % 2 not in taken:
+        if process.ready_at is not None and how != _CLEAN and process.turn % 2 not in taken:
             self.end_transactions(slot, process.turn)
 
     def end_transactions(self, slot: WorkerSlot, turn: int) -> None:

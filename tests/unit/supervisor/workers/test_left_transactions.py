@@ -70,12 +70,32 @@ async def test_where_the_successor_has_died_first_the_next_one_ends_what_its_pre
     assert slot.slot.inherits
 
 
-@pytest.mark.parametrize("how", ["exit 0", FENCED])
-async def test_nothing_is_left_by_one_that_exits_in_order_nor_is_the_id_of_one_that_was_fenced_taken(how: str) -> None:
+async def test_nothing_is_left_by_one_that_exits_in_order() -> None:
     slot = HandOver()
     slot.slot.promote()
-    slot.dies(slot.before, how)
+    slot.dies(slot.before, "exit 0")
     assert (slot.after.told, slot.slot.inherits) == ([], False)
+
+
+@pytest.mark.parametrize("has_taken_over", [True, False])
+async def test_what_one_that_was_fenced_has_left_open_is_ended_where_its_successor_has_another_id(
+    *, has_taken_over: bool
+) -> None:
+    """The brokers have ended the transaction of one of its producers, and another one's is open."""
+    slot = HandOver()
+    if has_taken_over:
+        slot.slot.promote()
+    slot.dies(slot.before, FENCED)
+    assert slot.after.told == [EndTransactions("orders-0-0")]
+    assert slot.slot.inherits
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", FENCED])
+async def test_one_that_dies_on_trial_has_had_no_partition_and_left_nothing_open(how: str) -> None:
+    slot = HandOver()
+    slot.after.on_trial = True
+    slot.dies(slot.after, how)
+    assert (slot.before.told, slot.slot.inherits) == ([], False)
 
 
 async def test_without_transactions_nobody_is_told_anything() -> None:

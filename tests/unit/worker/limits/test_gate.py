@@ -130,6 +130,86 @@ def test_records_of_a_run_that_the_handler_did_not_get_to_cost_nothing(per: str)
     assert table.started() == [], "ten tokens, and ten records"
 
 
+def behind_a_refused_output(limited: Gate, size: int) -> tuple[Table, InFlight]:
+    """So many records in hand, while the output of the one before them is refused."""
+    table = Table(Slots("partition", 1, runs=True, gate=limited), ON_ACKNOWLEDGEMENT)
+    table.begin(P0, *range(size + 1))
+    refused = table.take()
+    table.handle(refused, sends=True)
+    table.slots.pace.size = size
+    in_hand = table.take()
+    batch = taken(table.outbox)
+    table.table.rewind({refused.number: table.outbox.refuse(batch.entries[0], ValueError("too large"))})
+    table.outbox.done(batch)
+    return table, in_hand
+
+
+def used_of(limited: Gate) -> float:
+    used = limited.rate_use()
+    assert used is not None
+    return used[0]
+
+
+def test_a_record_that_was_handled_and_comes_again_as_an_output_before_it_is_refused_has_used_its_token() -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 10, "service", "records"))
+    table, in_hand = behind_a_refused_output(limited, 1)
+    table.handle(in_hand)
+    assert used_of(limited) == 2, "both were called"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_record_whose_partition_was_lost_while_it_was_handled_has_used_its_token(*, runs: bool) -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 10, "service", "records"))
+    slots = Slots("partition", 1, runs=True, gate=limited) if runs else Slots("none", 4, gate=limited)
+    table = Table(slots, ON_ACKNOWLEDGEMENT)
+    table.begin(P0, 0)
+    in_hand = table.take()
+    table.table.stop([1], lost=True)
+    table.handle(in_hand, sends=True)
+    assert used_of(limited) == 1
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_of_a_run_before_which_an_output_is_refused_only_what_the_handler_did_not_get_to_costs_nothing(
+    *, fails: bool
+) -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 10, "service", "records"))
+    table, in_hand = behind_a_refused_output(limited, 5)
+    assert len(in_hand.messages) == 5
+    if fails:
+        assert table.table.failed(in_hand, 1, 10, OfSome(ValueError("no"))) is None
+    else:
+        table.handle(in_hand, 2)
+    assert used_of(limited) == 3, "the refused one, and two of the run"
+
+
+def test_a_call_that_a_drain_deadline_ends_has_used_its_token() -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 10, "service", "records"))
+    table = ten(limited, runs=False)
+    table.table.put_back(table.take())
+    assert used_of(limited) == 1
+
+
+@pytest.mark.parametrize("counts", ["records", "calls"])
+@pytest.mark.parametrize("met_by", ["a drain deadline", "the loop"])
+def test_records_that_were_kept_from_the_handler_and_are_put_back_cost_nothing(counts: str, met_by: str) -> None:
+    config = HandlerConfig("shop:handle", "batch", {}, 3, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", counts))
+    limited = gate_of(config, Counters())
+    assert limited is not None
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 0), gate=limited))
+    table.begin(P0, *range(3))
+    decided = table.take()
+    decided.decided = ValueError("as its batch's call has said")
+    table.table.put_down(decided)
+    if met_by == "the loop":
+        decided.lane.overtaken = decided
+        assert not table.table.take_up(decided, now_ns())
+    else:
+        table.table.stop([1])
+        table.table.let_go()
+    assert used_of(limited) == 0
+
+
 @pytest.mark.parametrize("counts", ["records", "calls"])
 def test_records_that_end_without_a_call_cost_nothing(counts: str) -> None:
     config = HandlerConfig(
@@ -226,12 +306,10 @@ def test_what_waits_for_its_keys_rate_pays_anew_where_refused_records_are_put_be
     table.outbox.done(batch)
     table.table.put_back(refused)
     table.table.try_again(waiting)
-    again = table.take()
-    assert offsets_of(again) == [0], "by the token that it has given back: the one that waited has none of it"
-    table.handle(again)
     assert table.started() == []
-    ((_, until),) = table.table.held()
-    assert until - now_ns() < 1001 * NANOSECONDS, "for one token"
+    ((again, until),) = table.table.held()
+    assert offsets_of(again) == [0]
+    assert until - now_ns() < 1001 * NANOSECONDS, "for one token, as the one that waited has given its own back"
 
 
 # -- batches with records that cannot be decoded -----------------------------------------------------------------------
