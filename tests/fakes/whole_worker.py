@@ -39,6 +39,8 @@ class ChosenAnswers:
     """No dead letter is answered."""
     refusals: int = 0
     """So many letters were answered with that."""
+    given: list[bytes] = field(default_factory=list)
+    """Values that clients have."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
     """Topic and value: acknowledged, or within transactions committed."""
     _answers: threading.Event = field(default_factory=threading.Event)
@@ -76,6 +78,7 @@ class ChoosyProducer:
 
     def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Any, *more: Any) -> None:
         """See confluent-kafka's."""
+        self._brokers.given.append(value)
         self._queued.append((topic, value, told))
 
     def poll(self, seconds: float = 0.0) -> int:

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, Producer
 from kunicorn.backoff import Retries
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, Outbox, OutputBatch
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import BACKOFF, is_fatal, is_worn_out, outputs_in, put, reached, refusal
+from kunicorn.worker.produce.sender import BACKOFF, is_fatal, is_worn_out, outputs_in, put, reached, refusal, wanted
 from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
 log = logging.getLogger("kunicorn.worker")
@@ -111,10 +111,21 @@ class LetterSender:
         while self._queued and not (self._on_their_way and (self._sizes or self._broken)):
             piece = next(self._sizes.pieces(self._queued))
             self._queued = self._queued[len(piece) :]
+            if not (piece := self._live(piece)):
+                continue
             if self._producer is None or self._broken:
                 self._producer, self._broken = self._make(), False
             self._on_their_way |= {id(output): (output, self._arrivals) for output in piece}
             put(self._producer, piece, self._note, self._arrived)
+
+    def _live(self, piece: Sequence[Output]) -> Sequence[Output]:
+        """Those of these letters that are still to be delivered; no answer is waited for of the others."""
+        live = wanted(piece)
+        ids = set(map(id, live))
+        for output in piece:
+            if id(output) not in ids:
+                self._open[id(output[0])].left -= 1
+        return live
 
     def _note(self, output: Output, error: KafkaError) -> None:
         self._answers.append((output, error))

@@ -42,6 +42,8 @@ class World:
         self.meanwhile: Callable[[int], None] = lambda polls: None
         """Called with each poll; what it raises ends the delivery."""
         self.producers: list[Producer] = []
+        self.sent: list[str] = []
+        """Topics of the letters that producers were given, in order."""
         sizes, telemetry = RequestSizes({}), SendTelemetry(Counters())
         self.sender = LetterSender(self._make, sizes, self.outbox, self, telemetry)
         self.held: set[str] = set()
@@ -84,6 +86,7 @@ class Producer:
         return len(self.queued)
 
     def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Told, *more: Any) -> None:
+        self._world.sent.append(topic)
         self.queued.append((topic, value, told))
 
     def poll(self, seconds: float) -> int:
@@ -151,6 +154,47 @@ def test_what_is_given_up_meanwhile_is_told_nobody(world: World) -> None:
     origin.discarded = True
     world.deliver()
     assert (world.done, world.rewound) == ([], [])
+
+
+def test_of_a_partition_that_is_lost_no_letter_goes_out_that_has_waited(world: World) -> None:
+    world.put(1, "away")
+    world.put(2).discarded = True
+    world.held.add("away")
+
+    def look(polls: int) -> None:
+        if polls == 2:
+            world.put(3).discarded = True
+        if polls == 4:
+            world.put(4)
+        if polls == 6:
+            world.held.clear()
+
+    world.meanwhile = look
+    world.deliver()
+    assert world.sent == ["away", "letters"]
+    assert (world.done, world.outbox.late()) == ([4, 1], None)
+    world.put(5).discarded = True
+    world.deliver()
+    assert (len(world.sent), world.rewound) == (2, [])
+    assert world.outbox.room() == 100, "nothing is under way"
+
+
+def test_a_letter_of_a_partition_that_is_lost_while_it_waits_behind_another_producers_letters_does_not_go_out(
+    world: World,
+) -> None:
+    world.put(1, "away")
+    origin = world.put(2)
+    world.held.add("away")
+    world.answers = lambda topic, value: FATAL if len(world.producers) == 1 else None
+
+    def look(polls: int) -> None:
+        if polls == 4:
+            origin.discarded = True
+            world.held.clear()
+
+    world.meanwhile = look
+    world.deliver()
+    assert (world.done, world.sent) == ([1], ["away", "letters", "away"])
 
 
 def test_behind_a_fatal_error_letters_go_out_by_another_producer_once_all_of_the_first_ones_are_answered(
