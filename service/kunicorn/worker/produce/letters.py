@@ -4,15 +4,15 @@
    before the next ones are sent: a partition of a topic that is away holds up nobody else's.
 2. The table is told of letters that are refused, or not acknowledged in time, once none of that call's is on its way
    any more. It has all of these sent anew.
-3. Only where a topic has refused a batch as too large, or the producer is of no use any more, is what is on its way
-   waited for before more is sent.
+3. Only where the producer is of no use any more is what is on its way waited for before more is sent. A topic that has
+   refused a batch as too large gets its next piece once it has answered for the one before; other topics wait for none.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Producer
@@ -71,7 +71,8 @@ class LetterSender:
         self._broken = False
         """The producer is worn out."""
         self._retries = Retries(BACKOFF)
-        self._queued: list[Output] = []
+        self._queued: dict[str, list[Output]] = {}
+        """By topic."""
         self._on_their_way: dict[int, tuple[Output, int]] = {}
         """By identity, as outputs cannot be compared; and how many had arrived before."""
         self._arrivals = 0
@@ -104,19 +105,36 @@ class LetterSender:
         outputs = outputs_in(batch.entries)
         taken = _Taken(batch, self._telemetry.begun(outputs), len(batch.entries))
         self._open |= {id(entry): _Letters(entry, taken, len(entry.outputs)) for entry in batch.entries}
-        self._queued += outputs
+        self._queue(outputs)
 
     def _send(self) -> None:
         """Produce what may go out now."""
-        while self._queued and not (self._on_their_way and (self._sizes or self._broken)):
-            piece = next(self._sizes.pieces(self._queued))
-            self._queued = self._queued[len(piece) :]
-            if not (piece := self._live(piece)):
+        if self._broken and self._on_their_way:
+            return
+        queued, self._queued = self._queued, {}
+        for topic, outputs in queued.items():
+            if left := self._produce(topic, outputs):
+                self._queued[topic] = left
+
+    def _produce(self, topic: str, outputs: list[Output]) -> list[Output]:
+        """Produce of letters to one topic what may go out now; those that may not."""
+        while outputs and not (topic in self._sizes and self._has_on_its_way(topic)):
+            piece = next(self._sizes.pieces(outputs))
+            outputs = outputs[len(piece) :]
+            if not (live := self._live(piece)):
                 continue
             if self._producer is None or self._broken:
                 self._producer, self._broken = self._make(), False
-            self._on_their_way |= {id(output): (output, self._arrivals) for output in piece}
-            put(self._producer, piece, self._note, self._arrived)
+            self._on_their_way |= {id(output): (output, self._arrivals) for output in live}
+            put(self._producer, live, self._note, self._arrived)
+        return outputs
+
+    def _has_on_its_way(self, topic: str) -> bool:
+        return any(outgoing.topic == topic for (_, outgoing), _ in self._on_their_way.values())
+
+    def _queue(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            self._queued.setdefault(output[1].topic, []).append(output)
 
     def _live(self, piece: Sequence[Output]) -> Sequence[Output]:
         """Those of these letters that are still to be delivered; no answer is waited for of the others."""
@@ -172,13 +190,13 @@ class LetterSender:
                     continue
                 letters.refused = letters.refused or why
             letters.left -= 1
-        self._queued += again
+        self._queue(again)
         if by_producer:
             self._wait(by_producer)
 
     def _wait(self, failed: Sequence[tuple[Output, KafkaError]]) -> None:
         """Have these, which no topic has refused, sent again in a moment."""
-        self._queued += [output for output, _ in failed]
+        self._queue(output for output, _ in failed)
         why = failed[-1][1].str()
         self._outbox.note_trouble(why)
         log.warning(f"{len(failed)} letters were not acknowledged, they are sent again: {why}")

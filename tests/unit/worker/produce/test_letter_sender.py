@@ -246,6 +246,59 @@ def test_letters_that_are_too_large_together_are_sent_in_smaller_batches(world: 
     assert together[0] == 8
 
 
+def refuse_two_together(world: World, topic: str) -> None:
+    """Have that topic refuse two letters together, and take them one by one: it gets smaller batches from then on."""
+    world.put(1, topic, size=1000)
+    world.put(2, topic, size=1000)
+    answers = iter([TOO_LARGE, TOO_LARGE])
+    world.answers = lambda topic, value: next(answers, None)
+    world.deliver()
+    world.done.clear()
+
+
+def test_a_topic_that_refused_letters_together_has_none_of_other_topics_wait_for_letters_on_their_way(
+    world: World,
+) -> None:
+    refuse_two_together(world, "small")
+    world.put(3, "away")
+    world.held.add("away")
+    begun, seen = world.polls, list[list[int]]()
+
+    def look(polls: int) -> None:
+        seen.append(list(world.done))
+        if polls == begun + 2:
+            for number in (4, 5):
+                world.put(number)
+            world.put(6, "small")
+        if polls == begun + 6:
+            world.held.clear()
+
+    world.meanwhile = look
+    world.deliver()
+    assert (sorted(seen[5]), world.done[3:]) == ([4, 5, 6], [3])
+
+
+def test_a_topic_that_refused_letters_together_gets_its_next_ones_when_it_has_answered_and_others_wait_for_nothing(
+    world: World,
+) -> None:
+    refuse_two_together(world, "small")
+    del world.sent[:]
+    world.held.add("small")
+    for number in range(3, 6):
+        world.put(number, "small", size=1000)
+        world.put(number + 10)
+    begun = world.polls
+
+    def look(polls: int) -> None:
+        if polls == begun + 4:
+            assert (sorted(world.sent), sorted(world.done)) == (["letters"] * 3 + ["small"], [13, 14, 15])
+            world.held.clear()
+
+    world.meanwhile = look
+    world.deliver()
+    assert (world.done[3:], world.rewound) == ([3, 4, 5], [])
+
+
 def test_a_letter_that_is_too_large_by_itself_says_so(world: World) -> None:
     origin = world.put(1, values=2)
     world.answers = lambda topic, value: TOO_LARGE
