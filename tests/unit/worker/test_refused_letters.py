@@ -274,6 +274,27 @@ def test_records_that_were_given_up_together_wait_for_the_topic_of_their_letters
         assert sum(counted.dead_letters.values()) == len(given_up)
 
 
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError._MSG_TIMED_OUT])
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+@TOGETHER
+def test_of_records_that_were_given_up_together_only_the_letters_that_have_not_arrived_are_sent_again(
+    handler: str, tries: int, delivery: str | None, code: int
+) -> None:
+    with giving_up_together(handler, delivery, KafkaError(code)) as worker:
+        worker.brokers.refused_values = frozenset({b"4", b"5"})
+        given_up = range(10) if handler == "refusing" else range(3, 6)
+        patiently(lambda: worker.brokers.refusals >= 6, "two letters to be refused again and again")
+        worker.brokers.refused_values = frozenset({b"5"})
+        patiently(lambda: worker.brokers.refusals >= 12, "one letter to be refused again and again")
+        assert worker.consumed == given_up[0]
+        worker.brokers.letters_refused = None
+        worker.until_consumed(10)
+        assert sorted(worker.brokers.values(LETTERS)) == [b"%d" % offset for offset in given_up]
+        assert sending_handlers.handled().count(3) == tries, "its tries, and no more"
+        (counted,) = counts_of(*worker.made.counters.take())
+        assert sum(counted.dead_letters.values()) == len(given_up)
+
+
 @pytest.mark.parametrize("delivery", [None, *DELIVERIES])
 @TOGETHER
 def test_letters_of_several_records_that_are_too_large_halt_their_partition(

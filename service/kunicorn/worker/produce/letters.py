@@ -3,7 +3,7 @@
 1. Letters count when those of all of one call's records have arrived, whatever becomes of others. None is waited for
    before the next ones are sent: a partition of a topic that is away holds up nobody else's.
 2. The table is told of letters that are refused, or not acknowledged in time, once none of that call's is on its way
-   any more. It has all of these sent anew.
+   any more. It has all of these sent anew, but for those that have arrived (`GivenUp.arrived`).
 3. Only where the producer is of no use any more is what is on its way waited for before more is sent. A topic that has
    refused a batch as too large gets its next piece once it has answered for the one before; other topics wait for none.
 """
@@ -14,13 +14,23 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from confluent_kafka import KafkaError, Producer
 
 from kunicorn.backoff import Retries
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, Outbox, OutputBatch
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import BACKOFF, is_fatal, is_worn_out, outputs_in, put, reached, refusal, wanted
+from kunicorn.worker.produce.sender import (
+    BACKOFF,
+    LetterRefused,
+    is_fatal,
+    is_worn_out,
+    put,
+    reached,
+    refusal,
+    wanted,
+)
 from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
 log = logging.getLogger("kunicorn.worker")
@@ -49,6 +59,16 @@ class _Letters:
     left: int
     """Those that are not answered."""
     refused: BaseException | None = None
+    missing: set[int] = field(default_factory=set)
+    """Those that have not arrived, by identity."""
+
+    def failure(self) -> BaseException | None:
+        """Why they are refused, with which of them have arrived."""
+        if isinstance(self.refused, LetterRefused):
+            letters = enumerate(self.entry.outputs)
+            arrived = frozenset(place for place, letter in letters if id(letter) not in self.missing)
+            self.refused.given_up = self.refused.given_up._replace(arrived=arrived)
+        return self.refused
 
 
 class LetterSender:
@@ -102,9 +122,11 @@ class LetterSender:
             self._producer.poll(seconds)
 
     def _begin(self, batch: OutputBatch) -> None:
-        outputs = outputs_in(batch.entries)
+        left = [_left(entry) for entry in batch.entries]
+        outputs = list(chain.from_iterable(left))
         taken = _Taken(batch, self._telemetry.begun(outputs), len(batch.entries))
-        self._open |= {id(entry): _Letters(entry, taken, len(entry.outputs)) for entry in batch.entries}
+        for entry, letters in zip(batch.entries, left, strict=True):
+            self._open[id(entry)] = _Letters(entry, taken, len(letters))
         self._queue(outputs)
 
     def _send(self) -> None:
@@ -189,6 +211,7 @@ class LetterSender:
                     by_producer.append((output, error))
                     continue
                 letters.refused = letters.refused or why
+                letters.missing.add(id(output[1]))
             letters.left -= 1
         self._queue(again)
         if by_producer:
@@ -207,8 +230,8 @@ class LetterSender:
         for each in ended:
             each.taken.entries -= 1
             entry = each.entry
-            if each.refused is not None:
-                if number := self._outbox.refuse(entry, each.refused):
+            if (failure := each.failure()) is not None:
+                if number := self._outbox.refuse(entry, failure):
                     rewound[entry.origin.number] = number
             elif entry.origin.takes_output_at(entry.offset):
                 arrived.append(entry)
@@ -218,3 +241,9 @@ class LetterSender:
             self._table.delivered(reached(arrived))
         if rewound:
             self._table.rewind(rewound)
+
+
+def _left(entry: Entry) -> list[Output]:
+    """Letters of the entry that have not arrived before."""
+    arrived = entry.given_up.arrived if entry.given_up is not None else ()
+    return [(entry, letter) for place, letter in enumerate(entry.outputs) if place not in arrived]

@@ -53,11 +53,13 @@ class World:
         self.producers.append(Producer(self))
         return self.producers[-1]
 
-    def put(self, number: int, topic: str = "letters", values: int = 1, size: int = 1) -> FakeOrigin:
+    def put(
+        self, number: int, topic: str = "letters", values: int = 1, size: int = 1, given_up: GivenUp = GIVEN_UP
+    ) -> FakeOrigin:
         """A call's records have so many letters there."""
         origin = FakeOrigin(number)
         outputs = [Outgoing(topic, b"x" * size, None, None, -1, 0) for _ in range(values)]
-        self.outbox.put([Entry(origin, 0, values, outputs, GIVEN_UP)], values, size)
+        self.outbox.put([Entry(origin, 0, values, outputs, given_up)], values, size)
         return origin
 
     def deliver(self) -> None:
@@ -147,6 +149,21 @@ def test_of_several_letters_of_one_call_the_table_is_told_once_all_are_answered(
     world.answers = lambda topic, value: next(answers)
     world.deliver()
     assert ([each[:2] for each in origin.refusals], world.rewound) == ([(0, 3)], [1])
+
+
+def test_of_several_letters_of_one_call_those_that_have_arrived_are_not_sent_again(world: World) -> None:
+    given_up = GIVEN_UP
+    for refused, sent in (({1, 2}, 4), ({0}, 2), (set[int](), 1)):
+        answers = iter(TIMED_OUT if number in refused else None for number in range(sent))
+        world.answers = lambda topic, value, answers=answers: next(answers)  # type: ignore[misc]
+        del world.sent[:]
+        origin = world.put(1, values=4, given_up=given_up)
+        world.deliver()
+        assert len(world.sent) == sent
+        for _, _, error in origin.refusals:
+            assert isinstance(error, LetterRefused)
+            given_up = error.given_up
+    assert (world.done, world.rewound) == ([1], [1, 1])
 
 
 def test_what_is_given_up_meanwhile_is_told_nobody(world: World) -> None:
