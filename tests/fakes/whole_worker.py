@@ -34,13 +34,16 @@ class ChosenAnswers:
     """The brokers of all producers. While `held`, they answer nothing."""
 
     letters_refused: KafkaError | None = None
-    """What every dead letter is answered with."""
+    """What every dead letter is answered with, or only those with `refused_values`."""
+    refused_values: frozenset[bytes] | None = None
     letters_held: bool = False
     """No dead letter is answered."""
     refusals: int = 0
     """So many letters were answered with that."""
     denied: set[str] = field(default_factory=set)
     """Topics that the worker may read no more: no transaction with an offset of theirs is taken."""
+    given: list[bytes] = field(default_factory=list)
+    """Values that clients have."""
     delivered: list[tuple[str, bytes]] = field(default_factory=list)
     """Topic and value: acknowledged, or within transactions committed."""
     offsets: dict[tuple[str, int], TopicPartition] = field(default_factory=dict)
@@ -55,6 +58,11 @@ class ChosenAnswers:
     def answer(self) -> None:
         """Answer everything."""
         self._answers.set()
+
+    def answer_to(self, topic: str, value: bytes) -> KafkaError | None:
+        """The error, if it is refused."""
+        refused = topic == LETTERS and (self.refused_values is None or value in self.refused_values)
+        return self.letters_refused if refused else None
 
     def wait(self, seconds: float) -> bool:
         """Whether there are answers by then. Raises `SystemExit` when the test is over."""
@@ -80,6 +88,7 @@ class ChoosyProducer:
 
     def produce(self, topic: str, value: bytes, key: Any, partition: int, told: Any, *more: Any) -> None:
         """See confluent-kafka's."""
+        self._brokers.given.append(value)
         self._queued.append((topic, value, told))
 
     def poll(self, seconds: float = 0.0) -> int:
@@ -91,7 +100,7 @@ class ChoosyProducer:
             if topic == LETTERS and self._brokers.letters_held:
                 self._queued.append((topic, value, told))
                 continue
-            error = self._brokers.letters_refused if topic == LETTERS else None
+            error = self._brokers.answer_to(topic, value)
             self._brokers.refusals += error is not None
             if error is None:
                 (self._brokers.delivered if self._open is None else self._open).append((topic, value))

@@ -92,7 +92,7 @@ class LetterBox:
     def put(self, flight: InFlight, given_up: GivenUp) -> None:
         """Leave a letter for each of the records, in the place of what their handler returned: they are done when it
         has arrived."""
-        now_ms, (destination, cause, _) = wall_ms(), given_up
+        now_ms, (destination, cause, *_) = wall_ms(), given_up
         # A row would keep the whole answer that it came with, for as long as the topic does not take its letter.
         flight.messages = apart(flight.messages)
         letters = [destination.letter(Record.of(message), self.group, cause, now_ms) for message in flight.messages]

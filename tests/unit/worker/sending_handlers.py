@@ -12,7 +12,7 @@ calls: list[list[int]] = []
 hopeless: set[int] = set()
 """Offsets that cannot be handled."""
 goes_on = threading.Event()
-"""What `late` waits for."""
+"""What `late` and `each_late` wait for."""
 
 
 def forget() -> None:
@@ -40,6 +40,15 @@ def late(record: Record) -> None:
     calls.append([record.offset])
     goes_on.wait(60)
     raise ValueError(f"{record.offset} cannot be handled")
+
+
+def each_late(record: Record) -> Send:
+    """As `each`; what is not hopeless waits until it is told to go on."""
+    if record.offset in hopeless:
+        return each(record)
+    calls.append([record.offset])
+    goes_on.wait(60)
+    return Send(value=b"%d" % record.offset)
 
 
 def slipping(record: Record) -> Generator[Send, None, Send | None]:

@@ -1,5 +1,6 @@
-"""What becomes of dead letters that the brokers refuse, and of what waits for room or fails behind its outputs: a whole
-worker, on brokers whose answers the test chooses. Of refused outputs `tests/contract/worker` tells, in every way.
+"""What becomes of dead letters that the brokers refuse, and of what waits for room, is lost, or fails behind its
+outputs: a whole worker, on brokers whose answers the test chooses. Of refused outputs `tests/contract/worker` tells, in
+every way.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from confluent_kafka import KafkaError
 
 from kunicorn.backoff import Backoff
 from kunicorn.handler.config import HandlerConfig
+from kunicorn.ipc import bitmap
+from kunicorn.ipc.clock import NANOSECONDS, now_ns
+from kunicorn.ipc.messages import FetcherStopped
 from kunicorn.worker.produce import sender, transactions
 from tests.fakes.counts import counts_of
 from tests.fakes.whole_worker import LETTERS, WholeWorker, record
@@ -79,7 +83,7 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
         patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
         ((told,), _) = worker.made.table.parked()
         assert "offset 2 waits for the dead-letter topic 'letters'" in told.why
-        assert worker.consumed == 2
+        worker.until_consumed(2)
         worker.brokers.letters_refused = None
         worker.until_consumed(6)
         assert worker.brokers.values(LETTERS) == [b"2"]
@@ -104,6 +108,19 @@ def test_where_outputs_are_sent_at_least_once_none_waits_for_a_letter_that_is_no
         worker.until_consumed(300)
         assert worker.brokers.values(LETTERS) == [b"2"]
         assert sending_handlers.handled().count(2) == 2, "its tries, and no more"
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_of_a_partition_that_is_lost_no_output_goes_out_that_the_client_did_not_have(delivery: str) -> None:
+    with WholeWorker(order(), map(record, range(100)), delivery, most_records=10) as worker:
+        worker.brokers.hold()
+        worker.hand_out()
+        patiently(lambda: worker.brokers.given and len(sending_handlers.calls) > 10, "a batch to be under way")
+        worker.made.hooks.stop([1], lost=True)
+        worker.brokers.answer()
+        worker.hand_out(90)
+        worker.until_consumed(100)
+        assert sum(int(value) < 90 for value in worker.brokers.given) <= 10, "the batch that was under way"
 
 
 def one_by_one(delivery: str | None) -> HandlerConfig:
@@ -170,6 +187,30 @@ def test_a_partition_that_is_stopped_before_its_record_fails_waits_for_no_letter
         worker.brokers.answer()
 
 
+@pytest.mark.parametrize(("budget_is_over", "done"), [(False, {1}), (True, set())])
+def test_a_record_in_hand_beside_a_letter_that_does_not_arrive_is_waited_for_within_the_drain_budget(
+    budget_is_over: bool, done: set[int]
+) -> None:
+    failing = order("each_late", on_failure="dead_letter", max_attempts=1, ordering="key", concurrency=4)
+    with WholeWorker(failing, [record(0, b"a"), record(1, b"b")]) as worker:
+        worker.brokers.letters_held = True
+        sending_handlers.hopeless.add(0)
+        worker.hand_out()
+        patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the letter to be on its way")
+        patiently(lambda: len(sending_handlers.calls) == 2, "the call with the other record")
+        late = now_ns() + NANOSECONDS // 4
+        worker.made.hooks.stop([1])
+        patiently(lambda: now_ns() > late, "nobody to wait for the letter any more")
+        if budget_is_over:
+            worker.made.table.let_go()
+        sending_handlers.goes_on.set()
+        report = patiently(lambda: worker.ended, "its report")
+        assert isinstance(report, FetcherStopped)
+        (stopped,) = report.partitions
+        assert (stopped.offset, set(bitmap.read(stopped.offset, stopped.done))) == (0, done)
+        assert worker.brokers.values() == [b"%d" % offset for offset in done]
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_dead_letter_that_is_too_large_halts_its_partition(delivery: str) -> None:
     with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
@@ -229,6 +270,27 @@ def test_records_that_were_given_up_together_wait_for_the_topic_of_their_letters
         worker.until_consumed(10)
         assert sending_handlers.handled().count(3) == tries, "its tries, and no more"
         assert worker.brokers.values(LETTERS) == [b"%d" % offset for offset in given_up]
+        (counted,) = counts_of(*worker.made.counters.take())
+        assert sum(counted.dead_letters.values()) == len(given_up)
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_TOPIC, KafkaError._MSG_TIMED_OUT])
+@pytest.mark.parametrize("delivery", [None, *DELIVERIES])
+@TOGETHER
+def test_of_records_that_were_given_up_together_only_the_letters_that_have_not_arrived_are_sent_again(
+    handler: str, tries: int, delivery: str | None, code: int
+) -> None:
+    with giving_up_together(handler, delivery, KafkaError(code)) as worker:
+        worker.brokers.refused_values = frozenset({b"4", b"5"})
+        given_up = range(10) if handler == "refusing" else range(3, 6)
+        patiently(lambda: worker.brokers.refusals >= 6, "two letters to be refused again and again")
+        worker.brokers.refused_values = frozenset({b"5"})
+        patiently(lambda: worker.brokers.refusals >= 12, "one letter to be refused again and again")
+        assert worker.consumed == given_up[0]
+        worker.brokers.letters_refused = None
+        worker.until_consumed(10)
+        assert sorted(worker.brokers.values(LETTERS)) == [b"%d" % offset for offset in given_up]
+        assert sending_handlers.handled().count(3) == tries, "its tries, and no more"
         (counted,) = counts_of(*worker.made.counters.take())
         assert sum(counted.dead_letters.values()) == len(given_up)
 

@@ -3,24 +3,34 @@
 1. Letters count when those of all of one call's records have arrived, whatever becomes of others. None is waited for
    before the next ones are sent: a partition of a topic that is away holds up nobody else's.
 2. The table is told of letters that are refused, or not acknowledged in time, once none of that call's is on its way
-   any more. It has all of these sent anew.
-3. Only where a topic has refused a batch as too large, or the producer is of no use any more, is what is on its way
-   waited for before more is sent.
+   any more. It has all of these sent anew, but for those that have arrived (`GivenUp.arrived`).
+3. Only where the producer is of no use any more is what is on its way waited for before more is sent. A topic that has
+   refused a batch as too large gets its next piece once it has answered for the one before; other topics wait for none.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from confluent_kafka import KafkaError, Producer
 
 from kunicorn.backoff import Retries
 from kunicorn.worker.produce.outbox import DeliveryListener, Entry, Outbox, OutputBatch
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import BACKOFF, is_fatal, is_worn_out, outputs_in, put, reached, refusal
+from kunicorn.worker.produce.sender import (
+    BACKOFF,
+    LetterRefused,
+    is_fatal,
+    is_worn_out,
+    put,
+    reached,
+    refusal,
+    wanted,
+)
 from kunicorn.worker.produce.telemetry import Output, SendOperation, SendTelemetry
 
 log = logging.getLogger("kunicorn.worker")
@@ -49,6 +59,16 @@ class _Letters:
     left: int
     """Those that are not answered."""
     refused: BaseException | None = None
+    missing: set[int] = field(default_factory=set)
+    """Those that have not arrived, by identity."""
+
+    def failure(self) -> BaseException | None:
+        """Why they are refused, with which of them have arrived."""
+        if isinstance(self.refused, LetterRefused):
+            letters = enumerate(self.entry.outputs)
+            arrived = frozenset(place for place, letter in letters if id(letter) not in self.missing)
+            self.refused.given_up = self.refused.given_up._replace(arrived=arrived)
+        return self.refused
 
 
 class LetterSender:
@@ -71,7 +91,8 @@ class LetterSender:
         self._broken = False
         """The producer is worn out."""
         self._retries = Retries(BACKOFF)
-        self._queued: list[Output] = []
+        self._queued: dict[str, list[Output]] = {}
+        """By topic."""
         self._on_their_way: dict[int, tuple[Output, int]] = {}
         """By identity, as outputs cannot be compared; and how many had arrived before."""
         self._arrivals = 0
@@ -101,20 +122,50 @@ class LetterSender:
             self._producer.poll(seconds)
 
     def _begin(self, batch: OutputBatch) -> None:
-        outputs = outputs_in(batch.entries)
+        left = [_left(entry) for entry in batch.entries]
+        outputs = list(chain.from_iterable(left))
         taken = _Taken(batch, self._telemetry.begun(outputs), len(batch.entries))
-        self._open |= {id(entry): _Letters(entry, taken, len(entry.outputs)) for entry in batch.entries}
-        self._queued += outputs
+        for entry, letters in zip(batch.entries, left, strict=True):
+            self._open[id(entry)] = _Letters(entry, taken, len(letters))
+        self._queue(outputs)
 
     def _send(self) -> None:
         """Produce what may go out now."""
-        while self._queued and not (self._on_their_way and (self._sizes or self._broken)):
-            piece = next(self._sizes.pieces(self._queued))
-            self._queued = self._queued[len(piece) :]
+        if self._broken and self._on_their_way:
+            return
+        queued, self._queued = self._queued, {}
+        for topic, outputs in queued.items():
+            if left := self._produce(topic, outputs):
+                self._queued[topic] = left
+
+    def _produce(self, topic: str, outputs: list[Output]) -> list[Output]:
+        """Produce of letters to one topic what may go out now; those that may not."""
+        while outputs and not (topic in self._sizes and self._has_on_its_way(topic)):
+            piece = next(self._sizes.pieces(outputs))
+            outputs = outputs[len(piece) :]
+            if not (live := self._live(piece)):
+                continue
             if self._producer is None or self._broken:
                 self._producer, self._broken = self._make(), False
-            self._on_their_way |= {id(output): (output, self._arrivals) for output in piece}
-            put(self._producer, piece, self._note, self._arrived)
+            self._on_their_way |= {id(output): (output, self._arrivals) for output in live}
+            put(self._producer, live, self._note, self._arrived)
+        return outputs
+
+    def _has_on_its_way(self, topic: str) -> bool:
+        return any(outgoing.topic == topic for (_, outgoing), _ in self._on_their_way.values())
+
+    def _queue(self, outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            self._queued.setdefault(output[1].topic, []).append(output)
+
+    def _live(self, piece: Sequence[Output]) -> Sequence[Output]:
+        """Those of these letters that are still to be delivered; no answer is waited for of the others."""
+        live = wanted(piece)
+        ids = set(map(id, live))
+        for output in piece:
+            if id(output) not in ids:
+                self._open[id(output[0])].left -= 1
+        return live
 
     def _note(self, output: Output, error: KafkaError) -> None:
         self._answers.append((output, error))
@@ -160,14 +211,15 @@ class LetterSender:
                     by_producer.append((output, error))
                     continue
                 letters.refused = letters.refused or why
+                letters.missing.add(id(output[1]))
             letters.left -= 1
-        self._queued += again
+        self._queue(again)
         if by_producer:
             self._wait(by_producer)
 
     def _wait(self, failed: Sequence[tuple[Output, KafkaError]]) -> None:
         """Have these, which no topic has refused, sent again in a moment."""
-        self._queued += [output for output, _ in failed]
+        self._queue(output for output, _ in failed)
         why = failed[-1][1].str()
         self._outbox.note_trouble(why)
         log.warning(f"{len(failed)} letters were not acknowledged, they are sent again: {why}")
@@ -178,8 +230,8 @@ class LetterSender:
         for each in ended:
             each.taken.entries -= 1
             entry = each.entry
-            if each.refused is not None:
-                if number := self._outbox.refuse(entry, each.refused):
+            if (failure := each.failure()) is not None:
+                if number := self._outbox.refuse(entry, failure):
                     rewound[entry.origin.number] = number
             elif entry.origin.takes_output_at(entry.offset):
                 arrived.append(entry)
@@ -189,3 +241,9 @@ class LetterSender:
             self._table.delivered(reached(arrived))
         if rewound:
             self._table.rewind(rewound)
+
+
+def _left(entry: Entry) -> list[Output]:
+    """Letters of the entry that have not arrived before."""
+    arrived = entry.given_up.arrived if entry.given_up is not None else ()
+    return [(entry, letter) for place, letter in enumerate(entry.outputs) if place not in arrived]

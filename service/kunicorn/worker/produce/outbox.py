@@ -272,6 +272,8 @@ class GivenUp(NamedTuple):
     cause: Cause
     label: str | None = None
     """Of the counter of such ends: a `Reason`, or a retry topic's delay."""
+    arrived: frozenset[int] = frozenset()
+    """Those of their letters, by place, that have arrived while others were refused: they are not sent again."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

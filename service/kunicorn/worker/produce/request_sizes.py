@@ -45,6 +45,10 @@ class RequestSizes:
         """Whether some topic has refused that."""
         return bool(self._sizes)
 
+    def __contains__(self, topic: str) -> bool:
+        """Whether that topic has."""
+        return topic in self._sizes
+
     def pieces(self, outputs: Sequence[Output]) -> Iterator[Sequence[Output]]:
         """These outputs in order, as they are to be sent together: the next piece once the brokers have answered for
         the one before it. All of them at once, while no topic has refused that.

@@ -229,6 +229,11 @@ def outputs_in(entries: Iterable[Entry]) -> list[Output]:
     return [(entry, output) for entry in entries for output in entry.outputs]
 
 
+def wanted(outputs: Iterable[Output]) -> list[Output]:
+    """Those of them that are still to be delivered."""
+    return [output for output in outputs if output[0].origin.takes_output_at(output[0].offset)]
+
+
 def reached(entries: Iterable[Entry]) -> Mapping[int, int]:
     """Offset up to which each origin is done once these are delivered, by its number."""
     return {entry.origin.number: entry.following for entry in entries}
@@ -317,14 +322,15 @@ class Channel:
         self._failed: list[tuple[Output, KafkaError]] = []
 
     def put(self, outputs: Sequence[Output]) -> None:
-        """Produce these behind those before them."""
+        """Produce these behind those before them, but for what is lost while these are waited for."""
         for piece in self._sizes.pieces(outputs):
             if self._sizes and self._piece:
                 self._wait()
             if self._producer is None:
                 self._producer = self._make()
-            self._piece += piece
-            put(self._producer, piece, self._note)
+            live = wanted(piece) if self._sizes else piece
+            self._piece += live
+            put(self._producer, live, self._note)
 
     def flush(self) -> list[tuple[Output, KafkaError]]:
         """Wait for the reports of all that was put since the last time; those that were not delivered. What brokers
@@ -370,12 +376,11 @@ class Acknowledging:
         self._telemetry = telemetry
 
     def deliver(self, batch: OutputBatch) -> None:
-        left, retries = outputs_in(batch.entries), Retries(BACKOFF)
+        # Of a partition that was lost while the batch waited, another member may have sent the later ones by now.
+        left, retries = outputs_in(self._outbox.live(batch)), Retries(BACKOFF)
         rewound: dict[int, int] = {}
         while left:
-            left = self._again(self._send(left), rewound)
-            # One that was given up meanwhile need not arrive.
-            left = [(entry, output) for entry, output in left if entry.origin.takes_output_at(entry.offset)]
+            left = wanted(self._again(self._send(left), rewound))
             if left:
                 self.serve()
                 time.sleep(retries.failed())
