@@ -321,7 +321,7 @@ class OtlpExport:
         self._status = status
         self._most = most
         self._started_ns = time.time_ns()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
+        self._thread = _thread()
         self._failing = False
         self._left_out: set[str] = set()
 
@@ -351,7 +351,13 @@ class OtlpExport:
     async def export(self) -> None:
         """Export once."""
         status = self._status()
-        failure = await asyncio.get_running_loop().run_in_executor(self._thread, self._send, status)
+        try:
+            failure = await asyncio.get_running_loop().run_in_executor(self._thread, self._send, status)
+        except RuntimeError as error:
+            # A container at its limit has no thread for it. The next try shall not find this one before it.
+            failure = f"{type(error).__name__}: {error}"
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = _thread()
         self._metrics.count(c.OTLP_EXPORTS, result="failed" if failure else "ok")
         self._tell(failure)
 
@@ -385,6 +391,10 @@ class OtlpExport:
                 f"the {family.type} {family.name} is left out of what is exported: {type(error).__name__}: {error}; "
                 f"correct the handler's collector"
             )
+
+
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="otlp")
 
 
 def _whole(resource: Resource, metrics: Sequence[Metric]) -> MetricsData:

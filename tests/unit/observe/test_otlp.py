@@ -345,6 +345,26 @@ def test_headers_are_read_anew_from_their_file(there: Collector, tmp_path: Path)
     assert [each.get("authorization") for each in there.headers] == ["first", "second"]
 
 
+def test_an_export_for_which_there_is_no_thread_is_tried_again_and_sent_once(
+    there: Collector, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = exporting(there)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def thrice() -> None:
+        with monkeypatch.context() as limit:
+            limit.setattr(threading.Thread, "start", refuse)
+            await export.export()
+            await export.export()
+        await export.last(60)
+
+    asyncio.run(thrice())
+    assert "metrics are not exported: RuntimeError: can't start new thread" in said[0]
+    assert len(there.requests) == 1
+
+
 def test_exports_end_their_thread(there: Collector) -> None:
     export = exporting(there)
     asyncio.run(export.last(60))
