@@ -380,6 +380,8 @@ class OtlpExport:
 
     def _data(self, status: Status) -> MetricsData:
         now = time.time_ns()
+        # Set back since the start, the clock would give points that are older than their start, which are refused.
+        self._started_ns = min(self._started_ns, now)
         families = self._metrics.families(status, self._most)
         metrics = list(metrics_of(families, self._started_ns, now, self._leave_out))
         return _whole(resource_of(self._settings, status.group_id), metrics)
