@@ -426,8 +426,24 @@ def _declare_only(named: Sequence[str]) -> None:
         app.registered_commands, app.registered_groups = commands, groups
 
 
+def open_standard_streams() -> None:
+    """Put nothing (/dev/null) where whoever started the process has closed a standard stream: the next socket would get
+    its number, and our log be written into it. Caller: `main`, before anything is opened.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is given: this one, as those below it are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            stream = os.fdopen(number, mode, encoding="utf-8", errors="backslashreplace", closefd=False)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
 def main() -> None:
     """The `kunicorn` command. An expected failure is its message on standard error and its exit code, nothing else."""
+    open_standard_streams()
     prepare()
     _declare_only(sys.argv[1:2])
     try:

@@ -321,7 +321,7 @@ class OtlpExport:
         self._status = status
         self._most = most
         self._started_ns = time.time_ns()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="otlp")
+        self._thread = _thread()
         self._failing = False
         self._left_out: set[str] = set()
 
@@ -351,7 +351,13 @@ class OtlpExport:
     async def export(self) -> None:
         """Export once."""
         status = self._status()
-        failure = await asyncio.get_running_loop().run_in_executor(self._thread, self._send, status)
+        try:
+            failure = await asyncio.get_running_loop().run_in_executor(self._thread, self._send, status)
+        except RuntimeError as error:
+            # A container at its limit has no thread for it. The next try shall not find this one before it.
+            failure = f"{type(error).__name__}: {error}"
+            self._thread.shutdown(wait=False, cancel_futures=True)
+            self._thread = _thread()
         self._metrics.count(c.OTLP_EXPORTS, result="failed" if failure else "ok")
         self._tell(failure)
 
@@ -374,6 +380,8 @@ class OtlpExport:
 
     def _data(self, status: Status) -> MetricsData:
         now = time.time_ns()
+        # Set back since the start, the clock would give points that are older than their start, which are refused.
+        self._started_ns = min(self._started_ns, now)
         families = self._metrics.families(status, self._most)
         metrics = list(metrics_of(families, self._started_ns, now, self._leave_out))
         return _whole(resource_of(self._settings, status.group_id), metrics)
@@ -385,6 +393,10 @@ class OtlpExport:
                 f"the {family.type} {family.name} is left out of what is exported: {type(error).__name__}: {error}; "
                 f"correct the handler's collector"
             )
+
+
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="otlp")
 
 
 def _whole(resource: Resource, metrics: Sequence[Metric]) -> MetricsData:

@@ -32,7 +32,7 @@ from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.observe import logs
 from kunicorn.settings import KafkaSettings
 from kunicorn.settings.security import without_secrets
-from kunicorn.supervisor.workers.process import kill_group, watch_exit
+from kunicorn.supervisor.workers.process import Child, kill_group, watch_exit
 
 log = logs.get("kunicorn.tokens")
 
@@ -144,7 +144,7 @@ class Tokens:
             with theirs:
                 self._helper = pid = _start_helper(theirs)
             undone.callback(self._abandon, pid)
-            watch_exit(os.pidfd_open(pid), exited, with_group=True)
+            watch_exit(Child(pid, os.pidfd_open(pid)), exited, with_group=True)
             undone.pop_all()
         return ours, pid
 

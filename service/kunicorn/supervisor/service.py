@@ -111,21 +111,23 @@ def run(
         writer.close(timeout=2.0)
 
 
-def threads_begun(count: int) -> ThreadPoolExecutor:
-    """So many threads for what would hold up the loop (plans, logins, files), all of them begun: later, where a
-    container is at its limit, none may be had, and a plan without one would end the service amid a rebalance.
+def threads_begun(count: int, watchdog: Watchdog) -> ThreadPoolExecutor:
+    """So many threads for what would hold up the loop (plans, logins, files), all of them begun, and the watchdog's:
+    later, where a container is at its limit, none may be had, and a plan without one would end the service amid a
+    rebalance, a stop without one amid its drain.
 
     Raises `ServiceError` where they are not to be had now.
     """
     threads, all_begun = ThreadPoolExecutor(count, thread_name_prefix="beside-the-loop"), threading.Barrier(count)
     try:
+        watchdog.start()
         for _ in range(count):
             threads.submit(all_begun.wait)
     except RuntimeError as error:
         all_begun.abort()
         raise ServiceError(
-            f"the service's own {count} threads cannot be started: {error}; see that limits of processes and memory "
-            f"leave room"
+            f"the service's own {count + 1} threads cannot be started: {error}; see that limits of processes and "
+            f"memory leave room"
         ) from error
     return threads
 
@@ -201,7 +203,7 @@ class Service:
             self._tasks.start(work)
         failed: ExitCode | None = None
         try:
-            asyncio.get_running_loop().set_default_executor(threads_begun(_THREADS))
+            asyncio.get_running_loop().set_default_executor(threads_begun(_THREADS, self._watchdog))
             if self._settings.http.enabled:
                 port = Port(self._settings.http)
                 await port.bind()

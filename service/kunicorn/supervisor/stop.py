@@ -10,62 +10,103 @@ errors begin an orderly stop, too: a signal behind these is the first one still.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 from kunicorn.errors import ExitCode, FatalGroupError
-from kunicorn.ipc import clock
+from kunicorn.linux import memory_file
 from kunicorn.observe import logs
 from kunicorn.settings import GroupSettings
 from kunicorn.supervisor.membership.source import AssignmentSource
 
 _STDERR = 2
+_STACKS = 1.0
+"""Seconds for all that the process has to say of its threads."""
 
 
 class Watchdog:
-    """The thread that ends the process at a deadline. Started by the first `arm`; nothing disarms it."""
+    """The thread that ends the process at a deadline. Nothing disarms it."""
 
     def __init__(self, last_words: Callable[[str], None], kill_workers: Callable[[], None]) -> None:
         """`last_words` logs a line and waits until it is written; both run on the thread that ends the process."""
         self._exit_code: ExitCode | None = None
         self._last_words = last_words
         self._kill_workers = kill_workers
-        self._deadline = float("inf")
+        self._deadline: float | None = None
         self._moved = threading.Event()
-        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Not by the first `arm`: a stop for want of threads would find none. Raises `RuntimeError`
+        where none is to be had now."""
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def arm(self, seconds: float) -> None:
         """End the process in so many seconds, if it is still there then; an earlier deadline stays."""
-        self._deadline = min(self._deadline, clock.now() + seconds)
+        deadline = time.monotonic() + seconds
+        self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
         self._moved.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-            self._thread.start()
 
     def end_with(self, exit_code: ExitCode) -> None:
         """Set the exit code that the process ends with, whoever ends it."""
         self._exit_code = exit_code
 
     def bite(self, why: str, otherwise: ExitCode = ExitCode.BUG) -> None:
-        """End the process now, its workers killed: as `end_with` has it, else with `otherwise`."""
+        """End the process now, its workers killed: as `end_with` has it, else with `otherwise`.
+
+        Waits for nobody who reads the output, beyond a second or two.
+        """
         try:
-            self._last_words(f"{why}; what every thread is at follows on stderr")
-            faulthandler.dump_traceback(file=_STDERR, all_threads=True)
-            self._kill_workers()
+            for step in (
+                self._kill_workers,
+                partial(self._last_words, f"{why}; what every thread is at follows on stderr"),
+                _say_stacks,
+            ):
+                with contextlib.suppress(Exception):
+                    step()
         finally:
             os._exit(otherwise if self._exit_code is None else self._exit_code)
 
     def _watch(self) -> None:
         while True:
             self._moved.clear()  # before the look at the deadline, which `arm` moves before it sets this
-            left = self._deadline - clock.now()
-            if left <= 0:
+            left = self._left()
+            if left is not None and left <= 0:
                 break
             self._moved.wait(left)
         self.bite("the service has not stopped in time: killing its workers and ending it")
+
+    def _left(self) -> float | None:
+        # By the loop's clock, as the stop's own time is: suspended for a while, neither has been used up.
+        return None if self._deadline is None else self._deadline - time.monotonic()
+
+
+def _say_stacks() -> None:
+    """Write to standard error what every thread is at, as much of it as goes there within a second.
+
+    Not by faulthandler itself: where nobody reads, it would stay in write(2) with the GIL, and keep the process alive.
+    """
+    with os.fdopen(memory_file("stacks"), "w+b") as kept:
+        faulthandler.dump_traceback(kept, all_threads=True)
+        kept.seek(0)
+        stacks = kept.read()
+    was, due = os.get_blocking(_STDERR), time.monotonic() + _STACKS
+    poll = select.poll()
+    poll.register(_STDERR, select.POLLOUT)
+    # Whoever else has this pipe or terminal gets it back as it was.
+    os.set_blocking(_STDERR, False)
+    try:
+        while stacks and poll.poll(max(0.0, due - time.monotonic()) * 1000):
+            with contextlib.suppress(BlockingIOError):
+                stacks = stacks[os.write(_STDERR, stacks) :]
+    finally:
+        os.set_blocking(_STDERR, was)
 
 
 log = logs.get("kunicorn")

@@ -42,6 +42,22 @@ def test_the_version_is_said() -> None:
     assert (done.returncode, done.stdout) == (0, f"kunicorn {__version__}\n")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_what_somebody_has_closed_is_nothing_and_its_number_nobody_elses(closed: str, tmp_path: Path) -> None:
+    command = f'exec "$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-m", "kunicorn", "config", "show", "--config", tmp_path / "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 2
+    assert done.stdout == "", "no error is printed in place of an answer"
+    assert ("there is no file" in done.stderr) == ("2>&-" not in closed)
+
+
 def test_saying_the_version_loads_nothing_heavy() -> None:
     program = (
         "import sys; from kunicorn.commands import cli\n"

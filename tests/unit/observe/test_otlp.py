@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,38 @@ def test_headers_are_read_anew_from_their_file(there: Collector, tmp_path: Path)
 
     asyncio.run(twice())
     assert [each.get("authorization") for each in there.headers] == ["first", "second"]
+
+
+def test_a_clock_that_is_set_back_leaves_no_value_older_than_its_start(
+    there: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = exporting(there, eventful())
+    an_hour_ago = time.time_ns() - 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: an_hour_ago)
+    asyncio.run(export.export())
+    found = [point for metric in there.latest().values() for point in points(metric)]
+    assert found
+    assert [each for each in found if each.start_time_unix_nano > each.time_unix_nano] == []
+
+
+def test_an_export_for_which_there_is_no_thread_is_tried_again_and_sent_once(
+    there: Collector, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = exporting(there)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def thrice() -> None:
+        with monkeypatch.context() as limit:
+            limit.setattr(threading.Thread, "start", refuse)
+            await export.export()
+            await export.export()
+        await export.last(60)
+
+    asyncio.run(thrice())
+    assert "metrics are not exported: RuntimeError: can't start new thread" in said[0]
+    assert len(there.requests) == 1
 
 
 def test_exports_end_their_thread(there: Collector) -> None:

@@ -392,7 +392,7 @@ class Arbiter:
         # Not before it is among the processes: an extension while it was forked would have passed it by.
         ledger.lease_ns = self.pool.lease_ns
         # What its handler has started must not work on beside the successor, which gets the same record.
-        watch_exit(process.pidfd, lambda how: self._on_exit(slot, process, how), with_group=True)
+        watch_exit(child, lambda how: self._on_exit(slot, process, how), with_group=True)
         await process.connect(
             ours, lambda message: self._on_message(process, message), lambda why: self._on_protocol_error(process, why)
         )

@@ -17,6 +17,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple
 
 from kunicorn.errors import FENCED_STATUS, how_it_ended
@@ -30,6 +31,10 @@ from kunicorn.supervisor.notifier import Notifier
 
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_INTERVAL = 1.0
+_LOOK_INTERVAL = 1.0
+_TAKE_AGAIN = 0.1
+_TRACER_SECONDS = 1.0
+"""Seconds that a tracer has to hand on the exit status; one that only watches (strace) takes none."""
 _UNKNOWN = "exited, status unknown"
 
 
@@ -40,26 +45,85 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def watch_exit(pidfd: int, on_exit: Callable[[str], None], *, with_group: bool = False) -> None:
+class Child(NamedTuple):
+    """A process of ours: its pid, and the pidfd that tells of its end."""
+
+    pid: int
+    pidfd: int
+
+
+def watch_exit(child: Child, on_exit: Callable[[str], None], *, with_group: bool = False) -> None:
     """Call `on_exit` on the loop with how the process ended, once it has; the pidfd is closed then.
 
     `with_group`: it leads a process group, and whatever it leaves behind there is killed before `on_exit` is called.
+
+    A debugger that is attached has the exit status before its parent has, and keeps it for as long as it likes. It is
+    given a moment; then the process counts as ended, and `reap_strangers` takes what the debugger leaves.
     """
-    loop = asyncio.get_running_loop()
+    _ExitWatch(child, on_exit, with_group=with_group)
 
-    def reap() -> None:
-        loop.remove_reader(pidfd)
+
+class _ExitWatch:
+    """The end of one process, as `watch_exit` has it; lives until then."""
+
+    def __init__(self, child: Child, on_exit: Callable[[str], None], *, with_group: bool) -> None:
+        self._child = child
+        self._on_exit = on_exit
+        self._with_group = with_group
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(child.pidfd, self._spoken)
+        self._later = self._loop.call_later(_LOOK_INTERVAL, self._look)
+
+    def _spoken(self) -> None:
+        self._loop.remove_reader(self._child.pidfd)
+        self._later.cancel()
+        self._take(clock.now() + _TRACER_SECONDS)
+
+    def _look(self) -> None:
+        # Where a debugger holds every thread, the pidfd says nothing before the debugger does.
+        if has_ended(self._child.pid):
+            self._take(clock.now() + _TRACER_SECONDS)
+        else:
+            self._later = self._loop.call_later(_LOOK_INTERVAL, self._look)
+
+    def _take(self, due: float) -> None:
+        how = self._status()
+        if how is None and clock.now() < due:
+            self._later = self._loop.call_later(_TAKE_AGAIN, self._take, due)
+            return
+        self._later.cancel()
+        self._loop.remove_reader(self._child.pidfd)
+        os.close(self._child.pidfd)
+        if how is None:
+            log.warning(f"process {self._child.pid} has ended, and a debugger keeps its exit status: going on without")
+        self._on_exit(how or _UNKNOWN)
+
+    def _status(self) -> str | None:
+        """How it ended; None while a tracer keeps that. Caller: no thread of it runs any more."""
+        pid, pidfd = self._child
         try:
-            # Looked at first: once it is reaped, its pid, which is the group's id, may be somebody else's.
-            if with_group and (left := os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)) is not None:
-                kill_group(left.si_pid)
-            how = _told(os.waitid(os.P_PIDFD, pidfd, os.WEXITED))
+            # Looked at first: once it is reaped, its pid, which is the group's id, may be somebody else's. Never waited
+            # for: the loop would stand still until the tracer lets go, without a heartbeat.
+            left = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if self._with_group:
+                kill_group(pid)
+            return None if left is None else _told(os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG))
         except ChildProcessError:
-            how = _UNKNOWN
-        os.close(pidfd)
-        on_exit(how)
+            return _UNKNOWN
 
-    loop.add_reader(pidfd, reap)
+
+def has_ended(pid: int) -> bool:
+    """Whether no thread of a child runs any more, its exit status not taken: what it has written is final."""
+    try:
+        return _is_zombie(pid, pid) and all(_is_zombie(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return False  # Reaped meanwhile, by whom it is the pidfd that tells.
+
+
+def _is_zombie(pid: int, thread: int) -> bool:
+    # As proc(5) has it, behind a name that may have any character.
+    state = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    return state in (b"Z", b"X")
 
 
 def _told(info: os.waitid_result | None) -> str:
@@ -125,15 +189,8 @@ class WorkerState(Enum):
     READY = "ready"
     #: Hands its partitions back and exits.
     DRAINING = "draining"
-    #: Its pidfd has spoken; only now its ledger is final.
+    #: No thread of it runs any more; only now its ledger is final.
     DEAD = "dead"
-
-
-class Child(NamedTuple):
-    """A process of ours: its pid, and the pidfd that tells of its end."""
-
-    pid: int
-    pidfd: int
 
 
 class WorkerProcess:
@@ -181,7 +238,7 @@ class WorkerProcess:
         return f"worker {self.number} (pid {self.pid})"
 
     def is_dead(self) -> bool:
-        """Whether its pidfd has spoken. A method, as it changes behind any await."""
+        """Whether it has ended, as `watch_exit` tells. A method, as it changes behind any await."""
         return self.state is WorkerState.DEAD
 
     @property
@@ -237,7 +294,7 @@ class WorkerProcess:
         self.blamed = frozenset(partitions)
 
     def die(self) -> None:
-        """Its pidfd has spoken."""
+        """It has ended: `watch_exit` tells so."""
         self.state = WorkerState.DEAD
 
     # -- what it is told and tells ---------------------------------------------------------------------------------
@@ -325,7 +382,7 @@ async def escalate(
     interrupt: Callable[[], None] | None = None,
 ) -> None:
     """Interrupt, abort and kill the worker, until `until` holds. Returns once it does or the kill was sent; SIGKILL
-    sent is not death, that is told by the pidfd. `interrupt`: the first rung, if it is not the end of the drain
+    sent is not death, that is told by `watch_exit`. `interrupt`: the first rung, if it is not the end of the drain
     budget."""
     rungs = (
         ("interrupting its handler", interrupt or process.interrupt_handler, _PATIENCE),

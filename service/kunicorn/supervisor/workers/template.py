@@ -47,7 +47,7 @@ class Template:
         self.keepers: frozenset[str] = frozenset()
         """Entry points of handlers that keep their offsets themselves; known once it is ready."""
         self._one_at_a_time = asyncio.Lock()
-        watch_exit(os.dup(self._pidfd), self._on_exit)
+        watch_exit(Child(self.pid, os.dup(self._pidfd)), self._on_exit)
 
     async def ready(self) -> TemplateReady:
         """Wait for the import, as long as it takes; a reload's has a limit (`Templates.prepare`). Raises

@@ -1,0 +1,30 @@
+"""Standard streams that whoever started the service has closed: nothing else gets their numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.ports import free_ports
+from tests.system import procfs
+from tests.system.members import Members
+
+GroupMaker = Callable[..., Members]
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=["input", "output", "error", "all"])
+def test_a_service_that_is_started_with_closed_streams_works_and_writes_its_log_into_nothing_else(
+    members_of: GroupMaker, topic: str, closed: tuple[int, ...]
+) -> None:
+    closing = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    group = members_of(nobody, topic, entrypoint="tests.system.handlers.audited:handle", workers=1)
+    member = group.start(within=("sh", "-c", f'exec "$@" {closing}', "sh"))
+    member.wait(lambda: member.status().get("template") == "ready", "the handler to be imported")
+    (template,) = procfs.children(member.pid)
+    for pid in (member.pid, template.pid):
+        assert [fd for fd in closed if os.readlink(f"/proc/{pid}/fd/{fd}") != os.devnull] == []
+    assert member.stop(within=20) == 0
+    assert "Traceback" not in member.output()
