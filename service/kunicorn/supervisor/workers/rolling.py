@@ -33,6 +33,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import ReloadStatus
 from kunicorn.settings import Settings, WorkerSettings
 from kunicorn.settings.load import Reloaded
+from kunicorn.settings.workers import memory_limit, overcommitted
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.workers.pool import PING_INTERVAL, Arbiter, Blueprint, WorkerSlot
 from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
@@ -228,6 +229,8 @@ class Reloader:
             return _failed(f"a template for the new code cannot be started: {error}")
         for name in found.kept:
             log.warning(f"{name} has another value now, which takes effect with the next start only", setting=name)
+        if warning := overcommitted(found.settings.workers, memory_limit()):
+            log.warning(warning)
         return await self._roll(found, template)
 
     def _brought(self, settings: Settings) -> Mapping[str, str]:

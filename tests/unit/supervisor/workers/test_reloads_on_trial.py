@@ -356,3 +356,14 @@ async def test_a_worker_that_dies_and_comes_back_with_the_new_code_is_not_replac
     await service.replaced(1)
     assert (await asyncio.wait_for(reloading, 20)).completed
     assert service.new.forked == 2
+
+
+async def test_a_reload_to_workers_that_are_too_many_for_the_memory_of_now_is_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rolling, "memory_limit", lambda: 1 << 20)
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    assert (await reloading).completed
+    assert "this container's memory limit is 1 MB" in capfd.readouterr().err
