@@ -57,6 +57,10 @@ class HandlerLoadError(ServiceError):
     exit_code = ExitCode.HANDLER
 
 
+class HandlerSetupError(HandlerLoadError):
+    """Handler or middleware that was imported, but whose `__init__` or `setup` raises."""
+
+
 class FatalGroupError(ServiceError):
     """Refusal by the coordinator that will not pass as long as this member is as it is."""
 

@@ -42,6 +42,21 @@ def memory_file(name: str) -> int:
     return fd
 
 
+def receive_descriptors(sock: socket, nbytes: int, most: int) -> tuple[bytes, list[int], int]:
+    """A packet, the descriptors that came with it, and the message's flags. No program inherits them, as it would those
+    of `socket.recv_fds`, which drops the flag for that.
+    """
+    import array
+    import socket
+
+    fds = array.array("i")
+    body, ancillary, flags, _ = sock.recvmsg(nbytes, socket.CMSG_LEN(most * fds.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return body, list(fds), flags
+
+
 def packet_pair() -> tuple[socket, socket]:
     """Two ends of a connection that keeps messages of up to 128 KB whole. Off Linux an end does not learn that the
     other is closed, so that who receives needs a time-out.

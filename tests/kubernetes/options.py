@@ -64,6 +64,7 @@ def conditions(cluster: Cluster, options: argparse.Namespace) -> dict[str, str]:
     """Where it was measured, and what."""
     nodes = [node["status"]["nodeInfo"] for node in cluster.nodes()]
     linux = platform.release().partition("-")[0]
+    cgroups = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     runtimes = sorted({each["containerRuntimeVersion"].replace("://", " ") for each in nodes})
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -72,7 +73,7 @@ def conditions(cluster: Cluster, options: argparse.Namespace) -> dict[str, str]:
         "date": f"{date.today():%Y-%m-%d}",
         "kubernetes": cluster.version(),
         "nodes": f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {', '.join(runtimes)}",
-        "machine": f"{os.cpu_count()} processors shared by brokers, pods and all else, Linux {linux}",
+        "machine": f"{os.cpu_count()} processors shared by brokers, pods and all else, Linux {linux}, cgroup {cgroups}",
         "commit": options.commit or commit.stdout.strip(),
     }
 

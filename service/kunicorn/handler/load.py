@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import kunicorn
-from kunicorn.errors import HandlerLoadError
+from kunicorn.errors import HandlerLoadError, HandlerSetupError
 from kunicorn.handler.decode.models import takes_model_and_record
 from kunicorn.handler.lifecycle import HOOKS, Worker, bound, misfit, setup_takes_worker
 from kunicorn.positions import TopicPartition
@@ -163,14 +163,14 @@ def located(named: str, entrypoint: str) -> Any:
 
 
 def instance(named: str, cls: type) -> Any:
-    """An instance of the user's class; raises `HandlerLoadError` where making it raises."""
+    """An instance of the user's class; raises `HandlerSetupError` where making it raises."""
     try:
         return cls()
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         where = user_traceback(error)
-        raise HandlerLoadError(
+        raise HandlerSetupError(
             f"{named}: making an instance raised {type(error).__name__}: {error_message(error)}; what may "
             f"fail belongs into setup(worker, options)" + (f"\n{where}" if where else "")
         ) from error

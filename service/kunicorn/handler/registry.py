@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from kunicorn.errors import ConfigError, HandlerLoadError
+from kunicorn.errors import ConfigError, HandlerLoadError, HandlerSetupError
 from kunicorn.handler import middleware
 from kunicorn.handler.call import Hooked
 from kunicorn.handler.config import Batching, HandlerConfig, route
@@ -95,12 +95,12 @@ def set_up(
 
 
 def call_setup(handler: Handler, calls: Hooked, worker: Worker, options: Mapping[str, Any]) -> None:
-    """Call `setup` of the middlewares, then of the handler. Raises `HandlerLoadError`. Caller: as of `set_up`."""
+    """Call `setup` of the middlewares, then of the handler. Raises `HandlerSetupError`. Caller: as of `set_up`."""
     try:
         middleware.set_up(handler, calls.run, worker, options)
         calls.run(handler.setup_in(worker, options))
     except BaseException as error:
-        raise HandlerLoadError(f"{handler.entrypoint}: setup raised {describe(error)}") from error
+        raise HandlerSetupError(f"{handler.entrypoint}: setup raised {describe(error)}") from error
 
 
 def check_options(config: HandlerConfig) -> None:

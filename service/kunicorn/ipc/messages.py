@@ -444,7 +444,8 @@ class WorkerFailed(Tagged, frozen=True):
     """The worker cannot serve at all and is about to exit: handler not loadable, client properties refused."""
 
     stage: str
-    """"handler", "client" or "settings"."""
+    """"import" (the handler's code, or what the settings name beside it), "handler" (its `__init__` or `setup`),
+    "client" or "settings"."""
     error: str
 
 

@@ -16,17 +16,24 @@ blocks misses heartbeats and loses its partitions because of a log line.
    line takes the places of several short ones: it may hold a whole record, and the memory of ten thousand is the
    process's.
 3. The thread is a daemon: blocked in write(2) it holds neither the GIL nor the interpreter's exit.
+4. All processes of a service write to one pipe. Once that is full, the kernel divides what is longer than PIPE_BUF and
+   lets other writers in between: lines would be in one another. So whole lines go out together up to PIPE_BUF, which is
+   never divided, and one process writes at a time, for the lines that are longer.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import logging
 import os
 import re
 import select
+import stat
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from queue import Empty, SimpleQueue
@@ -171,9 +178,10 @@ class LogWriter:
         if (dropped := self._dropped) > self._told:
             lines.append(self._lost(dropped - self._told))
             self._told = dropped
-        data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
         try:
-            self._write_all(memoryview(data))
+            with _one_at_a_time(self._fd):
+                for data in _whole_lines(lines):
+                    self._write_all(memoryview(data))
         except OSError:
             # Whoever read is gone (EPIPE, EIO on a closed terminal). Nobody is left to tell; the service goes on.
             self._dropped += len(lines)
@@ -184,18 +192,70 @@ class LogWriter:
                 data = data[os.write(self._fd, data) :]
             except BlockingIOError:
                 # Somebody who shares the terminal or pipe has made it non-blocking, for all of us.
-                self._wait_until_writable()
+                _is_writable(self._fd, None)
 
-    def _wait_until_writable(self) -> None:
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        poll.poll()
+
+def _whole_lines(lines: Iterable[str]) -> Iterator[bytes]:
+    """What to write at a time: as many lines as the kernel does not divide, or one that is longer."""
+    together = b""
+    for line in lines:
+        data = f"{line}\n".encode(errors="backslashreplace")
+        if together and len(together) + len(data) > select.PIPE_BUF:
+            yield together
+            together = b""
+        together += data
+    yield together
+
+
+_PATIENCE = 2.0
+"""Seconds that a process which is frozen amid a line keeps the others from the log."""
+_LOOK_AGAIN = 0.002
+
+
+@contextlib.contextmanager
+def _one_at_a_time(fd: int) -> Iterator[None]:
+    """Wait until no other process of ours writes to that pipe or socket. The kernel has the lock, and frees it when its
+    owner ends.
+    """
+    # The kernel divides no write to a file or a terminal, and the lock of a file on NFS is a matter of its server's.
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        yield
+        return
+    waited = 0.0
+    while not _locked(fd) and waited < _PATIENCE:
+        # While nobody reads, whoever has the lock cannot go on.
+        waited = waited + _LOOK_AGAIN if _is_writable(fd, 0) else 0.0
+        time.sleep(_LOOK_AGAIN)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(fd, fcntl.LOCK_UN)
+
+
+def _locked(fd: int) -> bool:
+    """Whether the lock is ours, or there can be none."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_writable(fd: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(timeout_ms))
 
 
 def write_directly(fd: int, line: str) -> None:
     """Write one line without a thread, before there is one. May block; ignores failures."""
     try:
-        os.write(fd, f"{line}\n".encode(errors="backslashreplace"))
+        with _one_at_a_time(fd):
+            os.write(fd, f"{line}\n".encode(errors="backslashreplace"))
     except OSError:
         return
 

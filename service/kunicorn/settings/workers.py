@@ -196,8 +196,29 @@ def _limit(file: Path) -> Iterator[int]:
             yield int(line)
 
 
+def _ends_as_a_whole(membership: Path, cgroups: Path) -> bool:
+    """Whether the kernel ends all processes of our cgroup, or of one above it, when it is out of memory."""
+    groups = (line.partition("::") for line in lines(membership))
+    folders = (folder for hierarchy, _, name in groups if hierarchy == "0" for folder in ancestry(cgroups, name))
+    return any(lines(folder / "memory.oom.group") == ["1"] for folder in folders)
+
+
+def memory_warnings(
+    workers: WorkerSettings, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> list[str]:
+    """Warnings of what the kernel does to these workers for memory. Reads a few small files."""
+    found = [overcommitted(workers, memory_limit(proc, cgroups))]
+    if _ends_as_a_whole(proc / "self" / "cgroup", cgroups):
+        found.append(
+            "where one worker is out of memory the kernel ends this whole container (memory.oom.group = 1), and nobody "
+            "counts the death for workers.max_crashes: set singleProcessOOMKill in the kubelet's configuration, or "
+            "OOMPolicy=continue in systemd's unit, and workers.max_rss_mb"
+        )
+    return [warning for warning in found if warning is not None]
+
+
 def overcommitted(workers: WorkerSettings, limit: int | None) -> str | None:
-    """Warning where all workers together would be killed by the kernel; None where they fit. Pure.
+    """Warning where the kernel would kill for the memory of all workers together; None where they fit. Pure.
 
     While a worker is replaced there is one more; that one, and the supervisor, have to fit in what the plan leaves
     over.
@@ -207,6 +228,6 @@ def overcommitted(workers: WorkerSettings, limit: int | None) -> str | None:
         return None
     return (
         f"{workers.count} workers of memory_per_worker_mb = {workers.memory_per_worker_mb} may take {planned} MB, but "
-        f"this container's memory limit is {limit // _MB} MB: the kernel kills workers at that; lower workers.count or "
+        f"this container's memory limit is {limit // _MB} MB: the kernel kills at that; lower workers.count or "
         f"workers.memory_per_worker_mb, or raise the limit"
     )

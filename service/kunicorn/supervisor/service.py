@@ -28,7 +28,7 @@ from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
 from kunicorn.observe.status import Status
 from kunicorn.settings import Settings
-from kunicorn.settings.workers import memory_limit, overcommitted
+from kunicorn.settings.workers import memory_warnings
 from kunicorn.supervisor.actions import Actions
 from kunicorn.supervisor.connections import Connections, cluster_of
 from kunicorn.supervisor.credentials import Tokens, watch_certificate
@@ -190,7 +190,7 @@ class Service:
         """Start, serve, stop. An error that ends the service is logged when it happens, before anything is stopped."""
         become_subreaper()
         self._on_signals()
-        for warning in (*self._settings.kafka.warnings(), overcommitted(self._settings.workers, memory_limit())):
+        for warning in (*self._settings.kafka.warnings(), *memory_warnings(self._settings.workers)):
             if warning is not None:
                 log.warning(warning)
         for work in (

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
-from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, HandlerSetupError
 from kunicorn.handler.call import ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.handler.decode.forms import need_arrow
@@ -437,7 +437,8 @@ def _encoder(given: _Given) -> Encoder | None:
 
 def _cannot_load(error: HandlerLoadError | ConfigError) -> CannotServe:
     if isinstance(error, HandlerLoadError):
-        return CannotServe("handler", str(error), ExitCode.HANDLER)
+        stage = "handler" if isinstance(error, HandlerSetupError) else "import"
+        return CannotServe(stage, str(error), ExitCode.HANDLER)
     return CannotServe("settings", str(error), ExitCode.CONFIGURATION)
 
 

@@ -42,6 +42,7 @@ from kunicorn.ipc.messages import (
     decode,
     encode,
 )
+from kunicorn.linux import receive_descriptors
 from kunicorn.observe import logs, prints
 from kunicorn.worker import main as worker
 from kunicorn.worker.linux import die_with, name_process, sockets, stdin_from_nowhere, threads
@@ -168,7 +169,7 @@ def _close_on_exec(fd: int) -> None:
 def _serve(sock: socket.socket, supervisor: int) -> None:
     """Fork for every request, until the supervisor closes the socket."""
     while True:
-        body, fds, flags, _ = socket.recv_fds(sock, _MAX_PACKET, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        body, fds, flags = receive_descriptors(sock, _MAX_PACKET, _DESCRIPTORS)
         if not body:
             return
         decode(body, Fork)
@@ -195,7 +196,7 @@ def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int)
         _, status = os.waitpid(hop, 0)
         if status != 0:
             raise OSError(f"no worker could be forked (wait status {status}); out of memory or of processes?")
-        body, fds, _, _ = socket.recv_fds(inner, _MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+        body, fds, _ = receive_descriptors(inner, _MAX_PACKET, 1)
     socket.send_fds(sock, [body], fds)
     for fd in fds:
         os.close(fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +135,23 @@ def test_a_worker_holds_no_socket_but_its_own(processes: Rig) -> None:
     for worker in workers:
         wait_until(lambda pid=worker.pid: len(sockets(pid)) == 1, "a worker with one socket")  # type: ignore[misc]
     assert len(set().union(*(sockets(worker.pid) for worker in workers))) == 3
+
+
+def test_no_program_that_a_workers_handler_starts_inherits_a_descriptor_of_the_worker(processes: Rig) -> None:
+    template = processes.template("see")
+    template.ready()
+    worker = processes.fork(template)
+    wait_until(lambda: len(sockets(worker.pid)) == 1, "a worker with one socket")
+    assert [
+        fd for fd in os.listdir(f"/proc/{worker.pid}/fd") if int(fd) > 2 and not _closes_on_exec(worker.pid, fd)
+    ] == []
+
+
+def _closes_on_exec(pid: int, fd: str) -> bool:
+    (flags,) = (
+        line.split()[1] for line in Path(f"/proc/{pid}/fdinfo/{fd}").read_text().splitlines() if "flags:" in line
+    )
+    return bool(int(flags, 8) & os.O_CLOEXEC)
 
 
 def sockets(pid: int) -> set[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kunicorn.observe import logs
 from kunicorn.observe.logs import LogWriter
 from tests.waiting import wait_until
 
@@ -140,6 +141,56 @@ def test_the_interpreter_ends_although_nobody_reads_its_logs() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=_environment()) as child:
         assert child.wait(timeout=20) == 0
+
+
+LINES_EACH = 400
+CROWD = f"""
+import sys
+from kunicorn.observe import logs
+name, length = sys.argv[1], int(sys.argv[2])
+writer = logs.LogWriter(1, str, {LINES_EACH} * 10)
+sys.stdin.read()
+for number in range({LINES_EACH}):
+    writer.put(f"{{name}} {{number}} ".ljust(length, name) + ".")
+writer.close(60)
+"""
+
+
+def test_lines_of_several_processes_are_whole_where_their_pipe_is_always_full(pipe: tuple[int, int]) -> None:
+    lengths = dict(zip("abcdef", (200, 3_500, 9_000) * 2, strict=True))
+    gate, opened = os.pipe()
+    crowd = [
+        subprocess.Popen(
+            [sys.executable, "-c", CROWD, name, str(length)], stdin=gate, stdout=pipe[1], env=_environment()
+        )
+        for name, length in lengths.items()
+    ]
+    for fd in (pipe[1], gate, opened):
+        os.close(fd)
+    with open(pipe[0], "rb", buffering=512, closefd=False) as reader:
+        found = reader.read().decode().splitlines()
+    assert [each.wait() for each in crowd] == [0] * len(crowd)
+    expected = [
+        f"{name} {number} ".ljust(length, name) + "."
+        for name, length in lengths.items()
+        for number in range(LINES_EACH)
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+def test_a_process_that_is_frozen_amid_a_line_does_not_keep_the_others_from_the_log(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "_PATIENCE", 0.05)
+    program = (
+        "import fcntl, sys\nfcntl.lockf(1, fcntl.LOCK_EX)\nprint('half a', end='', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=pipe[1]) as frozen:
+        assert os.read(pipe[0], 100) == b"half a"
+        LogWriter(pipe[1], lost).put("another")
+        assert read_lines(pipe[0], "another") == ["another"]
+        assert frozen.stdin is not None
+        frozen.stdin.close()
 
 
 def _environment() -> dict[str, str]:

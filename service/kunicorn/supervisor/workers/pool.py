@@ -60,7 +60,7 @@ class WorkerSlot:
     fenced_deaths: int = 0
     """Likewise deaths by `FENCED`, whatever was handled: the next one would be soon."""
     refusals: int = 0
-    """Likewise those whose client could not be made, as files of TLS do not fit together just then."""
+    """Likewise those that could not import the handler or make a client, as its files do not fit together just then."""
     backing_off: bool = False
     forking: bool = False
     """The process that is to have it is being forked."""
@@ -252,7 +252,7 @@ class Arbiter:
         self._expected: frozenset[int] = frozenset()
         """As the listener knows them."""
         self._served = False
-        """A worker was ready: clients can be made of the settings."""
+        """A worker was ready: the handler can be imported, and clients can be made of the settings."""
         self._forking = 0
         """Forks under way: the newborn's pid is not known yet, so nobody may reap strangers."""
 
@@ -502,12 +502,13 @@ class Arbiter:
         # its successor has replaced while its setup hung.
         if process is not slot.process or process.on_trial:
             return
-        if stage == "client" and self._served:
-            # A certificate is there before its key, say: the others go on, and so does this one when they fit.
+        if stage != "handler" and self._served:
+            # A certificate is there before its key, or half of the handler's module, as it is replaced: the others go
+            # on, and so does this one when they fit.
             process.never_served = True
             slot.refusals += 1
             return
-        slot.fault = HandlerLoadError(error) if stage == "handler" else ConfigError(error)
+        slot.fault = HandlerLoadError(error) if stage in ("import", "handler") else ConfigError(error)
         self.pool.changed.notify()
 
     def _on_ready(self, process: WorkerProcess) -> None:

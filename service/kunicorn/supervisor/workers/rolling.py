@@ -5,6 +5,7 @@
 All or nothing up to the first worker: settings that are refused, code that does not import and a setup that raises
 change nothing, and the workers go on with what they have. From the first worker that is ready on, the new revision is
 in force: whoever dies is replaced by one of it, and what of the others cannot be replaced is tried again, then told.
+Another reload that is asked for meanwhile is not kept waiting by those: it may bring what they lack.
 
 - `Replacer`: a worker hands over to its successor inside the pod: no rebalance, nothing handled twice (invariant 6).
 - `Recycler`: workers that have worked for long enough are replaced, one at a time: handlers leak, and caches grow.
@@ -32,6 +33,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import ReloadStatus
 from kunicorn.settings import Settings, WorkerSettings
 from kunicorn.settings.load import Reloaded
+from kunicorn.settings.workers import memory_limit, overcommitted
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.workers.pool import PING_INTERVAL, Arbiter, Blueprint, WorkerSlot
 from kunicorn.supervisor.workers.process import WorkerProcess, WorkerState
@@ -227,6 +229,8 @@ class Reloader:
             return _failed(f"a template for the new code cannot be started: {error}")
         for name in found.kept:
             log.warning(f"{name} has another value now, which takes effect with the next start only", setting=name)
+        if warning := overcommitted(found.settings.workers, memory_limit()):
+            log.warning(warning)
         return await self._roll(found, template)
 
     def _brought(self, settings: Settings) -> Mapping[str, str]:
@@ -245,7 +249,10 @@ class Reloader:
         for attempt in range(_ROUNDS):
             if attempt:
                 await asyncio.sleep(_BETWEEN_ROUNDS)
-            for slot in self._outdated(revision) or untried:
+            for slot in self._left(revision, problem) or untried:
+                # A worker that has died meanwhile is back with the new code.
+                if in_force and slot.process is not None and slot not in self._left(revision, problem):
+                    continue
                 try:
                     replaced = await self._replacer.replace(slot, why, "reload", trial)
                 except ReplacementFailed as error:
@@ -258,7 +265,7 @@ class Reloader:
                 if replaced and not in_force:
                     await self._put_in_force(trial, found, template)
                     in_force, untried = True, []
-            if not self._outdated(revision):
+            if not self._left(revision, problem):
                 break
         if not in_force:
             await template.retire()
@@ -272,9 +279,28 @@ class Reloader:
             # Before it was adopted, the one in use has imported the code that is to be replaced.
             if self._arbiter.blueprint.revision != revision:
                 raise TemplateDied(f"the template that has imported the new code died: {template.how_it_ended}")
-            return await self._templates.current()
+            return await self._current(settings.workers.start_timeout_ms / 1000)
 
         return self._revisions.of(revision, settings, prepared)
+
+    async def _current(self, within: float) -> Template:
+        """The template in use. Raises `TemplateDied` where there is none for so many seconds, or until another reload
+        is asked for: its code may be what mends an import that hangs."""
+        current, asked = asyncio.ensure_future(self._templates.current()), asyncio.ensure_future(self._asked.wait())
+        try:
+            await asyncio.wait((current, asked), timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            if current.done():
+                return current.result()
+        finally:
+            current.cancel()
+            asked.cancel()
+        why = "another reload is asked for" if self._asked.is_set() else f"waited {within:g} s for it"
+        raise TemplateDied(f"there is no template that has imported the handler, and {why}")
+
+    def _left(self, revision: int, problem: str) -> list[WorkerSlot]:
+        """Slots that this reload is still to replace: none of them where one could not be, and another reload is asked
+        for, which may bring what this one lacks."""
+        return [] if problem and self._asked.is_set() else self._outdated(revision)
 
     def _outdated(self, revision: int) -> list[WorkerSlot]:
         slots = self._arbiter.pool.slots

@@ -20,6 +20,7 @@ from kunicorn.allocator import is_loaded
 from kunicorn.backoff import Backoff, Retries
 from kunicorn.errors import HandlerLoadError, PeerError
 from kunicorn.ipc.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady, decode, encode
+from kunicorn.linux import receive_descriptors
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.facts import SettingsInForce
@@ -117,7 +118,7 @@ class Template:
         finally:
             loop.remove_reader(self._sock)
         try:
-            body, fds, _, _ = socket.recv_fds(self._sock, _MAX_PACKET, 4)
+            body, fds, _ = receive_descriptors(self._sock, _MAX_PACKET, 4)
         except OSError as error:
             raise TemplateDied(f"the template is gone: {error}") from error
         if not body:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,27 @@ def test_a_handler_that_starts_a_thread_at_import_is_imported_by_every_worker_af
     assert member.stop() == 0
     report = stage.judge({victim})
     assert report.holds, report
+
+
+def test_a_worker_whose_module_is_being_replaced_ends_nothing_and_is_back_when_the_module_is_whole(
+    scene: SceneMaker, tmp_path: Path
+) -> None:
+    module = tmp_path / "threaded_shop.py"
+    module.write_text("from tests.system.handlers.threaded import handle\n")
+    stage = scene(4, settings={"handler": {"entrypoint": "threaded_shop:handle"}})
+    member = stage.members.start()
+    member.wait_running(4)
+    module.write_text("from tests.system.handlers.threaded import handle_order\n")
+    victim = member.workers()[0]["pid"]
+    os.kill(victim, signal.SIGKILL)
+    for partition in range(4):
+        stage.send(partition, "by the other worker")
+        stage.wait_handled(partition, 0, member)
+    assert "cannot import name 'handle_order'" in member.output()
+    module.write_text("from tests.system.handlers.threaded import handle\n")
+    member.wait(lambda: {w["partitions"] for w in member.workers()} == {2}, "both to have partitions again")
+    assert member.stop() == 0
+    assert stage.judge({victim}).holds
 
 
 @pytest.mark.long

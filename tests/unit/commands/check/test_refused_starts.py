@@ -54,14 +54,18 @@ def settings(entrypoint: str, handler: dict[str, Any], **tables: Any) -> Setting
     )
 
 
-def end_of_a_worker(own: Settings) -> ExitCode:
+def refusal(own: Settings) -> CannotServe:
     ledger = Ledger.create(2)
     try:
         with pytest.raises(CannotServe) as refused:
             assemble(configure(own, 0, [], None, 1), ledger, lambda message: None)
-        return refused.value.status
+        return refused.value
     finally:
         ledger.close()
+
+
+def end_of_a_worker(own: Settings) -> ExitCode:
+    return refusal(own).status
 
 
 REFUSED = {
@@ -113,3 +117,44 @@ def test_a_handler_is_imported_and_set_up_with_the_standard_streams_that_a_worke
     check(own, lines.append)
     assert next(line for line in lines if line.what == "handler").failure == (found or None)
     assert (trial.set_up(own).failure or ExitCode.CLEAN) == found
+
+
+HALF_A_MODULE = """
+import time
+
+class Raises:
+    def setup(self, options):
+        raise ConnectionError("no database")
+
+    def handle(self, record): ...
+
+class CannotBeMade:
+    def __init__(self):
+        raise ConnectionError("no database")
+
+    def handle(self, record): ...
+
+class WithoutHandle: ...
+
+def handle(record): ...
+"""
+FAILING: dict[str, tuple[str, dict[str, Any]]] = {
+    "an entry point that is not there any more": ("handle_order", {}),
+    "one whose method is not": ("WithoutHandle", {}),
+    "a middleware that is not there any more": ("handle", {"middlewares": ["half_a_module:timed"]}),
+    "a filter that is not": ("handle", {"filters": [{"function": "half_a_module:is_ours"}]}),
+    "a decoder that is not": ("handle", {"value": "half_a_module:order"}),
+    "a setup that raises": ("Raises", {}),
+    "an instance that cannot be made": ("CannotBeMade", {}),
+}
+
+
+@pytest.mark.parametrize("what", FAILING)
+def test_a_worker_tells_a_handler_that_cannot_be_imported_from_one_that_cannot_be_set_up(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "half_a_module", HALF_A_MODULE)
+    entrypoint, handler = FAILING[what]
+    refused = refusal(settings("", {"entrypoint": f"half_a_module:{entrypoint}", **handler}))
+    set_up = what in ("a setup that raises", "an instance that cannot be made")
+    assert (refused.report.stage, refused.status) == ("handler" if set_up else "import", ExitCode.HANDLER)

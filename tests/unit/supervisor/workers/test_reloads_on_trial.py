@@ -57,14 +57,14 @@ def _asleep() -> Child:
 
 
 class Service:
-    """One worker's slot, its arbiter, and what reloads."""
+    """One worker's slot or several, their arbiter, and what reloads."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 1) -> None:
         self.old, self.new = Code(), Code()
         self.imported = asyncio.Event()
         """Whether there is a template of the old code."""
         self.imported.set()
-        self.tasks, self.pool = ServiceTasks(), Pool(1)
+        self.tasks, self.pool = ServiceTasks(), Pool(workers)
         listener: Any = mock.Mock(spec=PoolListener)
         listener.worker_died.return_value = False
         listener.code_replaced.return_value = 0
@@ -105,12 +105,35 @@ class Service:
         """Of the code that is in force."""
         return self.arbiter.blueprint.revision
 
+    async def begin(self) -> None:
+        """Have all workers at work."""
+        self.pool.want(len(self.pool.slots))
+        self.tasks.start(self.arbiter.fill())
+        await until(lambda: all(slot.process is not None for slot in self.pool.slots))
+        for slot in self.pool.slots:
+            self.says(slot.process, Ready())
+
+    async def replaced(self, number: int) -> None:
+        """Have the worker's successor get ready, and the worker go when it has handed over."""
+        slot = self.pool.slots[number]
+        await until(lambda: slot.successor is not None)
+        self.says(slot.successor, Ready())
+        await until(lambda: slot.predecessor is not None)
+        assert slot.predecessor is not None
+        slot.predecessor.kill()
+        await until(lambda: slot.predecessor is None)
+
 
 @pytest.fixture
-async def service(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
+def workers() -> int:
+    return 1
+
+
+@pytest.fixture
+async def service(monkeypatch: pytest.MonkeyPatch, workers: int) -> AsyncIterator[Service]:
     await asyncio.sleep(0)
     monkeypatch.setattr(pool, "_BACKOFF", Backoff(0.001, 0.001))
-    service = Service()
+    service = Service(workers)
     service.tasks.start(service.reloader.watch())
     yield service
     service.pool.replace_no_more()
@@ -251,3 +274,96 @@ async def test_a_worker_that_waits_for_a_template_to_be_recycled_does_not_hold_u
             await recycling
     recycling.cancel()
     reloading.cancel()
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_a_reload_whose_template_dies_and_whose_import_then_hangs_does_not_hold_up_the_one_that_mends_it(
+    service: Service,
+) -> None:
+    await service.begin()
+    reloading = service.reload()
+    await until(lambda: service.pool.slots[0].successor is not None)
+    service.imported.clear()
+    service.new.dead.set()
+    await service.replaced(0)
+    await until(lambda: service.revision == 1)
+    mending = service.reload()
+    outcome = await asyncio.wait_for(reloading, 20)
+    assert outcome.result == "incomplete"
+    assert "workers 1 run the one before: " in outcome.message
+    assert "another reload is asked for" in outcome.message
+    await until(lambda: service.templates.prepare.call_count == 2)
+    mending.cancel()
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_a_reload_whose_import_hangs_later_ends_when_the_time_to_start_is_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolling, "_ROUNDS", 1)
+    workers = SETTINGS.workers.model_copy(update={"start_timeout_ms": 100})
+    own = SETTINGS.model_copy(update={"workers": workers})
+    service.in_force.read_again.return_value = Reloaded(own, (), ())
+    await service.begin()
+    reloading = service.reload()
+    await until(lambda: service.pool.slots[0].successor is not None)
+    service.imported.clear()
+    service.new.dead.set()
+    await service.replaced(0)
+    outcome = await asyncio.wait_for(reloading, 20)
+    assert (outcome.result, "waited 0.1 s for it" in outcome.message) == ("incomplete", True)
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_a_reload_that_cannot_replace_a_worker_tries_no_more_once_another_is_asked_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rolling, "_BETWEEN_ROUNDS", 600.0)
+    await service.begin()
+    reloading = service.reload()
+    await service.replaced(0)
+    await until(lambda: service.pool.slots[1].successor is not None)
+    mending = service.reload()
+    service.says(service.pool.slots[1].successor, WorkerFailed("handler", "no database"))
+    outcome = await asyncio.wait_for(reloading, 20)
+    assert (outcome.result, "no database" in outcome.message) == ("incomplete", True)
+    mending.cancel()
+
+
+@pytest.mark.parametrize("workers", [2])
+async def test_a_reload_that_another_one_follows_goes_on_until_all_are_replaced(service: Service) -> None:
+    await service.begin()
+    reloading = service.reload()
+    await service.replaced(0)
+    await until(lambda: service.pool.slots[1].successor is not None)
+    following = service.reload()
+    await service.replaced(1)
+    assert (await reloading).completed
+    following.cancel()
+
+
+@pytest.mark.parametrize("workers", [3])
+async def test_a_worker_that_dies_and_comes_back_with_the_new_code_is_not_replaced_once_more(service: Service) -> None:
+    await service.begin()
+    last = service.pool.slots[2]
+    reloading = service.reload()
+    await service.replaced(0)
+    await until(lambda: service.pool.slots[1].successor is not None)
+    assert last.process is not None
+    last.process.kill()
+    await until(lambda: last.process is not None and last.process.revision == 1)
+    service.says(last.process, Ready())
+    await service.replaced(1)
+    assert (await asyncio.wait_for(reloading, 20)).completed
+    assert service.new.forked == 2
+
+
+async def test_a_reload_to_workers_that_are_too_many_for_the_memory_of_now_is_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rolling, "memory_limit", lambda: 1 << 20)
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    assert (await reloading).completed
+    assert "this container's memory limit is 1 MB" in capfd.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from kunicorn.backoff import Backoff
 from kunicorn.errors import HandlerLoadError
-from kunicorn.ipc.messages import Preload, TemplateReady
+from kunicorn.ipc.messages import Forked, Preload, TemplateReady, encode
 from kunicorn.observe.metrics import Metrics
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.workers import template as module
@@ -211,3 +212,26 @@ async def test_a_template_that_is_aborted_says_where_its_import_waits(
     template.close()
     assert 'hangs_at_import.py", line 3' in capfd.readouterr().err
     assert "SIGABRT" in str(template.how_it_ended)
+
+
+def _asleep(sock: socket.socket) -> Spawned:
+    pid = os.posix_spawnp("sleep", ["sleep", "600"], os.environ)
+    return Spawned(sock, pid, os.pidfd_open(pid))
+
+
+async def test_a_workers_pidfd_is_inherited_by_no_program() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    template = Template(_asleep(ours))
+    channel, ledger = socket.socketpair()
+    with theirs, channel, ledger:
+        forking = asyncio.ensure_future(template.fork(0, channel, ledger.fileno()))
+        await asyncio.sleep(0)
+        for fd in socket.recv_fds(theirs, 1 << 16, 2)[1]:
+            os.close(fd)
+        socket.send_fds(theirs, [encode(Forked(os.getpid()))], [channel.fileno()])
+        child = await forking
+    assert not os.get_inheritable(child.pidfd)
+    os.close(child.pidfd)
+    template.close()
+    template.kill()
+    await template.dead.wait()

@@ -68,7 +68,9 @@ async def crew() -> Crew:
     return crew
 
 
-@pytest.mark.parametrize(("stage", "kind"), [("handler", HandlerLoadError), ("settings", ConfigError)])
+@pytest.mark.parametrize(
+    ("stage", "kind"), [("import", HandlerLoadError), ("handler", HandlerLoadError), ("settings", ConfigError)]
+)
 async def test_a_worker_that_cannot_serve_ends_the_service_with_what_it_says(
     crew: Crew, stage: str, kind: type[ServiceError]
 ) -> None:
@@ -78,9 +80,14 @@ async def test_a_worker_that_cannot_serve_ends_the_service_with_what_it_says(
     assert str(error) == "no database"
 
 
-@pytest.mark.parametrize(("served", "kind"), [(False, ConfigError), (True, type(None))])
-async def test_one_whose_client_cannot_be_made_ends_it_only_where_none_was_ready_before(
-    crew: Crew, served: bool, kind: type[ServiceError | None]
+NOT_AT_THE_START = {"client": ConfigError, "import": HandlerLoadError, "settings": ConfigError}
+"""What may fail while files are replaced, such as a key or the handler's module, and how it ends a service's start."""
+
+
+@pytest.mark.parametrize("stage", NOT_AT_THE_START)
+@pytest.mark.parametrize("served", [False, True])
+async def test_one_whose_client_or_handler_cannot_be_had_ends_it_only_where_none_was_ready_before(
+    crew: Crew, served: bool, stage: str
 ) -> None:
     worker, slot = await crew.started(), crew.pool.slots[0]
     if served:
@@ -88,9 +95,18 @@ async def test_one_whose_client_cannot_be_made_ends_it_only_where_none_was_ready
     for _ in range(20):
         crew.arbiter._on_exit(slot, worker, "exit 2")
         slot.process = worker = PlayedWorker(0)
-        crew.arbiter._on_message(worker, WorkerFailed("client", "the key does not fit the certificate"))
+        crew.arbiter._on_message(worker, WorkerFailed(stage, "half of a file"))
     assert slot.refusals == (20 if served else 0)
-    assert isinstance(await crew.error(), kind)
+    assert isinstance(await crew.error(), type(None) if served else NOT_AT_THE_START[stage])
+
+
+async def test_one_whose_setup_fails_ends_it_also_where_others_were_ready_before(crew: Crew) -> None:
+    worker, slot = await crew.started(), crew.pool.slots[0]
+    crew.arbiter._on_message(worker, Ready())
+    crew.arbiter._on_exit(slot, worker, "SIGKILL")
+    slot.process = worker = PlayedWorker(0)
+    crew.arbiter._on_message(worker, WorkerFailed("handler", "no database"))
+    assert isinstance(await crew.error(), HandlerLoadError)
 
 
 async def test_a_slot_whose_clients_cannot_be_made_backs_off_until_one_can(crew: Crew) -> None:
