@@ -77,7 +77,8 @@ class Fetcher:
         self._wanted = asyncio.Event()
         """Some partition wants the metadata."""
         self._room = asyncio.Event()
-        self._logged_at = -_LOG_SECONDS
+        self._logged_at: dict[str, float] = {}
+        """When each kind of warning was told last: one that comes again and again takes no turn of another."""
         self._unknown: dict[str, int] = {}
         """Topics whose metadata is refused, and how often it was in a row."""
         self._running: asyncio.Task[None] | None = None
@@ -181,12 +182,15 @@ class Fetcher:
         try:
             metadata = await self._cluster.refresh(self._table.topics)
         except PeerError as error:
-            self._log_seldom(f"no broker tells who leads the partitions; tried again: {error}")
+            self._log_seldom("metadata", f"no broker tells who leads the partitions; tried again: {error}")
             return False
         for name in self._table.topics:
             self._tell_unknown(name, metadata.topics[name].error if name in metadata.topics else ErrorCode.NONE)
         topics = {name: _topic(info) for name, info in metadata.topics.items()}
         self._put(self._table.learn(topics, self._now), None)
+        if self._table.disputed:
+            # Whoever has lost the controller goes on naming the leaders of before.
+            self._cluster.doubt()
         return True
 
     def _tell_unknown(self, topic: str, error: int) -> None:
@@ -195,7 +199,7 @@ class Fetcher:
         if error != ErrorCode.NONE:
             self._unknown[topic] = times
             if times > _TOLD_AFTER:
-                self._log_seldom(f"the metadata of topic {topic!r} is refused; tried again: {describe(error)}")
+                self._log_seldom("topic", f"the metadata of topic {topic!r} is refused; tried again: {describe(error)}")
 
     # -- one broker ----------------------------------------------------------------------------------------------------
 
@@ -208,9 +212,13 @@ class Fetcher:
                     continue
                 await self._room_for_more()
                 try:
-                    await self._fetch(node, await self._cluster.connection(node, _PURPOSE))
+                    connection = await self._cluster.connection(node, _PURPOSE)
+                    # Before the request is made: a partition may come or go meanwhile.
+                    await connection.unmuted()
+                    if self._table.asks_of(node):
+                        await self._fetch(node, connection)
                 except PeerError as error:
-                    self._log_seldom(f"fetching from node {node} failed; tried again: {error}")
+                    self._log_seldom("broker", f"fetching from node {node} failed; tried again: {error}")
                     self._table.unreached(node, self._now)
         finally:
             self._serving.discard(node)
@@ -278,11 +286,13 @@ class Fetcher:
         tp = TopicPartition(part.topic, part.partition)
         place = self._table.get(tp)
         if place is not None and not place.ended and place.failures >= _TOLD_AFTER:
-            self._log_seldom(f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}")
+            self._log_seldom(
+                "partition", f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}"
+            )
 
     def _refused(self, node: int, error: int) -> None:
         if error not in SESSION_ERRORS:
-            self._log_seldom(f"node {node} refuses to be fetched from; tried again: {describe(error)}")
+            self._log_seldom("broker", f"node {node} refuses to be fetched from; tried again: {describe(error)}")
         self._table.refused(node, error, self._now)
 
     def _put(self, news: Collection[News], response: Response | None) -> None:
@@ -292,9 +302,9 @@ class Fetcher:
                 rows = response.rows.cut(each.first, each.rows, each.epoch)
             self._queue.put(Fetched(each, rows, rows.nbytes if rows is not None else 0))
 
-    def _log_seldom(self, text: str) -> None:
-        if self._now - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = self._now
+    def _log_seldom(self, kind: str, text: str) -> None:
+        if self._now - self._logged_at.get(kind, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged_at[kind] = self._now
             log.warning(text)
 
 

@@ -77,6 +77,8 @@ class Place:
     """None: not known yet. Empty: the cluster has no ids."""
     leader: int = NOBODY
     leader_epoch: int = NO_EPOCH
+    sought: bool = False
+    """The leader does not answer, or says that it leads no more: the metadata is asked for another one."""
     replica: int = NOBODY
     replica_until: float = 0.0
     replica_looked_at: float | None = None
@@ -142,6 +144,8 @@ class Fetching:
         damaged batch means for the records behind it, for people."""
         self.wants_metadata = False
         """Some partition's leader, or id, is to be asked for."""
+        self.disputed = False
+        """The metadata has named a leader again in whose place another one was sought."""
         self._max_bytes = max_bytes
         self._behind_damage = behind_damage
         self._chance = chance
@@ -192,7 +196,7 @@ class Fetching:
 
     def learn(self, topics: Mapping[str, Topic], now: float) -> list[News]:
         """Take in an answer to Metadata; the partitions that end by it: their topic was created anew, or is denied."""
-        self.wants_metadata = False
+        self.wants_metadata = self.disputed = False
         ended = []
         for place in list(self._places.values()):
             if place.ended:
@@ -219,6 +223,8 @@ class Fetching:
         return ended
 
     def _led_by(self, place: Place, leader: int, epoch: int) -> None:
+        self.disputed |= place.sought and leader == place.leader
+        place.sought = False
         if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
             place.leader, place.leader_epoch = leader, epoch
         self.wants_metadata |= place.leader == NOBODY
@@ -392,6 +398,8 @@ class Fetching:
         return self._timers[0][0] if self._timers else None
 
     def _find_leader(self, place: Place, now: float) -> None:
+        # A replica out of reach says nothing of the leader.
+        place.sought |= place.asked_of == place.leader != NOBODY
         place.replica = NOBODY
         self.wants_metadata = True
         self._wait(place, now)

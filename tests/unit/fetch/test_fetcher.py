@@ -221,6 +221,61 @@ def test_a_cluster_that_is_away_is_looked_for_once_a_second_however_many_partiti
     in_virtual_time(story)
 
 
+def test_what_comes_in_a_quotas_pause_is_asked_for_at_its_end() -> None:
+    async def story() -> None:
+        asked_for: list[set[int]] = []
+
+        def over_quota(asked: Asked) -> Any:
+            asked_for.append(set(offsets_of(asked)))
+            late = [fetched.partition(BY_NAME, 1, error_code=ErrorCode.OFFSET_NOT_AVAILABLE)]
+            return framed(asked, late if len(asked_for) == 1 else (), throttle_time=timedelta(seconds=5))
+
+        async with FakeBroker(1, OLD) as broker:
+            broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
+            broker.script[Api.FETCH] = over_quota
+            async with fetching(broker, partitions=2):
+                await until(lambda: len(asked_for) > 1, PATIENCE)
+        assert asked_for == [{0, 1}, {0, 1}]
+
+    in_virtual_time(story)
+
+
+def test_what_is_told_again_and_again_takes_no_turn_of_another_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as away:
+            away.script[Api.API_VERSIONS] = lambda _: HangUp
+            one.lead([one, away], {"orders": {0: (1, 3), 1: (2, 3)}})
+            damaged = [fetched.partition(BY_NAME, 0, error_code=ErrorCode.CORRUPT_MESSAGE)]
+            one.script[Api.FETCH] = lambda asked: framed(asked, damaged)
+            async with fetching(one, partitions=2):
+                await asyncio.sleep(9.0)
+
+    in_virtual_time(story)
+    assert sorted(text.split(";")[0].split(":")[0] for text in caplog.messages) == [
+        "fetching from node 2 failed",
+        "node 1 refuses to be asked for orders-0",
+    ]
+
+
+def test_a_broker_that_names_the_leader_which_leads_no_more_is_not_the_one_that_is_asked_for_a_minute() -> None:
+    """It has lost the controller, and answers with the leaders of before for as long as that lasts."""
+
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as before, FakeBroker(2, OLD) as stale, FakeBroker(3, OLD) as leader:
+            every = [before, stale, leader]
+            for broker in (before, stale):
+                broker.lead(every, {"orders": {0: (1, 3)}})
+            leader.lead(every, {"orders": {0: (3, 4)}})
+            before.script[Api.FETCH] = lambda asked: answer(asked, {}, denied=0)
+            async with fetching(before):
+                await until(lambda: Api.METADATA in stale.apis(), PATIENCE)
+                began = asyncio.get_running_loop().time()
+                await until(lambda: Api.FETCH in leader.apis(), PATIENCE * 2)
+                assert asyncio.get_running_loop().time() - began < 10.0
+
+    in_virtual_time(story)
+
+
 async def test_topics_without_ids_are_asked_for_by_their_names_whatever_the_broker_offers() -> None:
     """A cluster whose brokers are newer than the protocol between them: it has no ids (KIP-516)."""
     async with FakeBroker(1, {Api.FETCH: (BY_NAME, 17)}) as broker:
