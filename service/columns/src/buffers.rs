@@ -5,8 +5,8 @@ use std::mem::size_of;
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use arrow_buffer::{ArrowNativeType, Buffer};
 use pyo3::buffer::PyBuffer;
@@ -34,6 +34,9 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> T) -
     Ok(read(bytes))
 }
 
+/// An eighth of a column may be spare.
+const MOST_SPARE: usize = 8;
+
 /// Bytes of columns that are alive in this process.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
@@ -42,24 +45,44 @@ pub fn held() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-/// A column's memory, and how much it is.
-struct Counted<T> {
-    of: Vec<T>,
-    bytes: usize,
-}
+/// So many bytes, which count as held for as long as this is there.
+pub struct Held(usize);
 
-impl<T> Drop for Counted<T> {
-    fn drop(&mut self) {
-        HELD.fetch_sub(self.bytes, Ordering::Relaxed);
+impl Held {
+    /// Count them.
+    pub fn new(bytes: usize) -> Self {
+        HELD.fetch_add(bytes, Ordering::Relaxed);
+        Self(bytes)
     }
 }
 
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
+/// A column's memory, which counts.
+struct Counted<T> {
+    of: Vec<T>,
+    _held: Held,
+}
+
+/// What columns without a byte share.
+static EMPTY: LazyLock<Buffer> = LazyLock::new(Buffer::default);
+
 /// The vector as a buffer, without a copy. It counts as held until the last slice of it is gone.
-pub fn counted<T: ArrowNativeType + RefUnwindSafe>(of: Vec<T>) -> Buffer {
-    let bytes = of.capacity() * size_of::<T>();
+pub fn counted<T: ArrowNativeType + RefUnwindSafe>(mut of: Vec<T>) -> Buffer {
+    if of.is_empty() {
+        return EMPTY.clone();
+    }
+    // It has grown by doubling: what is spare would be kept, and count, as long as the rows do.
+    if of.capacity() - of.len() > of.len() / MOST_SPARE {
+        of.shrink_to_fit();
+    }
     let length = of.len() * size_of::<T>();
-    HELD.fetch_add(bytes, Ordering::Relaxed);
-    let owner = Arc::new(Counted { of, bytes });
+    let held = Held::new(of.capacity() * size_of::<T>());
+    let owner = Arc::new(Counted { of, _held: held });
     let start = NonNull::from(owner.of.as_slice()).cast::<u8>();
     // SAFETY: the vector's memory begins at `start` and has `length` bytes that are written. It neither moves nor changes:
     // the buffer keeps its owner, and nobody else has that.

@@ -1,22 +1,24 @@
-//! Arrow columns as they grow, row by row. docs/columns.md is their written contract.
+//! Columns as they grow, row by row.
 //!
 //! Offsets have 32 bits: the caller adds less than 2 GiB (`MOST_UNPACKED`), and no column takes more bytes than its
 //! rows had in their batches.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::panic::RefUnwindSafe;
+use std::sync::{Arc, LazyLock};
 
-use arrow_buffer::{Buffer, NullBufferBuilder};
-use arrow_data::ArrayData;
-use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
+use arrow_buffer::{ArrowNativeType, NullBufferBuilder, ScalarBuffer};
 
 use crate::batches::Record;
 use crate::buffers::counted;
 use crate::reading::Unreadable;
-use crate::rows::{Stamps, Table};
+use crate::rows::{self, Stamps, Table};
 
 /// In place of a header's name that is not UTF-8, as `Record.headers` has it.
 const NO_TEXT: &[u8] = "\u{fffd}".as_bytes();
+
+/// Ends of a column without rows, which such columns share.
+static NO_ENDS: LazyLock<ScalarBuffer<i32>> = LazyLock::new(|| vec![0].into());
 
 /// Binary or text, of varying length.
 struct Strings {
@@ -66,13 +68,17 @@ impl Strings {
         self.valid.truncate(mark.rows);
     }
 
-    fn finish(self, data_type: DataType) -> Result<ArrayData, ArrowError> {
-        ArrayData::builder(data_type)
-            .len(self.valid.len())
-            .nulls(self.valid.build())
-            .add_buffer(counted(self.ends))
-            .add_buffer(counted(self.data))
-            .build()
+    fn finish(self) -> rows::Strings {
+        let none = self.ends.len() == 1;
+        rows::Strings {
+            nulls: self.valid.build(),
+            ends: if none {
+                NO_ENDS.clone()
+            } else {
+                plain(self.ends)
+            },
+            data: counted(self.data),
+        }
     }
 }
 
@@ -148,20 +154,14 @@ impl Headers {
         }
     }
 
-    fn finish(mut self) -> Result<ArrayData, ArrowError> {
+    fn finish(mut self) -> rows::Headers {
         self.begin();
-        let items = self.names.valid.len();
-        let pairs = ArrayData::builder(header_type())
-            .len(items)
-            .add_child_data(self.names.finish(DataType::Utf8)?)
-            .add_child_data(self.values.finish(DataType::Binary)?)
-            .build()?;
-        ArrayData::builder(headers_type())
-            .len(self.rows)
-            .nulls(self.valid.build())
-            .add_buffer(counted(self.ends))
-            .add_child_data(pairs)
-            .build()
+        rows::Headers {
+            ends: plain(self.ends),
+            nulls: self.valid.build(),
+            names: self.names.finish(),
+            values: self.values.finish(),
+        }
     }
 }
 
@@ -305,44 +305,28 @@ impl Columns {
         self.headers.truncate(&mark);
     }
 
-    /// The columns, as an Arrow array of structures and to be looked at.
-    pub fn finish(mut self) -> Result<Table, ArrowError> {
-        let stamps = std::mem::take(&mut self.stamps);
-        let kinds = self.timestamp_types.then(|| kinds(&stamps, self.rows()));
-        Ok(Table::new(self.array(kinds)?, stamps))
-    }
-
-    fn array(self, kinds: Option<Vec<i32>>) -> Result<ArrayData, ArrowError> {
-        let rows = self.rows();
-        let mut names = Strings::new();
+    /// The columns, to be looked at.
+    pub fn finish(self) -> Table {
+        let kinds = self
+            .timestamp_types
+            .then(|| kinds(&self.stamps, self.rows()));
+        let mut topics = Strings::new();
         for name in &self.names {
-            names.push(Some(name.as_bytes()));
+            topics.push(Some(name.as_bytes()));
         }
-        let topic = ArrayData::builder(topic_type())
-            .len(rows)
-            .add_buffer(counted(self.topic))
-            .add_child_data(names.finish(DataType::Utf8)?)
-            .build()?;
-        let timestamp = ArrayData::builder(timestamp_type())
-            .len(rows)
-            .nulls(self.timed.build())
-            .add_buffer(counted(self.timestamp))
-            .build()?;
-        let row = ArrayData::builder(row_type(kinds.is_some()))
-            .len(rows)
-            .add_child_data(topic)
-            .add_child_data(plain(DataType::Int32, rows, counted(self.partition))?)
-            .add_child_data(plain(DataType::Int64, rows, counted(self.offset))?)
-            .add_child_data(timestamp)
-            .add_child_data(self.key.finish(DataType::Binary)?)
-            .add_child_data(self.value.finish(DataType::Binary)?)
-            .add_child_data(self.headers.finish()?);
-        match kinds {
-            Some(kinds) => row
-                .add_child_data(plain(DataType::Int32, rows, counted(kinds))?)
-                .build(),
-            None => row.build(),
-        }
+        Table::new(rows::Finished {
+            topic: plain(self.topic),
+            topics: topics.finish(),
+            partition: plain(self.partition),
+            offset: plain(self.offset),
+            timestamp: plain(self.timestamp),
+            timed: self.timed.build(),
+            key: self.key.finish(),
+            value: self.value.finish(),
+            headers: self.headers.finish(),
+            stamps: self.stamps,
+            kinds: kinds.map(plain),
+        })
     }
 }
 
@@ -359,51 +343,12 @@ fn kinds(stamps: &Stamps, rows: usize) -> Vec<i32> {
     kinds
 }
 
-fn plain(data_type: DataType, rows: usize, buffer: Buffer) -> Result<ArrayData, ArrowError> {
-    ArrayData::builder(data_type)
-        .len(rows)
-        .add_buffer(buffer)
-        .build()
+fn plain<T: ArrowNativeType + RefUnwindSafe>(of: Vec<T>) -> ScalarBuffer<T> {
+    counted(of).into()
 }
 
 /// An end in a column, as 32 bits. Less than 2 GiB are added, as the module says.
 #[inline]
 fn end(length: usize) -> i32 {
     i32::try_from(length).expect("a column of 2 GiB")
-}
-
-fn topic_type() -> DataType {
-    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
-}
-
-fn timestamp_type() -> DataType {
-    DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into()))
-}
-
-fn header_type() -> DataType {
-    DataType::Struct(Fields::from(vec![
-        Field::new("name", DataType::Utf8, false),
-        Field::new("value", DataType::Binary, true),
-    ]))
-}
-
-fn headers_type() -> DataType {
-    DataType::List(Arc::new(Field::new("item", header_type(), false)))
-}
-
-/// The columns' names, types, and whether there may be nulls.
-pub fn row_type(timestamp_types: bool) -> DataType {
-    let mut columns = vec![
-        Field::new("topic", topic_type(), false),
-        Field::new("partition", DataType::Int32, false),
-        Field::new("offset", DataType::Int64, false),
-        Field::new("timestamp", timestamp_type(), true),
-        Field::new("key", DataType::Binary, true),
-        Field::new("value", DataType::Binary, true),
-        Field::new("headers", headers_type(), true),
-    ];
-    if timestamp_types {
-        columns.push(Field::new("timestamp_type", DataType::Int32, false));
-    }
-    DataType::Struct(Fields::from(columns))
 }

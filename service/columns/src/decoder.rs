@@ -4,8 +4,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow_schema::ArrowError;
-
 use crate::batches::{Batch, Damage, NoBatch};
 use crate::codecs::Unpacker;
 use crate::columns::Columns;
@@ -98,8 +96,8 @@ pub struct Decoded {
     pub parts: Vec<Part>,
     /// Brokers.
     pub nodes: Vec<Node>,
-    /// Rows of all parts; Arrow refuses nothing that `Columns` makes.
-    pub rows: Result<Table, ArrowError>,
+    /// Rows of all parts.
+    pub rows: Table,
     /// What goes on in the same body; 0 where all was decoded.
     pub more: usize,
 }

@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 #[forbid(unsafe_code)]
+mod arrays;
+#[forbid(unsafe_code)]
 mod batches;
 #[allow(unsafe_code)]
 mod buffers;

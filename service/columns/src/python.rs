@@ -14,8 +14,8 @@ use pyo3::types::{
     PyBytes, PyCapsule, PyDict, PyIterator, PyList, PyRange, PySequence, PySlice, PyString,
 };
 
+use crate::arrays::row_type;
 use crate::buffers::with_bytes;
-use crate::columns::row_type;
 use crate::decoder::{Decoded, MOST_UNPACKED};
 use crate::frames::{Node, VERSIONS};
 use crate::{buffers, decoder, frames, rows};
@@ -124,7 +124,7 @@ impl Rows {
         drop(requested_schema);
         let array = match self.0.segments.as_slice() {
             [] => ArrayData::new_empty(&row_type(self.0.timestamp_types)),
-            [one] => one.data(),
+            [one] => py.detach(|| one.data()).map_err(bug)?,
             _ => {
                 return Err(PyValueError::new_err(
                     "rows of several answers: take `batch`",
@@ -147,7 +147,7 @@ impl Rows {
             return batch_of(self.0.clone());
         }
         if self.0.in_crumbs() {
-            return batch_of(py.detach(|| self.0.copied()).map_err(bug)?);
+            return batch_of(py.detach(|| self.0.copied()));
         }
         let parts = self.0.pieces().map(batch_of);
         let parts = parts.collect::<PyResult<Vec<_>>>()?;
@@ -213,8 +213,8 @@ impl Rows {
     }
 
     /// The same rows, which keep no others in memory.
-    fn apart(&self) -> PyResult<Self> {
-        Ok(Self(self.0.apart().map_err(bug)?))
+    fn apart(&self) -> Self {
+        Self(self.0.apart())
     }
 
     /// One for each row, which reads what it is asked for.
@@ -281,7 +281,7 @@ impl Rows {
         self.0.value_bytes()
     }
 
-    /// Bytes of these rows in the columns.
+    /// Bytes of these rows in the columns, with their share of what their tables take.
     #[getter]
     fn nbytes(&self) -> usize {
         self.0.bytes()
@@ -344,24 +344,6 @@ impl Message {
 
     fn leader_epoch(&self) -> Option<i32> {
         (self.epoch >= 0).then_some(self.epoch)
-    }
-
-    /// The same row, which keeps no others in memory.
-    fn apart(&self) -> PyResult<Self> {
-        let alone = rows::Segment {
-            table: Arc::clone(&self.table),
-            first: self.row,
-            rows: 1,
-            epoch: self.epoch,
-        };
-        let rows::Segment {
-            table, first: row, ..
-        } = alone.apart().map_err(bug)?;
-        Ok(Self {
-            table,
-            row,
-            epoch: self.epoch,
-        })
     }
 
     /// None: a row is no error.
@@ -510,7 +492,7 @@ fn response(py: Python<'_>, decoded: Decoded) -> PyResult<Response> {
         session_id: decoded.session_id,
         partitions: partitions.into_pyobject(py)?.unbind(),
         nodes: decoded.nodes,
-        rows: Py::new(py, Rows(rows::Rows::of(decoded.rows.map_err(bug)?)))?,
+        rows: Py::new(py, Rows(rows::Rows::of(decoded.rows)))?,
         more: decoded.more,
     })
 }

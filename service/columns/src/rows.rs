@@ -1,39 +1,27 @@
 //! Rows as somebody looks at them: cut, joined and read one by one, without a copy. Python's side is `python`.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow_buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::ArrowError;
 
+use crate::arrays::array_of;
+use crate::buffers::Held;
 use crate::columns::Columns;
 
-/// Places of the columns among the children of a response's array.
-const TOPIC: usize = 0;
-const PARTITION: usize = 1;
-const OFFSET: usize = 2;
-const TIMESTAMP: usize = 3;
-const KEY: usize = 4;
-const VALUE: usize = 5;
-const HEADERS: usize = 6;
-
 /// A column of bytes or text.
-struct Strings {
-    ends: ScalarBuffer<i32>,
-    data: Buffer,
-    nulls: Option<NullBuffer>,
+pub struct Strings {
+    /// One more than rows.
+    pub ends: ScalarBuffer<i32>,
+    /// All of them, one behind the other.
+    pub data: Buffer,
+    /// None: there are none.
+    pub nulls: Option<NullBuffer>,
 }
 
 impl Strings {
-    fn new(column: &ArrayData) -> Self {
-        Self {
-            ends: ScalarBuffer::new(column.buffers()[0].clone(), 0, column.len() + 1),
-            data: column.buffers()[1].clone(),
-            nulls: column.nulls().cloned(),
-        }
-    }
-
     #[inline]
     fn get(&self, row: usize) -> Option<&[u8]> {
         match &self.nulls {
@@ -61,99 +49,131 @@ fn at(end: i32) -> usize {
 /// From which row on the broker, and not the producer, has set the times.
 pub type Stamps = Vec<(usize, bool)>;
 
+/// The columns, finished.
+pub struct Finished {
+    /// Of each row, an index in `topics`.
+    pub topic: ScalarBuffer<i32>,
+    /// Their names.
+    pub topics: Strings,
+    /// Of each row.
+    pub partition: ScalarBuffer<i32>,
+    /// Of each row.
+    pub offset: ScalarBuffer<i64>,
+    /// Of each row, and whether there is one.
+    pub timestamp: ScalarBuffer<i64>,
+    /// None: each row has one.
+    pub timed: Option<NullBuffer>,
+    /// Of each row.
+    pub key: Strings,
+    /// Of each row.
+    pub value: Strings,
+    /// Of each row.
+    pub headers: Headers,
+    /// Whose clock the timestamps are of.
+    pub stamps: Stamps,
+    /// The same, row by row, where it is asked for as a column.
+    pub kinds: Option<ScalarBuffer<i32>>,
+}
+
+/// Lists of names and values.
+pub struct Headers {
+    /// One more than rows.
+    pub ends: ScalarBuffer<i32>,
+    /// A row without headers is null.
+    pub nulls: Option<NullBuffer>,
+    /// Of all rows.
+    pub names: Strings,
+    /// Of all rows.
+    pub values: Strings,
+}
+
 /// All rows of one response. Whoever has a row of it keeps all of them in memory.
 pub struct Table {
-    data: ArrayData,
-    topic: ScalarBuffer<i32>,
-    topics: Strings,
-    partition: ScalarBuffer<i32>,
-    offset: ScalarBuffer<i64>,
-    timestamp: ScalarBuffer<i64>,
-    key: Strings,
-    value: Strings,
-    headers: Headers,
-    stamps: Stamps,
+    of: Finished,
+    array: OnceLock<(ArrayData, Held)>,
+    _held: Held,
 }
 
-struct Headers {
-    ends: ScalarBuffer<i32>,
-    nulls: Option<NullBuffer>,
-    names: Strings,
-    values: Strings,
-}
+/// What a table takes beside its rows, however few these are: itself, and a dozen buffers with their owners. A contract
+/// test holds it against what the allocator says.
+const TABLE_BYTES: usize = 3500;
+
+/// What its array takes beside the buffers, which it shares.
+const ARRAY_BYTES: usize = 4000;
 
 impl Table {
-    /// The columns as `Columns::finish` has made them.
-    pub fn new(data: ArrayData, stamps: Stamps) -> Self {
-        let rows = data.len();
-        let column = |place: usize| &data.child_data()[place];
-        let plain = |place: usize| column(place).buffers()[0].clone();
-        let headers = column(HEADERS);
-        let pairs = &headers.child_data()[0];
+    /// Of these columns.
+    pub fn new(of: Finished) -> Self {
         Self {
-            topic: ScalarBuffer::new(plain(TOPIC), 0, rows),
-            topics: Strings::new(&column(TOPIC).child_data()[0]),
-            partition: ScalarBuffer::new(plain(PARTITION), 0, rows),
-            offset: ScalarBuffer::new(plain(OFFSET), 0, rows),
-            timestamp: ScalarBuffer::new(plain(TIMESTAMP), 0, rows),
-            key: Strings::new(column(KEY)),
-            value: Strings::new(column(VALUE)),
-            headers: Headers {
-                ends: ScalarBuffer::new(headers.buffers()[0].clone(), 0, rows + 1),
-                nulls: headers.nulls().cloned(),
-                names: Strings::new(&pairs.child_data()[0]),
-                values: Strings::new(&pairs.child_data()[1]),
-            },
-            stamps,
-            data,
+            of,
+            array: OnceLock::new(),
+            _held: Held::new(TABLE_BYTES),
         }
     }
 
+    fn rows(&self) -> usize {
+        self.of.offset.len()
+    }
+
+    /// All rows as Arrow has them: made for who asks first, as most never do.
+    fn array(&self) -> Result<&ArrayData, ArrowError> {
+        if let Some((array, _)) = self.array.get() {
+            return Ok(array);
+        }
+        let made = array_of(&self.of)?;
+        let (array, _) = self.array.get_or_init(|| (made, Held::new(ARRAY_BYTES)));
+        Ok(array)
+    }
+
     fn has_timestamp_types(&self) -> bool {
-        self.data.child_data().len() > HEADERS + 1
+        self.of.kinds.is_some()
     }
 
     /// Name of the topic; what is no text was none when it was placed.
     pub fn topic(&self, row: usize) -> &str {
-        let name = self.topics.get(at(self.topic[row])).unwrap_or_default();
+        let name = self
+            .of
+            .topics
+            .get(at(self.of.topic[row]))
+            .unwrap_or_default();
         std::str::from_utf8(name).expect("a topic that is no text")
     }
 
     /// Number of the partition.
     pub fn partition(&self, row: usize) -> i32 {
-        self.partition[row]
+        self.of.partition[row]
     }
 
     /// Place in the partition.
     #[inline]
     pub fn offset(&self, row: usize) -> i64 {
-        self.offset[row]
+        self.of.offset[row]
     }
 
     /// Milliseconds since 1970, negative where the producer has set none, and whether the broker has set them.
     #[inline]
     pub fn timestamp(&self, row: usize) -> (i64, bool) {
-        let behind = self.stamps.partition_point(|(first, _)| *first <= row);
-        let stamped = behind > 0 && self.stamps[behind - 1].1;
-        (self.timestamp[row], stamped)
+        let behind = self.of.stamps.partition_point(|(first, _)| *first <= row);
+        let stamped = behind > 0 && self.of.stamps[behind - 1].1;
+        (self.of.timestamp[row], stamped)
     }
 
     /// The key.
     #[inline]
     pub fn key(&self, row: usize) -> Option<&[u8]> {
-        self.key.get(row)
+        self.of.key.get(row)
     }
 
     /// The value.
     #[inline]
     pub fn value(&self, row: usize) -> Option<&[u8]> {
-        self.value.get(row)
+        self.of.value.get(row)
     }
 
     /// Bytes of the value.
     #[inline]
     pub fn value_size(&self, row: usize) -> usize {
-        self.value.size(row)
+        self.of.value.size(row)
     }
 
     /// Names and values; None where the record has none.
@@ -163,7 +183,7 @@ impl Table {
             nulls,
             names,
             values,
-        } = &self.headers;
+        } = &self.of.headers;
         if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
             return None;
         }
@@ -175,15 +195,21 @@ impl Table {
         }))
     }
 
-    /// Bytes of so many rows: keys, values, headers, and what the other columns have beside them.
+    /// Bytes of so many rows: keys, values, headers, what the other columns have beside them, and their share of what the
+    /// table takes by itself.
     fn bytes(&self, first: usize, rows: usize) -> usize {
-        let pairs = at(self.headers.ends[first])..at(self.headers.ends[first + rows]);
-        let headers = [&self.headers.names, &self.headers.values];
+        let share = (TABLE_BYTES * rows).div_ceil(self.rows().max(1));
+        let pairs = at(self.of.headers.ends[first])..at(self.of.headers.ends[first + rows]);
+        let headers = [&self.of.headers.names, &self.of.headers.values];
         let headers: usize = headers
             .iter()
             .map(|each| each.bytes(pairs.start, pairs.len()))
             .sum();
-        self.key.bytes(first, rows) + self.value.bytes(first, rows) + headers + rows * ROW_BYTES
+        self.of.key.bytes(first, rows)
+            + self.of.value.bytes(first, rows)
+            + headers
+            + rows * ROW_BYTES
+            + share
     }
 }
 
@@ -218,18 +244,18 @@ impl Segment {
     }
 
     /// The same rows, in a table of their own where theirs is mostly others'.
-    pub fn apart(&self) -> Result<Self, ArrowError> {
-        let all = self.table.bytes(0, self.table.data.len());
+    pub fn apart(&self) -> Self {
+        let all = self.table.bytes(0, self.table.rows());
         if 2 * self.table.bytes(self.first, self.rows) >= all {
-            return Ok(self.clone());
+            return self.clone();
         }
         let mut columns = Columns::new(self.table.has_timestamp_types());
         self.copy_to(&mut columns);
-        Ok(Self {
-            table: Arc::new(columns.finish()?),
+        Self {
+            table: Arc::new(columns.finish()),
             first: 0,
             ..*self
-        })
+        }
     }
 
     fn copy_to(&self, columns: &mut Columns) {
@@ -239,8 +265,8 @@ impl Segment {
     }
 
     /// The columns of these rows alone.
-    pub fn data(&self) -> ArrayData {
-        self.table.data.slice(self.first, self.rows)
+    pub fn data(&self) -> Result<ArrayData, ArrowError> {
+        Ok(self.table.array()?.slice(self.first, self.rows))
     }
 }
 
@@ -257,7 +283,7 @@ pub struct Rows {
 impl Rows {
     /// All rows of that table, in an epoch that is not known.
     pub fn of(table: Table) -> Self {
-        let rows = table.data.len();
+        let rows = table.rows();
         let mut found = Self {
             timestamp_types: table.has_timestamp_types(),
             ..Self::default()
@@ -324,12 +350,12 @@ impl Rows {
     }
 
     /// The same rows; those whose table is mostly others' in a table of their own.
-    pub fn apart(&self) -> Result<Self, ArrowError> {
+    pub fn apart(&self) -> Self {
         let mut found = self.none_of();
         for each in &self.segments {
-            found.push(each.apart()?);
+            found.push(each.apart());
         }
-        Ok(found)
+        found
     }
 
     /// Whether they are so many short pieces that each row is best copied: a piece by itself costs what a hundred rows
@@ -339,12 +365,12 @@ impl Rows {
     }
 
     /// The same rows, copied one by one into one table, in an epoch that is not known.
-    pub fn copied(&self) -> Result<Self, ArrowError> {
+    pub fn copied(&self) -> Self {
         let mut columns = Columns::new(self.timestamp_types);
         for each in &self.segments {
             each.copy_to(&mut columns);
         }
-        Ok(Self::of(columns.finish()?))
+        Self::of(columns.finish())
     }
 
     /// Each segment as rows of its own.
@@ -413,7 +439,7 @@ impl Rows {
     pub fn value_bytes(&self) -> usize {
         self.segments
             .iter()
-            .map(|each| each.table.value.bytes(each.first, each.rows))
+            .map(|each| each.table.of.value.bytes(each.first, each.rows))
             .sum()
     }
 

@@ -151,8 +151,9 @@ class Decoder(Protocol):
 
     @staticmethod
     def held() -> int:
-        """Bytes of columns that are alive in this process: whoever has rows, a `RecordBatch` of them or a slice of one
-        column keeps the memory of all that were decoded with them. What decoding makes of values is not counted."""
+        """Bytes of columns that are alive in this process, with what each answer takes beside its rows: whoever has
+        rows, a `RecordBatch` of them or a slice of one column keeps the memory of all that were decoded with them. What
+        decoding makes of values is not counted."""
 
     def decode(self, body: bytes | bytearray | memoryview, version: int, first: int = 0) -> Response:
         """Decode a response, from behind its frame's correlation id, and move the positions on.

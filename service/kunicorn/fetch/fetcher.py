@@ -3,8 +3,9 @@
 1. One connection and one request at a time for each broker that leads something. The answer is received in place,
    decoded in this thread (the compiled decoder lets others have the interpreter) and queued; then the next one is sent.
 2. Connections, log-in, its renewals and the metadata are those of `kunicorn.kafka`: a renewal waits until no request is
-   in flight, so it comes between two Fetches (KIP-368). Metadata has connections of its own, and never waits behind a
-   Fetch that a broker holds.
+   in flight, so it comes between two Fetches (KIP-368). Metadata has connections and a task of its own: it never waits
+   behind a Fetch that a broker holds, and no partition waits for it that needs none. A broker that is away is tried
+   once for all its partitions (Java's reconnect.backoff.ms).
 3. A compressed answer is unpacked piece by piece, as there is room for it: a few bytes may unpack to gigabytes.
 4. What other threads want is done in this one: `call` hands it over, and wakes it at once.
 5. A request of whose answer nothing comes for `ANSWER_SECONDS`, beside the time that a broker may wait for records, is
@@ -73,8 +74,11 @@ class Fetcher:
         self._serving: set[int] = set()
         """Brokers that are asked, each in a task of its own."""
         self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        """Some partition wants the metadata."""
         self._room = asyncio.Event()
-        self._logged_at = -_LOG_SECONDS
+        self._logged_at: dict[str, float] = {}
+        """When each kind of warning was told last: one that comes again and again takes no turn of another."""
         self._unknown: dict[str, int] = {}
         """Topics whose metadata is refused, and how often it was in a row."""
         self._running: asyncio.Task[None] | None = None
@@ -117,28 +121,46 @@ class Fetcher:
         connections."""
         self._cluster = self._made()
         try:
-            async with asyncio.TaskGroup() as brokers:
-                await self._keep(brokers)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_learning(), name="metadata")
+                await self._keep_serving(tasks)
         finally:
             await self._cluster.close()
 
-    async def _keep(self, brokers: asyncio.TaskGroup) -> None:
-        retries, asked_at = Retries(BACKOFF), self._now
+    async def _keep_serving(self, tasks: asyncio.TaskGroup) -> None:
         while True:
             self._table.wake(self._now)
+            if self._table.wants_metadata:
+                self._wanted.set()
             for node in self._table.nodes:
                 if node not in self._serving:
                     self._serving.add(node)
-                    brokers.create_task(self._serve(node), name=f"fetch from node {node}")
-            due = asked_at + _METADATA_SECONDS <= self._now
-            if self._table.topics and (self._table.wants_metadata or due):
-                asked_at = self._now
-                if not await self._learn() or self._table.wants_metadata:
-                    await self._pause(retries.failed())
-                    continue
-                retries.succeeded()
+                    tasks.create_task(self._serve(node), name=f"fetch from node {node}")
+            await self._pause()
+
+    async def _keep_learning(self) -> None:
+        """Ask for the metadata where some partition wants it, and now and then. In a task of its own: a broker that is
+        slow to answer must hold up no partition that waits for something else."""
+        retries, asked_at = Retries(BACKOFF), self._now
+        while True:
+            await self._until_wanted(asked_at + _METADATA_SECONDS)
+            asked_at = self._now
+            if not self._table.topics:
                 continue
-            await self._pause(None)
+            if await self._learn() and not self._table.wants_metadata:
+                retries.succeeded()
+                wait = BACKOFF.first_seconds
+            else:
+                wait = retries.failed()
+            self._changed.set()
+            await asyncio.sleep(wait)
+
+    async def _until_wanted(self, due: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                while not (self._table.wants_metadata and self._table.topics):
+                    self._wanted.clear()
+                    await self._wanted.wait()
 
     def _change(self, change: Callable[[Fetching], object]) -> None:
         change(self._table)
@@ -146,19 +168,13 @@ class Fetcher:
 
     @property
     def _now(self) -> float:
-        return self._loop.time()
+        return asyncio.get_running_loop().time()
 
-    async def _pause(self, seconds: float | None) -> None:
-        """Sleep until a partition's wait is over; at most so long, or, where there is nothing to wait for, until
-        something changes."""
+    async def _pause(self) -> None:
+        """Sleep until a partition's wait is over, or something changes."""
         self._changed.clear()
-        wake = self._table.next_wake()
-        limit = _METADATA_SECONDS if wake is None else max(0.0, wake - self._now)
-        if seconds is not None:
-            await asyncio.sleep(min(seconds, limit) if wake is not None else seconds)
-            return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout_at(self._table.next_wake()):
                 await self._changed.wait()
 
     async def _learn(self) -> bool:
@@ -166,12 +182,15 @@ class Fetcher:
         try:
             metadata = await self._cluster.refresh(self._table.topics)
         except PeerError as error:
-            self._log_seldom(f"no broker tells who leads the partitions; tried again: {error}")
+            self._log_seldom("metadata", f"no broker tells who leads the partitions; tried again: {error}")
             return False
         for name in self._table.topics:
             self._tell_unknown(name, metadata.topics[name].error if name in metadata.topics else ErrorCode.NONE)
         topics = {name: _topic(info) for name, info in metadata.topics.items()}
         self._put(self._table.learn(topics, self._now), None)
+        if self._table.disputed:
+            # Whoever has lost the controller goes on naming the leaders of before.
+            self._cluster.doubt()
         return True
 
     def _tell_unknown(self, topic: str, error: int) -> None:
@@ -180,7 +199,7 @@ class Fetcher:
         if error != ErrorCode.NONE:
             self._unknown[topic] = times
             if times > _TOLD_AFTER:
-                self._log_seldom(f"the metadata of topic {topic!r} is refused; tried again: {describe(error)}")
+                self._log_seldom("topic", f"the metadata of topic {topic!r} is refused; tried again: {describe(error)}")
 
     # -- one broker ----------------------------------------------------------------------------------------------------
 
@@ -188,11 +207,18 @@ class Fetcher:
         """Fetch from that broker while anything is asked of it."""
         try:
             while self._table.asks_of(node):
+                if (quiet := self._table.quiet_until(node) - self._now) > 0:
+                    await asyncio.sleep(quiet)
+                    continue
                 await self._room_for_more()
                 try:
-                    await self._fetch(node, await self._cluster.connection(node, _PURPOSE))
+                    connection = await self._cluster.connection(node, _PURPOSE)
+                    # Before the request is made: a partition may come or go meanwhile.
+                    await connection.unmuted()
+                    if self._table.asks_of(node):
+                        await self._fetch(node, connection)
                 except PeerError as error:
-                    self._log_seldom(f"fetching from node {node} failed; tried again: {error}")
+                    self._log_seldom("broker", f"fetching from node {node} failed; tried again: {error}")
                     self._table.unreached(node, self._now)
         finally:
             self._serving.discard(node)
@@ -260,11 +286,13 @@ class Fetcher:
         tp = TopicPartition(part.topic, part.partition)
         place = self._table.get(tp)
         if place is not None and not place.ended and place.failures >= _TOLD_AFTER:
-            self._log_seldom(f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}")
+            self._log_seldom(
+                "partition", f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}"
+            )
 
     def _refused(self, node: int, error: int) -> None:
         if error not in SESSION_ERRORS:
-            self._log_seldom(f"node {node} refuses to be fetched from; tried again: {describe(error)}")
+            self._log_seldom("broker", f"node {node} refuses to be fetched from; tried again: {describe(error)}")
         self._table.refused(node, error, self._now)
 
     def _put(self, news: Collection[News], response: Response | None) -> None:
@@ -274,9 +302,9 @@ class Fetcher:
                 rows = response.rows.cut(each.first, each.rows, each.epoch)
             self._queue.put(Fetched(each, rows, rows.nbytes if rows is not None else 0))
 
-    def _log_seldom(self, text: str) -> None:
-        if self._now - self._logged_at >= _LOG_SECONDS:
-            self._logged_at = self._now
+    def _log_seldom(self, kind: str, text: str) -> None:
+        if self._now - self._logged_at.get(kind, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged_at[kind] = self._now
             log.warning(text)
 
 

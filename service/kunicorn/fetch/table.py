@@ -77,8 +77,12 @@ class Place:
     """None: not known yet. Empty: the cluster has no ids."""
     leader: int = NOBODY
     leader_epoch: int = NO_EPOCH
+    sought: bool = False
+    """The leader does not answer, or says that it leads no more: the metadata is asked for another one."""
     replica: int = NOBODY
     replica_until: float = 0.0
+    replica_looked_at: float | None = None
+    """When it is looked at whether the replica is to be asked any longer. None: no timer is set for that."""
     quiet_until: float = 0.0
     """After an error it is asked for no earlier."""
     failures: int = 0
@@ -97,6 +101,15 @@ class Place:
 def decoders_id(place: Place) -> bytes:
     """The topic's id as the decoder takes it: where the cluster has none, the name."""
     return place.topic_id or place.tp.topic.encode()
+
+
+class Absence(NamedTuple):
+    """A broker that does not answer."""
+
+    failures: int
+    """In a row."""
+    until: float
+    """It is not tried before."""
 
 
 class Topic(NamedTuple):
@@ -131,11 +144,14 @@ class Fetching:
         damaged batch means for the records behind it, for people."""
         self.wants_metadata = False
         """Some partition's leader, or id, is to be asked for."""
+        self.disputed = False
+        """The metadata has named a leader again in whose place another one was sought."""
         self._max_bytes = max_bytes
         self._behind_damage = behind_damage
         self._chance = chance
         self._places: dict[TopicPartition, Place] = {}
         self._sessions: dict[int, Session] = {}
+        self._absent: dict[int, Absence] = {}
         self._forgotten: dict[int, dict[tuple[bytes, TopicPartition], None]] = defaultdict(dict)
         """By broker: partitions that are asked of it no more. Its next answer may have something of them."""
         self._untold: dict[int, dict[Place, None]] = defaultdict(dict)
@@ -180,7 +196,7 @@ class Fetching:
 
     def learn(self, topics: Mapping[str, Topic], now: float) -> list[News]:
         """Take in an answer to Metadata; the partitions that end by it: their topic was created anew, or is denied."""
-        self.wants_metadata = False
+        self.wants_metadata = self.disputed = False
         ended = []
         for place in list(self._places.values()):
             if place.ended:
@@ -207,6 +223,8 @@ class Fetching:
         return ended
 
     def _led_by(self, place: Place, leader: int, epoch: int) -> None:
+        self.disputed |= place.sought and leader == place.leader
+        place.sought = False
         if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
             place.leader, place.leader_epoch = leader, epoch
         self.wants_metadata |= place.leader == NOBODY
@@ -221,6 +239,11 @@ class Fetching:
     def asks_of(self, node: int) -> bool:
         """Whether anything is asked of that broker."""
         return node in self._sessions and len(self._sessions[node]) > 0
+
+    def quiet_until(self, node: int) -> float:
+        """That broker is not to be tried before: it has not answered, or has refused a request as a whole. One wait for
+        all its partitions, whose own end one after the other."""
+        return self._absent[node].until if node in self._absent else 0.0
 
     def sent(self, node: int) -> Request:
         """The next request to that broker. Caller: sends it, and then says `meet`, `refused` or `unreached`."""
@@ -246,6 +269,7 @@ class Fetching:
     def meet(self, node: int, session_id: int, parts: Collection[Part], now: float) -> list[News]:
         """Take in a decoded answer without an error of its own."""
         self._sessions[node].answered(session_id)
+        self._absent.pop(node, None)
         return self.meet_more(node, parts, now)
 
     def meet_more(self, node: int, parts: Collection[Part], now: float) -> list[News]:
@@ -263,6 +287,8 @@ class Fetching:
         if session is None:
             return
         session.lost()
+        failures = self._absent[node].failures + 1 if node in self._absent else 1
+        self._absent[node] = Absence(failures, now + BACKOFF.seconds(failures, self._chance()))
         for place in [place for place in self._places.values() if place.asked_of == node]:
             self._find_leader(place, now)
 
@@ -278,7 +304,7 @@ class Fetching:
             return self._meet_error(place, part, now, named=named)
         if part.diverging_epoch != NO_EPOCH:
             return self._diverging(place, part, now)
-        place.failures, place.renamed = 0, None
+        _note_answer(place, part)
         news = None
         if part.next_offset > place.offset:
             place.offset, place.began = part.next_offset, True
@@ -295,9 +321,15 @@ class Fetching:
             place.max_bytes = min(place.max_bytes * 2, _MOST_BYTES)
         if part.preferred_replica != NOBODY:
             place.replica, place.replica_until = part.preferred_replica, now + REPLICA_SECONDS
-            self._at(place.replica_until, place)
+            self._look_at_replica(place)
         self._settle(place, now)
         return news
+
+    def _look_at_replica(self, place: Place) -> None:
+        """Set the timer of its replica, unless there is one: it may be named ten times a second, for minutes."""
+        if place.replica_looked_at is None:
+            place.replica_looked_at = place.replica_until
+            self._at(place.replica_until, place)
 
     def _diverging(self, place: Place, part: Part, now: float) -> News | None:
         """The log has nothing of the epoch that we named, or another end of it. Where that end lies before our offset,
@@ -349,17 +381,25 @@ class Fetching:
     def wake(self, now: float) -> None:
         """Go on with partitions whose wait is over."""
         while self._timers and self._timers[0][0] <= now:
-            *_, place = heapq.heappop(self._timers)
-            if not place.ended:
-                if place.replica != NOBODY and place.replica_until <= now:
+            when, _, place = heapq.heappop(self._timers)
+            if place.ended:
+                continue
+            if when == place.replica_looked_at:
+                place.replica_looked_at = None
+            if place.replica != NOBODY:
+                if place.replica_until <= now:
                     place.replica = NOBODY
-                self._settle(place, now)
+                else:
+                    self._look_at_replica(place)
+            self._settle(place, now)
 
     def next_wake(self) -> float | None:
         """When the next wait is over; None: nothing waits."""
         return self._timers[0][0] if self._timers else None
 
     def _find_leader(self, place: Place, now: float) -> None:
+        # A replica out of reach says nothing of the leader.
+        place.sought |= place.asked_of == place.leader != NOBODY
         place.replica = NOBODY
         self.wants_metadata = True
         self._wait(place, now)
@@ -407,6 +447,14 @@ class Fetching:
 
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places.values())
+
+
+def _note_answer(place: Place, part: Part) -> None:
+    """An answer without an error, which counts for the partition."""
+    place.renamed = None
+    if part.preferred_replica == NOBODY or part.rows:
+        # Else the leader's word would have a replica that is never reached tried ten times a second.
+        place.failures = 0
 
 
 def _refused(place: Place, error: int, *, from_leader: bool = True) -> Fault | None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from confluent_kafka import Message
 
+from kunicorn.positions import NO_EPOCH
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -34,7 +36,7 @@ class Columnar(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these rows in the columns."""
+        """Bytes of these rows in the columns, with their share of what the answer takes that they came with."""
 
     def __len__(self) -> int: ...
     def values(self) -> list[bytes | None]: ...
@@ -71,6 +73,23 @@ def listed(of: Message | Run) -> Run:
     """What a call is about, as a run: one record, or several."""
     # The class that most are of comes first: to tell a sequence from another class's row takes several times as long.
     return [of] if isinstance(of, Message) or not isinstance(of, Sequence) else of
+
+
+def clients_message(message: Any) -> Message:
+    """The message as one of the client's: it can be pickled, and keeps nothing else in memory, as a row does."""
+    if isinstance(message, Message):
+        return message
+    epoch = message.leader_epoch()
+    return Message(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=message.headers(),
+        timestamp=message.timestamp(),
+        leader_epoch=NO_EPOCH if epoch is None else epoch,
+    )
 
 
 def asked(run: Run, what: str) -> Iterator[Any]:

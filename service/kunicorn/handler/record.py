@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from kunicorn.handler.messages import Run, asked, columns, keys, values
+from kunicorn.handler.messages import Run, asked, clients_message, columns, keys, values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -150,7 +150,7 @@ class Record(msgspec.Struct, gc=False, frozen=True):
     def __reduce__(self) -> tuple[Any, ...]:
         # A row of our own fetcher is part of what it was fetched with, which no other process has.
         value, message, *decoded = msgspec.structs.astuple(self)
-        return type(self), (value, _clients(message), *decoded)
+        return type(self), (value, clients_message(message), *decoded)
 
     def __repr__(self) -> str:
         # The value stays out: records end up in logs, where payloads do not belong.
@@ -247,7 +247,7 @@ class Batch(Sequence[Record]):
         return Record.of(self._messages[index])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (list(map(_clients, self._messages)),)
+        return type(self), (list(map(clients_message, self._messages)),)
 
     def __repr__(self) -> str:
         if not self._messages:
@@ -285,7 +285,7 @@ class DecodedBatch(Batch):
         return DecodedRecord(message.value(), message, self._data[index], self._key_data[index])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (list(map(_clients, self._messages)), self._data, self._key_data)
+        return type(self), (list(map(clients_message, self._messages)), self._data, self._key_data)
 
 
 def _cut(messages: Run, part: slice) -> Run:
@@ -293,22 +293,6 @@ def _cut(messages: Run, part: slice) -> Run:
     if columns(messages) is None or part.step in (None, 1):
         return messages[part]
     return [messages[at] for at in range(*part.indices(len(messages)))]
-
-
-def _clients(message: Any) -> Message:
-    """The message as one of the client's, which can be pickled."""
-    if isinstance(message, Message):
-        return message
-    return Message(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        key=message.key(),
-        value=message.value(),
-        headers=message.headers(),
-        timestamp=message.timestamp(),
-        leader_epoch=message.leader_epoch(),
-    )
 
 
 def offset_of(message: Message) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
-from kunicorn.handler.messages import Run, columns
+from kunicorn.handler.messages import Run, clients_message, columns
 from kunicorn.handler.record import gapless_offsets, offset_of
 from kunicorn.positions import NO_EPOCH, NO_TIMESTAMP
 
@@ -177,8 +177,7 @@ def apart(run: Run) -> Run:
     if (rows := columns(run)) is not None:
         return cast(Run, rows.apart())
     # librdkafka's messages have memory of their own; those of our fetcher's rows share it.
-    alone: Any = getattr(type(run[0]), "apart", None) if run else None
-    return run if alone is None else tuple(map(alone, run))
+    return run if not run or isinstance(run[0], Message) else tuple(map(clients_message, run))
 
 
 def without(run: Run, offsets: Collection[int]) -> Run:

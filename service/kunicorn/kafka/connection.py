@@ -324,7 +324,7 @@ class Connection:
         """
         try:
             async with self._sending:
-                await self._unmuted()
+                await self.unmuted()
                 pending = self._send(api, lambda number: frame_of(number, self._client_id), in_place=True)
                 async with asyncio.timeout(silence):
                     await self._flush(api)
@@ -340,6 +340,11 @@ class Connection:
         """Send nothing for so long: over quota the broker has stopped reading from this connection for as long as it
         says (KIP-219)."""
         self._muted_until = max(self._muted_until, self._loop.time() + min(seconds, _LONGEST_MUTE))
+
+    async def unmuted(self) -> None:
+        """Wait for what `mute` has said."""
+        if (muted := self._muted_until - self._loop.time()) > 0:
+            await asyncio.sleep(muted)
 
     def distrust(self, error: ProtocolError) -> None:
         """Close: the caller of `exchange` cannot read an answer."""
@@ -424,7 +429,7 @@ class Connection:
         try:
             async with asyncio.timeout(timeout):
                 async with self._sending:
-                    await self._unmuted()
+                    await self.unmuted()
                     pending = self._send(api, frame_of)
                     await self._flush(api)
                 return await pending.answer
@@ -437,11 +442,6 @@ class Connection:
             late = RequestTimedOut(f"{self.address} did not answer {api.title} within {timeout:g} s")
             self._shut(late)
             raise late from error
-
-    async def _unmuted(self) -> None:
-        """Wait for what `mute` has said."""
-        if (muted := self._muted_until - self._loop.time()) > 0:
-            await asyncio.sleep(muted)
 
     async def _arrival(self, pending: Pending, silence: float) -> bytes | memoryview:
         """The answer. Raises `TimeoutError` once nothing has arrived here for so many seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import struct
 import zlib
@@ -484,6 +485,55 @@ def test_what_is_gathered_of_several_answers_is_counted_too(decoder: Decoder) ->
     assert decoder.held() == before
 
 
+@pytest.mark.parametrize("headers", [(), ((b"traceparent", b"x" * 55),)])
+@pytest.mark.parametrize("as_array", [False, True], ids=["rows", "array"])
+def test_an_answer_of_one_record_counts_with_what_it_takes_beside_that(
+    decoder: Decoder, headers: Any, as_array: bool
+) -> None:
+    """A topic to which little is written has thousands of such answers wait for a handler that does not get on."""
+    if type(decoder).__module__ != "kunicorn_columns":
+        pytest.skip("the reference's memory is Python's and pyarrow's")
+
+    def answers(number: int) -> list[Any]:
+        found: list[Any] = [placed(decoder).decode(body, FETCH).rows for _ in range(number)]
+        if as_array:
+            for each in found:
+                each.__arrow_c_array__()
+        return found
+
+    body = answer(batch([record(0, b"x" * 100, b"k", headers)]))
+    answers(100)
+    gc.collect()
+    held, taken = decoder.held(), allocated()
+    kept = answers(1000)
+    gc.collect()
+    held, taken = decoder.held() - held, allocated() - taken
+    assert 0.9 * taken < held < 1.25 * taken
+    if not as_array:
+        assert 0.9 * held < sum(rows.nbytes for rows in kept) < 1.1 * held
+    del kept
+
+
+def test_what_an_answer_takes_beside_its_rows_is_shared_out_among_them(decoder: Decoder) -> None:
+    """Else an answer about a hundred partitions would count a hundred times."""
+    if type(decoder).__module__ != "kunicorn_columns":
+        pytest.skip("the reference's rows count what pyarrow says")
+    response = decoder.decode(answer(batch(records(100))), FETCH)
+    each = sum(response.rows.cut(at, 1, 0).nbytes for at in range(100))
+    assert response.rows.nbytes <= each <= response.rows.nbytes * 1.1
+
+
+@pytest.mark.parametrize("number", [9, 17, 600, 1100])
+def test_columns_that_have_grown_keep_little_that_is_spare(decoder_class: type[Decoder], number: int) -> None:
+    """What is spare would count as kept by handlers."""
+    if decoder_class.__module__ != "kunicorn_columns":
+        pytest.skip("the reference's columns are pyarrow's")
+    decoder = placed(decoder_class(read_committed=True, max_unpacked=8 * MB))
+    before = decoder.held()
+    response = decoder.decode(answer(batch(records(number))), FETCH)
+    assert decoder.held() - before < response.rows.nbytes * 1.2
+
+
 def test_the_memory_that_one_large_batch_unpacked_to_is_given_back(decoder_class: type[Decoder]) -> None:
     """It is no memory of columns, which `held` counts: a worker would have it until it ends."""
     if decoder_class.__module__ != "kunicorn_columns":
@@ -503,3 +553,23 @@ def resident() -> int:
     """Bytes of memory that this process has."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) << 10
+
+
+class _Allocator(ctypes.Structure):
+    """`struct mallinfo2` of glibc."""
+
+    _fields_ = [("counts", ctypes.c_size_t * 10)]
+
+
+_MAPPED, _IN_USE = 4, 7
+"""Places of `hblkhd` and `uordblks`."""
+
+
+def allocated() -> int:
+    """Bytes that the C library's allocator has given out, and were not given back: a count of its own, by the byte."""
+    ask: Any = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        pytest.skip("this C library does not tell what it has given out")
+    ask.restype = _Allocator
+    counts = ask().counts
+    return int(counts[_MAPPED] + counts[_IN_USE])

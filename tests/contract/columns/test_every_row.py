@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import tracemalloc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,7 +33,9 @@ from kunicorn.handler.rows import (
 )
 from kunicorn.pipeline.tasks.in_hand_file import Suspects
 from kunicorn.pipeline.tasks.in_hand_notes import Hand
+from kunicorn.positions import NO_EPOCH
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
+from kunicorn.worker.progress import record_bytes
 from tests.fakes import fetched
 from tests.fakes.fetched import LOG_APPEND_TIME, batch, record
 
@@ -151,6 +154,13 @@ def test_each_row_says_what_a_message_says(rows: Rows) -> None:
     assert list(map(len, of(rows))) == list(map(len, messages()))
 
 
+@pytest.mark.parametrize("copied", [pickled, copy.deepcopy, lambda record: Record.of(*apart((record.message,)))])
+def test_a_record_of_which_no_leader_epoch_is_known_is_copied_too(rows: Rows, copied: Callable[[Any], Any]) -> None:
+    """As brokers before 2.1 have written it."""
+    (unknown,) = of(rows).cut(0, 1, NO_EPOCH)
+    assert copied(Record.of(unknown)).message.leader_epoch() is None
+
+
 def test_rows_say_the_same_apart_from_those_that_they_came_with(rows: Rows) -> None:
     assert told(apart(of(rows))) == told(messages())
     for at in range(len(GIVEN)):
@@ -159,6 +169,20 @@ def test_rows_say_the_same_apart_from_those_that_they_came_with(rows: Rows) -> N
     assert told(apart(without(of(rows), {4, 8}))) == told(without(messages(), {4, 8}))
     assert told(apart(of(rows)[:0])) == []
     assert apart(listed := messages()) is listed
+
+
+def test_a_record_apart_is_one_of_the_clients_messages_and_takes_no_more_than_it_counts_as(rows: Rows) -> None:
+    """Thousands of them wait where what a handler calls is away."""
+    of_rows = list(of(rows)) * 1000
+    assert {type(message) for message in apart(of_rows)} == {Message}
+    tracemalloc.start()
+    try:
+        kept = apart(of_rows)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    sizes = (record_bytes(each.key(), len(each), headers_bytes(each)) for each in kept)
+    assert taken < sum(sizes)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from kunicorn.columns.decoding import compiled
 from kunicorn.fetch.queue import Fetched
 from kunicorn.fetch.sessions import Request
 from kunicorn.fetch.table import Fetching, Place, Topic, decoders_id
+from kunicorn.worker.fetching.client import Login
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.contract.worker.brokers import Teller
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
@@ -44,7 +45,7 @@ class StoryFetcher:
     def client(self) -> OwnFetcher:
         """Of the worker."""
         parts: Any = self
-        return OwnFetcher(parts, parts)
+        return OwnFetcher(parts, parts, Login(None))
 
     def call(self, change: Callable[[Fetching], object]) -> None:
         """As of `Fetcher`."""

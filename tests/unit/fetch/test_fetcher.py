@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
-from tests.fakes.broker import Asked, FakeBroker, Slowly, cluster_of
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Silence, Slowly, cluster_of
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
@@ -52,7 +53,7 @@ LIMITS = Limits(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, read_committed=
 @asynccontextmanager
 async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIMITS) -> AsyncIterator[FetchQueue]:
     """`orders-0`, or so many partitions, are fetched from that broker's cluster; what comes of it."""
-    table, queue = Fetching(1 << 20, lambda: 0.5), FetchQueue(1 << 20)
+    table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1 << 20)
     for number in range(partitions):
         table.place(TopicPartition("orders", number), number + 1, 0, -1)
     decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
@@ -156,6 +157,121 @@ def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:
             broker.script[Api.FETCH] = late
             async with fetching(broker, limits=LIMITS._replace(max_wait_ms=15_000)) as queue:
                 assert await offsets_out_of(queue, upto=100, patience=600.0) == list(range(100))
+
+    in_virtual_time(story)
+
+
+def test_partitions_that_wait_a_moment_go_on_while_a_broker_is_slow_with_metadata() -> None:
+    """As in the middle of a failover, where one is frozen and another elected a moment ago."""
+
+    async def story() -> None:
+        asked_at: list[float] = []
+
+        def moving(asked: Asked) -> Any:
+            asked_at.append(asyncio.get_running_loop().time())
+            if len(asked_at) > 1:
+                return Silence
+            broker.script[Api.METADATA] = lambda _: Silence
+            errors = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE)
+            return framed(asked, [fetched.partition(BY_NAME, at, error_code=error) for at, error in enumerate(errors)])
+
+        async with FakeBroker(1, OLD) as broker:
+            broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
+            broker.script[Api.FETCH] = moving
+            async with fetching(broker, partitions=2):
+                await until(lambda: len(asked_at) > 1, PATIENCE)
+        assert asked_at[1] - asked_at[0] < 1.0
+
+    in_virtual_time(story)
+
+
+def test_a_broker_that_is_away_is_tried_once_for_all_its_partitions() -> None:
+    """Each with a wait of its own had a hundred of them try it eighty times a second, and the metadata as often."""
+
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as away:
+            away.script[Api.API_VERSIONS] = lambda _: HangUp
+            one.lead([one, away], {"orders": dict.fromkeys(range(100), (2, 3))})
+            async with fetching(one, partitions=100):
+                await asyncio.sleep(10.0)
+                assert 8 <= away.connections <= 20
+                assert one.apis().count(Api.METADATA) <= 40
+                away.script[Api.API_VERSIONS] = away.api_versions
+                back_at = asyncio.get_running_loop().time()
+                await until(lambda: Api.FETCH in away.apis(), PATIENCE)
+                assert asyncio.get_running_loop().time() - back_at < 2.0
+
+    in_virtual_time(story)
+
+
+def test_a_cluster_that_is_away_is_looked_for_once_a_second_however_many_partitions_there_are() -> None:
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as broker:
+            broker.lead([broker], {"orders": dict.fromkeys(range(100), (1, 3))})
+            broker.script[Api.FETCH] = lambda asked: answer(asked, {})
+            async with fetching(broker, partitions=100):
+                await broker.wait_for(Api.FETCH)
+                broker.script[Api.API_VERSIONS] = lambda _: HangUp
+                broker.hang_up()
+                before = broker.connections
+                await asyncio.sleep(10.0)
+                # A sweep tries the broker, and the same one by its bootstrap address.
+                assert broker.connections - before <= 60
+
+    in_virtual_time(story)
+
+
+def test_what_comes_in_a_quotas_pause_is_asked_for_at_its_end() -> None:
+    async def story() -> None:
+        asked_for: list[set[int]] = []
+
+        def over_quota(asked: Asked) -> Any:
+            asked_for.append(set(offsets_of(asked)))
+            late = [fetched.partition(BY_NAME, 1, error_code=ErrorCode.OFFSET_NOT_AVAILABLE)]
+            return framed(asked, late if len(asked_for) == 1 else (), throttle_time=timedelta(seconds=5))
+
+        async with FakeBroker(1, OLD) as broker:
+            broker.lead([broker], {"orders": {0: (1, 3), 1: (1, 3)}})
+            broker.script[Api.FETCH] = over_quota
+            async with fetching(broker, partitions=2):
+                await until(lambda: len(asked_for) > 1, PATIENCE)
+        assert asked_for == [{0, 1}, {0, 1}]
+
+    in_virtual_time(story)
+
+
+def test_what_is_told_again_and_again_takes_no_turn_of_another_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as one, FakeBroker(2, OLD) as away:
+            away.script[Api.API_VERSIONS] = lambda _: HangUp
+            one.lead([one, away], {"orders": {0: (1, 3), 1: (2, 3)}})
+            damaged = [fetched.partition(BY_NAME, 0, error_code=ErrorCode.CORRUPT_MESSAGE)]
+            one.script[Api.FETCH] = lambda asked: framed(asked, damaged)
+            async with fetching(one, partitions=2):
+                await asyncio.sleep(9.0)
+
+    in_virtual_time(story)
+    assert sorted(text.split(";")[0].split(":")[0] for text in caplog.messages) == [
+        "fetching from node 2 failed",
+        "node 1 refuses to be asked for orders-0",
+    ]
+
+
+def test_a_broker_that_names_the_leader_which_leads_no_more_is_not_the_one_that_is_asked_for_a_minute() -> None:
+    """It has lost the controller, and answers with the leaders of before for as long as that lasts."""
+
+    async def story() -> None:
+        async with FakeBroker(1, OLD) as before, FakeBroker(2, OLD) as stale, FakeBroker(3, OLD) as leader:
+            every = [before, stale, leader]
+            for broker in (before, stale):
+                broker.lead(every, {"orders": {0: (1, 3)}})
+            leader.lead(every, {"orders": {0: (3, 4)}})
+            before.script[Api.FETCH] = lambda asked: answer(asked, {}, denied=0)
+            async with fetching(before):
+                await until(lambda: Api.METADATA in stale.apis(), PATIENCE)
+                began = asyncio.get_running_loop().time()
+                await until(lambda: Api.FETCH in leader.apis(), PATIENCE * 2)
+                assert asyncio.get_running_loop().time() - began < 10.0
 
     in_virtual_time(story)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass
 
 import pytest
@@ -376,6 +377,45 @@ def test_a_replica_out_of_reach_is_asked_no_more_but_the_leader() -> None:
 
 
 @pytest.mark.scenario("testFetchRequestWhenRecordTooLarge", "0036 partial_fetch")
+def test_a_replica_that_is_named_and_never_reached_costs_growing_waits_and_no_memory() -> None:
+    """Its leader names it for as long as it is in sync, and for years."""
+    table, now, wait = fetching(A), 0.0, 0.0
+    place = table.get(A)
+    assert place is not None
+
+    def round_of(now: float) -> float:
+        answer(table, 1, Said(preferred_replica=2), now=now)
+        table.unreached(2, now)
+        wait = place.quiet_until - now
+        table.wake(place.quiet_until)
+        return wait
+
+    for _ in range(10):
+        wait = round_of(now)
+        now += wait
+    assert wait > BACKOFF.longest_seconds / 2
+    tracemalloc.start()
+    try:
+        for _ in range(2000):
+            now += round_of(now)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 50_000
+
+
+def test_a_replica_that_is_named_again_is_asked_until_five_minutes_after_that() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=2))
+    table.unreached(2, 100.0)
+    table.wake(102.0)
+    answer(table, 1, Said(preferred_replica=2), now=102.0)
+    table.wake(REPLICA_SECONDS + 1)
+    assert asked(table, 2) == {A: 10}
+    table.wake(102.0 + REPLICA_SECONDS)
+    assert asked(table, 1) == {A: 10}
+
+
 def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -> None:
     table = fetching(A)
     answer(table, 1, Said(incomplete=True))

@@ -13,6 +13,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.columns import records_batch
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import Rows
@@ -88,6 +89,13 @@ def test_bytes_are_those_of_keys_and_values_and_one_record_passes_however_large(
     came = times(TaskLimits(bytes_per_second=100), runs(1, 1, 1, value=b"v" * 1000), clock)
     assert [count for _, count in came] == [1, 1, 1]
     assert clock.at / SECOND == pytest.approx(30, abs=0.1)
+
+
+def test_a_small_record_costs_the_same_in_columns() -> None:
+    """What columns have beside keys and values is nothing that brokers have sent."""
+    clock, columns = Clock(), Rows(rows_of(next(runs(100, value=b"v" * 10))))
+    times(TaskLimits(bytes_per_second=100), iter([columns]), clock)
+    assert clock.at / SECOND == pytest.approx(10, abs=1)
 
 
 def test_columns_are_cut_as_records_are() -> None:

@@ -92,7 +92,7 @@ NO_LIMITS = TaskLimits()
 def _bytes(run: Run) -> int:
     """Of keys and values."""
     if (rows := columns(run)) is not None:
-        return rows.nbytes
+        return rows.value_bytes() + sum(map(len, filter(None, rows.keys())))
     return sum(len(message.value() or b"") + len(message.key() or b"") for message in run)
 
 

@@ -65,13 +65,15 @@ class Login:
         else:
             self._password = message
 
-    def apply(self, consumer: Consumer) -> None:
-        """Give the clients a password that has come; it counts from their next login on. Caller: the runner."""
+    def apply(self, *consumers: Consumer) -> None:
+        """Give the producers, and consumers of librdkafka's, a password that has come; it counts from their next login
+        on. Caller: the runner.
+        """
         if (password := self._password) is not None:
             self._password, self._latest = None, password
-            for producer in self._producers:
-                producer.set_sasl_credentials(password.username, password.value)
-            consumer.set_sasl_credentials(password.username, password.value)
+            clients: tuple[Producer | Consumer, ...] = (*self._producers, *consumers)
+            for client in clients:
+                client.set_sasl_credentials(password.username, password.value)
 
     def password(self, first: str) -> str:
         """The current password, for our own connections; `first`: that of the settings. Caller: any thread."""

@@ -43,8 +43,8 @@ class _Assigned:
 class OwnFetcher:
     """Our own fetcher, with what the loop has taken of it. A `Client`."""
 
-    def __init__(self, fetcher: Fetcher, queue: FetchQueue) -> None:
-        self._fetcher, self._queue = fetcher, queue
+    def __init__(self, fetcher: Fetcher, queue: FetchQueue, login: Login) -> None:
+        self._fetcher, self._queue, self._login = fetcher, queue, login
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._numbers = count(1)
 
@@ -108,7 +108,8 @@ class OwnFetcher:
         """Nothing is to be learnt ahead: the fetcher asks for a topic's leaders as soon as a partition is assigned."""
 
     def log_in(self) -> None:
-        """Nothing is to be told: each log-in asks `Login` for the password of then."""
+        """See `Client`. The producers alone are told: each log-in of the fetcher asks for the password of then."""
+        self._login.apply()
 
     @property
     def shared_bytes(self) -> int:
@@ -132,7 +133,7 @@ def own_fetcher(properties: Mapping[str, Property], login: Login, decoder: Calla
     made = decoder_of(properties, decoder())
     fetcher, queue = fetcher_of(properties, _security(properties, login), made)
     fetcher.start()
-    return OwnFetcher(fetcher, queue)
+    return OwnFetcher(fetcher, queue, login)
 
 
 def _token(login: Login) -> BearerToken:

@@ -31,7 +31,7 @@ class Played:
         self.table = Fetching(1000, lambda: 0.5)
         self.queue = FetchQueue(1_000_000)
         fetcher: Any = self
-        self.client = OwnFetcher(fetcher, self.queue)
+        self.client = OwnFetcher(fetcher, self.queue, Login(None))
 
     def call(self, change: Callable[[Fetching], object]) -> None:
         change(self.table)

@@ -18,6 +18,7 @@ from kunicorn.librdkafka.errors import RETRIABLE, parted
 from kunicorn.librdkafka.properties import client_properties
 from kunicorn.positions import OffsetRange, Position
 from kunicorn.positions import TopicPartition as Place
+from kunicorn.worker.fetching.client import Login
 from kunicorn.worker.fetching.fetched import ends_grant, faults_of
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, default_of, refusing_broker
@@ -111,7 +112,7 @@ def read_by_our_own(broker: RefusingBroker) -> list[int | None]:
     """Offsets of the first records that our own fetcher gives out; fails where the partition ends instead."""
     decoder = reference.Decoder(read_committed=True, max_unpacked=MAX_UNPACKED)
     fetcher, queue = fetcher_of(properties_of(broker), Security(), decoder)
-    own = OwnFetcher(fetcher, queue)
+    own = OwnFetcher(fetcher, queue, Login(None))
     own.assign({Place("orders", 0): Position(0)})
     fetcher.start()
     try:
