@@ -376,7 +376,6 @@ def test_a_replica_out_of_reach_is_asked_no_more_but_the_leader() -> None:
     assert asked(table, 1) == {A: 10}
 
 
-@pytest.mark.scenario("testFetchRequestWhenRecordTooLarge", "0036 partial_fetch")
 def test_a_replica_that_is_named_and_never_reached_costs_growing_waits_and_no_memory() -> None:
     """Its leader names it for as long as it is in sync, and for years."""
     table, now, wait = fetching(A), 0.0, 0.0
@@ -416,6 +415,7 @@ def test_a_replica_that_is_named_again_is_asked_until_five_minutes_after_that() 
     assert asked(table, 1) == {A: 10}
 
 
+@pytest.mark.scenario("testFetchRequestWhenRecordTooLarge", "0036 partial_fetch")
 def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -> None:
     table = fetching(A)
     answer(table, 1, Said(incomplete=True))

@@ -162,7 +162,8 @@ def test_a_record_that_waits_keeps_nothing_in_memory_of_what_was_fetched_with_it
     failed = table.take()
     assert decoder.held() - held > 1 << 20
     table.table.park(Attempt(failed), "retry", "why")
-    assert decoder.held() - held < 1 << 10
+    # A run is an answer of its own then, which takes a few kilobytes beside its rows.
+    assert decoder.held() - held < 1 << 12
     table.table.try_again(failed)
     (message,) = table.take().messages
     assert (message.topic(), message.partition(), message.offset()) == (*P0, 0)

@@ -4,6 +4,10 @@ those of one are refused, and what each offset says of its topic.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart
@@ -14,6 +18,13 @@ from tests.waiting import wait_until
 
 CLOSED = "closed"
 RECORDS = 600
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_other_tests() -> Iterator[None]:
+    sending_handlers.forget()
+    yield
+    sending_handlers.forget()
 
 
 def handler() -> HandlerConfig:
