@@ -30,6 +30,11 @@ class PlayedTopics:
 
     topic_id: Callable[[str], UUID | None] = lambda _: None
     is_gone: Callable[[str], bool] = lambda _: False
+    doubts: int = 0
+    """How often somebody wanted to know anew."""
+
+    def doubt(self) -> None:
+        self.doubts += 1
 
 
 @dataclass

@@ -122,7 +122,7 @@ def test_options_that_nobody_reads_are_refused(processes: Rig, kafka: KafkaClust
     worker = processes.fork(template)
     worker.tell(configuration(kafka.bootstrap, "handlers_under_test:see", [], options={"colour": "red"}))
     failed = worker.expect(WorkerFailed)
-    assert failed.stage == "handler"
+    assert failed.stage == "import"
     assert "has no setup(options)" in failed.error
     assert worker.exit_status() == 3
 

@@ -115,6 +115,8 @@ _OF_BROKERS = frozenset({FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, Failur
 """What brokers answer to whoever fetches. Behind a pause the next fetch is answered so again; to settle it before would
 end the pause."""
 
+_LOOK_AGAIN = 1.0
+"""Seconds from one look to the next whether the topic of a partition that drains was deleted."""
 _LEAVING = frozenset({PartitionState.STOPPING, PartitionState.STUCK, PartitionState.RELEASED})
 
 
@@ -176,12 +178,28 @@ class Assignment:
         # A plan may give back what still drains for the plan before it, and the next one take it away again.
         self._wanted_again -= set(partitions)
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
-        over = [each for each in leaving if self.table.cannot_be_committed(each)]
-        for partition in over:
-            partition.lose()
-        self._stop(over, deadline, lost=True, why="its topic was deleted")
-        self._stop([each for each in leaving if each not in over], deadline, lost=False, why="revoked")
+        self._stop(leaving, deadline, lost=False, why="revoked")
+        if self.table.workers_commit:
+            await self._until_drained_or_deleted(leaving, deadline)
         await self._see_off(leaving, deadline, give_up)
+
+    async def _until_drained_or_deleted(self, leaving: Collection[Partition], deadline: float) -> None:
+        """Wait until all are released, and give up those whose topic was deleted. Brokers with the consumer protocol
+        take such partitions away before our metadata says why: it is asked for if the drain takes long."""
+        looked = False
+        while left := [p for p in leaving if p.state is PartitionState.STOPPING and not p.lost]:
+            over = [partition for partition in left if self.table.cannot_be_committed(partition)]
+            for partition in over:
+                partition.lose()
+            if over:
+                self._stop(over, deadline, lost=True, why="its topic was deleted")
+                continue
+            if (now := clock.now()) >= deadline:
+                return
+            await self._until_released(left, min(deadline, now + _LOOK_AGAIN))
+            if not looked:
+                self.table.doubt_topics()
+                looked = True
 
     async def lose(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         """Stop partitions that another member may own, before this first awaits; nothing of them is committed.

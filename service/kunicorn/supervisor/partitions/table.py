@@ -97,6 +97,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
             return False
         return self._topics.is_gone(partition.tp.topic) or self.is_of_gone_topic(partition)
 
+    def doubt_topics(self) -> None:
+        """Have the metadata asked for soon."""
+        self._topics.doubt()
+
     def disown(self, partitions: Iterable[TopicPartition]) -> None:
         """Exclude these from commits: an offset of the old topic would count for the new one."""
         for tp in partitions:

@@ -14,6 +14,7 @@ from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.workers.process import FENCED
+from tests.fakes.driver import until
 from tests.fakes.stage import PlayedTopics, Stage, consumed, tps
 
 
@@ -98,6 +99,24 @@ async def test_where_workers_commit_a_partition_of_a_topic_that_is_gone_is_given
     await revoking
     assert of_gone not in stage.assignment.table
     assert stage.assignment.table[other].state is PartitionState.RELEASED
+
+
+async def test_where_workers_commit_a_topic_that_turns_out_to_be_deleted_while_it_drains_is_given_up_then() -> None:
+    """Brokers with the consumer protocol take its partitions away before our metadata says why."""
+    deleted = False
+    topics = PlayedTopics(is_gone=lambda _: deleted)
+    stage = Stage(topics=topics)
+    stage.assignment.table.workers_commit = True
+    stage.give(0)
+    revoking = await drained(stage, [0])
+    told = stage.workers[0].told
+    assert [each.lost for each in told if isinstance(each, StopFetcher)] == [False]
+    deleted = True
+    stage.assignment.table.changed.notify()
+    await until(lambda: topics.doubts and [each.lost for each in told if isinstance(each, StopFetcher)][-1])
+    stage.stopped(stage.start_of(0), 105)
+    await revoking
+    assert stage.assignment.table == {}
 
 
 async def test_where_the_supervisor_commits_a_partition_of_a_deleted_topic_drains_as_any_other(stage: Stage) -> None:
