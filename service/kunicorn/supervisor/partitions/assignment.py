@@ -407,6 +407,9 @@ class Assignment:
         if partition is None:
             return
         self._grants.end(partition, Position(report.offset, report.leader_epoch, report.done))
+        if report.kind is FailureKind.DENIED and self.table.workers_commit:
+            # The worker has let go of what is in a transaction, which may be committed yet: only the brokers know.
+            partition.forget_position()
         paused = partition.state is PartitionState.PAUSED
         if partition.state in (PartitionState.STOPPING, PartitionState.STUCK) or (
             paused and report.kind in _OF_BROKERS

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from kunicorn.group.states import PartitionState
+from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
@@ -117,6 +117,28 @@ async def test_where_workers_commit_a_topic_that_turns_out_to_be_deleted_while_i
     stage.stopped(stage.start_of(0), 105)
     await revoking
     assert stage.assignment.table == {}
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+async def test_where_workers_commit_a_partition_that_may_be_read_again_goes_on_where_the_brokers_say(
+    paused: bool,
+) -> None:
+    """The last transaction with its offset may have been committed behind its worker's report."""
+    stage = Stage()
+    stage.assignment.table.workers_commit = True
+    stage.give(0)
+    partition, start = stage.assignment.table[tps(0)[0]], stage.start_of(0)
+    stage.workers[0].consume(start, 105)
+    if paused:
+        partition.read_ledger()
+        partition.advance(PartitionEvent.PAUSE, "by a person")
+    stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, FailureKind.DENIED, 105, 3, "no right"))
+    await asyncio.sleep(0)
+    stage.resolving.clear()
+    stage.assignment.resume([partition], "the right is back")
+    assert stage.resolving == [partition]
+    stage.assignment.resolved({partition.tp: Position(107, 3)}, {partition.tp: 107})
+    assert stage.start_of(0).offset == 107
 
 
 async def test_where_the_supervisor_commits_a_partition_of_a_deleted_topic_drains_as_any_other(stage: Stage) -> None:
