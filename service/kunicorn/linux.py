@@ -42,6 +42,14 @@ def memory_file(name: str) -> int:
     return fd
 
 
+def stat_fields(of: str) -> list[str]:
+    """What `/proc/<of>/stat` says of a process, or thread, behind its name, which may have any character (proc(5)): its
+    state first. Raises `OSError` where there is none.
+    """
+    with open(f"/proc/{of}/stat", encoding="utf-8", errors="replace") as stat:
+        return stat.read().rpartition(")")[2].split()
+
+
 def receive_descriptors(sock: socket, nbytes: int, most: int) -> tuple[bytes, list[int], int]:
     """A packet, the descriptors that came with it, and the message's flags. No program inherits them, as it would those
     of `socket.recv_fds`, which drops the flag for that.

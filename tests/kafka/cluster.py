@@ -108,6 +108,11 @@ class KafkaCluster:
         wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
         return name
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and wait until the brokers name it no more."""
+        self.admin().delete_topics([name])[name].result(30)
+        wait_until(lambda: name not in self.admin().list_topics(timeout=60).topics, f"{name} to be gone")
+
     def rotate_replicas(self, topic: str) -> None:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
         self.reassign(topic, {number: [*each[1:], each[0]] for number, each in self.replicas(topic).items()})

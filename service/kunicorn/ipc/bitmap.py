@@ -176,13 +176,29 @@ class _Told(NamedTuple):
 
 
 def _told(text: str) -> _Told | None:
-    # confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
-    for word in text.rstrip("\0").split(" "):
-        if word.startswith(_FORM) and len(parts := word.removeprefix(_FORM).split(":")) == 3:
+    for word in _split(text):
+        if parts := _parts(_FORM, word):
             return _Told(*parts)
         if word.startswith(_FORM_1):
             return _Told(None, "", word.removeprefix(_FORM_1))
     return None
+
+
+def _words(form: str, text: str) -> Iterator[tuple[str, str, str]]:
+    """What the words of that form say."""
+    return (parts for word in _split(text) if (parts := _parts(form, word)))
+
+
+def _split(text: str) -> list[str]:
+    # confluent-kafka commits a text with the NUL that ends it in C (`py_to_c_parts` counts it into `metadata_size`).
+    return text.rstrip("\0").split(" ")
+
+
+def _parts(form: str, word: str) -> tuple[str, str, str] | None:
+    if not word.startswith(form) or len(parts := word.removeprefix(form).split(":")) != 3:
+        return None
+    first, second, third = parts
+    return first, second, third
 
 
 def with_partitions(partitions: int | None, done: str) -> str:
@@ -213,11 +229,7 @@ def epoch(first: int, text: str, topic_id: str) -> int:
     """Leader epoch in the metadata that was found beside the committed offset `first` of that topic, by `epoch_word`;
     `NO_EPOCH` where there is none, or one of another offset or topic. `topic_id`: empty where it is not known.
     """
-    for word in text.rstrip("\0").split(" "):
-        parts = word.removeprefix(_EPOCH).split(":")
-        if not word.startswith(_EPOCH) or len(parts) != 3:
-            continue
-        at, topic, number = parts
+    for at, topic, number in _words(_EPOCH, text):
         if at == str(first) and topic in ("", topic_id) and _is_number(number) and int(number) <= _LAST_EPOCH:
             return int(number)
     return NO_EPOCH
@@ -236,12 +248,8 @@ def is_of_another_topic(first: int, text: str, cluster_id: str, topic_id: str) -
     another topic than the one that has the name now. Of another cluster, or beside another offset, it says nothing:
     MirrorMaker copies it to topics with other ids, whose offsets are right. Ids are empty where they are not known.
     """
-    for word in text.rstrip("\0").split(" "):
-        parts = word.removeprefix(_TOPIC).split(":")
-        if word.startswith(_TOPIC) and len(parts) == 3:
-            at, cluster, topic = parts
-            return at == str(first) and cluster == cluster_id and "" not in (topic, topic_id) and topic != topic_id
-    return False
+    at, cluster, topic = next(_words(_TOPIC, text), ("", "", ""))
+    return at == str(first) and cluster == cluster_id and "" not in (topic, topic_id) and topic != topic_id
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,6 @@ from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, merged
 from tests.system.outputs import committed_outputs
 from tests.system.producing import committed_offsets, produce
-from tests.waiting import wait_until
 
 MembersOf = Callable[..., Members]
 PARTITIONS = 2
@@ -53,7 +52,7 @@ def test_a_topic_that_is_deleted_holds_up_no_other_partition_of_its_worker(
     kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str
 ) -> None:
     member = member_of_both(kafka, topic, members_of, protocol)
-    kafka.admin().delete_topics([f"{topic}.doomed"])[f"{topic}.doomed"].result(30)
+    kafka.delete_topic(f"{topic}.doomed")
     member.wait(lambda: consumed(kafka, topic, topic) == RECORDS, "the other topic to be committed")
     assert member.stop() == 0, member.output()[-3000:]
     assert "drain budget was over" not in member.output(), "its revoke has ended by itself"
@@ -66,8 +65,7 @@ def test_a_topic_that_is_created_anew_under_transactions_is_handled_from_its_beg
 ) -> None:
     """Invariant 9. A transaction may come late, and commit the former topic's offset under the name."""
     member = member_of_both(kafka, topic, members_of, protocol)
-    kafka.admin().delete_topics([f"{topic}.doomed"])[f"{topic}.doomed"].result(30)
-    wait_until(lambda: f"{topic}.doomed" not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    kafka.delete_topic(f"{topic}.doomed")
     kafka.create_topic(f"{topic}.doomed", PARTITIONS)
     produce(kafka.bootstrap, f"{topic}.doomed", RECORDS, value=b"new")
     member.wait(lambda: consumed(kafka, topic, topic) == RECORDS, "the other topic to be committed")

@@ -12,7 +12,6 @@ from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, produce
-from tests.waiting import wait_until
 
 PARTITIONS = 3
 BOTH = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
@@ -50,8 +49,7 @@ def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
     member.wait_running(PARTITIONS)
     produce(kafka.bootstrap, topic, 300)
     member.wait(lambda: handled_up_to(member) == 300, "the old topic")
-    kafka.admin().delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    kafka.delete_topic(topic)
     kafka.create_topic(topic, PARTITIONS)
     began = now_ns()
     produce(kafka.bootstrap, topic, 900)

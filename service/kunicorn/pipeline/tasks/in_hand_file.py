@@ -36,6 +36,7 @@ from typing import NamedTuple, Self
 
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import following_offsets
+from kunicorn.linux import stat_fields
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.in_hand_notes import TRIES, Hand, InHandNotes, begin_notes, noted_deaths
 from kunicorn.positions import OffsetRange
@@ -265,7 +266,7 @@ def _lives(cells: memoryview, who: int) -> bool:
 def _born(pid: int) -> int:
     """Start time of the process, in clock ticks since the machine's (proc(5), `starttime`); −1 if it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields(str(pid))
     except OSError:
         return -1
     return -1 if fields[0] in {"Z", "X"} else int(fields[19])

@@ -189,10 +189,8 @@ class Assignment:
         looked = False
         while left := [p for p in leaving if p.state is PartitionState.STOPPING and not p.lost]:
             over = [partition for partition in left if self.table.cannot_be_committed(partition)]
-            for partition in over:
-                partition.lose()
             if over:
-                self._stop(over, deadline, lost=True, why="its topic was deleted")
+                self._stop_lost(over, deadline, "its topic was deleted")
                 continue
             if (now := clock.now()) >= deadline:
                 return
@@ -212,9 +210,7 @@ class Assignment:
 
     async def _drop(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
-        for partition in leaving:
-            partition.lose()
-        self._stop(leaving, deadline, lost=True, why="lost to another member")
+        self._stop_lost(leaving, deadline, "lost to another member")
         self.forget([p.tp for p in leaving if p.state is PartitionState.RELEASED])
         await self._see_off([p for p in leaving if p.state is not PartitionState.RELEASED], deadline, give_up)
 
@@ -266,6 +262,11 @@ class Assignment:
                 again.append(self.table.enter_again(partition, ours_throughout=ours_throughout))
         if again:
             self._take_up(again)
+
+    def _stop_lost(self, leaving: Collection[Partition], deadline: float, why: str) -> None:
+        for partition in leaving:
+            partition.lose()
+        self._stop(leaving, deadline, lost=True, why=why)
 
     def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool, why: str) -> None:
         grants: dict[WorkerProcess, list[int]] = defaultdict(list)

@@ -17,7 +17,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterable
 from enum import Enum
-from pathlib import Path
 from typing import NamedTuple
 
 from kunicorn.errors import FENCED_STATUS, how_it_ended
@@ -25,6 +24,7 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.channel import Channel
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import DrainOver, FromWorker, Ping, Pong, TimedOut, ToWorker
+from kunicorn.linux import stat_fields
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.notifier import Notifier
@@ -115,15 +115,13 @@ class _ExitWatch:
 def has_ended(pid: int) -> bool:
     """Whether no thread of a child runs any more, its exit status not taken: what it has written is final."""
     try:
-        return _is_zombie(pid, pid) and all(_is_zombie(pid, int(each)) for each in os.listdir(f"/proc/{pid}/task"))
+        return _is_zombie(pid, str(pid)) and all(_is_zombie(pid, each) for each in os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return False  # Reaped meanwhile, by whom it is the pidfd that tells.
 
 
-def _is_zombie(pid: int, thread: int) -> bool:
-    # As proc(5) has it, behind a name that may have any character.
-    state = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes().rpartition(b")")[2].split()[0]
-    return state in (b"Z", b"X")
+def _is_zombie(pid: int, thread: str) -> bool:
+    return stat_fields(f"{pid}/task/{thread}")[0] in {"Z", "X"}
 
 
 def _told(info: os.waitid_result | None) -> str:

@@ -123,6 +123,13 @@ class Service:
         slot.predecessor.kill()
         await until(lambda: slot.predecessor is None)
 
+    async def replaced_while_its_template_dies(self, number: int) -> None:
+        """Likewise, and the import of the next template hangs."""
+        await until(lambda: self.pool.slots[number].successor is not None)
+        self.imported.clear()
+        self.new.dead.set()
+        await self.replaced(number)
+
 
 @pytest.fixture
 def workers() -> int:
@@ -282,10 +289,7 @@ async def test_a_reload_whose_template_dies_and_whose_import_then_hangs_does_not
 ) -> None:
     await service.begin()
     reloading = service.reload()
-    await until(lambda: service.pool.slots[0].successor is not None)
-    service.imported.clear()
-    service.new.dead.set()
-    await service.replaced(0)
+    await service.replaced_while_its_template_dies(0)
     await until(lambda: service.revision == 1)
     mending = service.reload()
     outcome = await asyncio.wait_for(reloading, 20)
@@ -306,10 +310,7 @@ async def test_a_reload_whose_import_hangs_later_ends_when_the_time_to_start_is_
     service.in_force.read_again.return_value = Reloaded(own, (), ())
     await service.begin()
     reloading = service.reload()
-    await until(lambda: service.pool.slots[0].successor is not None)
-    service.imported.clear()
-    service.new.dead.set()
-    await service.replaced(0)
+    await service.replaced_while_its_template_dies(0)
     outcome = await asyncio.wait_for(reloading, 20)
     assert (outcome.result, "waited 0.1 s for it" in outcome.message) == ("incomplete", True)
 
