@@ -19,6 +19,9 @@ from kunicorn.clients.oauth.fetch import TokenError
 from kunicorn.ipc.messages import FetchToken, FromTokenHelper, TokenFailed, decode, encode
 
 _MAX_PACKET = 1 << 17
+_ALONE_S = 30
+"""So long after its time-out a helper ends by itself. With a second alone it did so before a busy machine had told the
+asker that the time was over, who then blamed a process that had died."""
 
 
 def main(fd: int) -> None:
@@ -27,8 +30,8 @@ def main(fd: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=fd) as sock:
         request: FetchToken = decode(sock.recv(_MAX_PACKET), FetchToken)
-        # The supervisor kills a helper that is late; this ends one whose supervisor is gone.
-        signal.alarm(math.ceil(request.timeout) + 1)
+        # The asker kills a helper that is late; this ends one whose asker is gone.
+        signal.alarm(math.ceil(request.timeout) + _ALONE_S)
         sys.path[:] = request.path + [entry for entry in sys.path if entry not in request.path]
         sock.send(encode(_fetch(request)))
     sys.stdout.flush()
