@@ -30,11 +30,6 @@ def hanging(scene: SceneMaker, behaviour: str, drain_seconds: float = 60.0) -> t
     return stage, member
 
 
-def left_behind(member: MemberProcess) -> list[procfs.ProcessInfo]:
-    """Processes that outlived the member."""
-    return [process for process in procfs.in_session(member.pid) if process.state != "Z"]
-
-
 @pytest.mark.parametrize("behaviour", ["hang", "cling", "block"])
 def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene: SceneMaker, behaviour: str) -> None:
     _, member = hanging(scene, behaviour)
@@ -45,7 +40,7 @@ def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene:
     assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
     assert clock.now() - began < 15.0, "at once, not when the minute for draining is over"
     assert "SIGTERM again: stopping at once" in member.output()
-    wait_until(lambda: not left_behind(member), "what it killed to be gone", 30)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "what it killed to be gone", 30)
 
 
 LADDER = {
@@ -69,7 +64,7 @@ def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to
         assert f"{said}: {rung}" in member.output()
     assert ("Current thread" in member.output()) == ("aborting it" in LADDER[behaviour]), "all stacks, before it dies"
     assert stage.committed()[0] == 2, "invariant 1: the record that hung is not passed"
-    wait_until(lambda: not left_behind(member), "what it killed to be gone", 30)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "what it killed to be gone", 30)
     audited = {"handler": {"entrypoint": "tests.system.handlers.audited:handle"}}
     heir = stage.members.start(settings=audited)
     stage.wait_handled(0, 3, heir, within=60)

@@ -19,14 +19,9 @@ from tests.waiting import wait_until
 SceneMaker = Callable[..., Scene]
 
 
-def alive(session: int) -> list[procfs.ProcessInfo]:
-    """What of the session still runs; the dead wait for whoever reaps orphans here."""
-    return [process for process in procfs.in_session(session) if process.state != "Z"]
-
-
 def wait_gone(member: MemberProcess, within: float) -> None:
     """Until nothing of what the member started lives any more."""
-    wait_until(lambda: not alive(member.pid), "the end of all the member's processes", within)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the end of all the member's processes", within)
 
 
 @pytest.mark.scenario("test_consumer_failure")
@@ -37,7 +32,7 @@ def test_a_killed_supervisor_takes_its_workers_along_and_the_group_loses_nothing
         for member in (victim, heir):
             member.wait_running(3, within=90)
         heir.wait(lambda: len(stage.handled(0)) > 200, "some load")
-        assert len(alive(victim.pid)) == 4, "supervisor, template, two workers"
+        assert len(procfs.living_in_session(victim.pid)) == 4, "supervisor, template, two workers"
         workers = {worker["pid"] for worker in victim.workers()}
         at = clock.now_ns()
         victim.kill()
@@ -55,7 +50,7 @@ def test_a_worker_that_holds_the_gil_dies_with_its_supervisor_all_the_same(scene
     stage.send(0, behaviour, *["next"] * 20)
     member = stage.members.start()
     member.wait(lambda: stage.begun(0, 0), "the record to be in hand", 90)
-    assert len(alive(member.pid)) == 3, "supervisor, template, worker"
+    assert len(procfs.living_in_session(member.pid)) == 3, "supervisor, template, worker"
     at = clock.now_ns()
     member.kill()
     wait_gone(member, 1.0)
@@ -80,7 +75,7 @@ def kill_starting(stage: Scene, times: int) -> None:
     rng, never = random.Random(10), threading.Event()
     for _ in range(times):
         member = stage.members.start()
-        member.wait(lambda member=member: len(alive(member.pid)) > 1, "a template", 60)
+        member.wait(lambda member=member: len(procfs.living_in_session(member.pid)) > 1, "a template", 60)
         if rng.random() < 0.7:
             member.wait(lambda member=member: "template ready" in member.output(), "a template to fork from", 60)
         never.wait(rng.uniform(0, 0.3))

@@ -81,7 +81,7 @@ def test_ctrl_c_drains_commits_and_exits_with_zero(scene: SceneMaker, strategy: 
         wait_until(lambda: "everything handled is committed" in member.output(), "the last word on the screen")
     assert "SIGINT: draining" in member.output()
     assert "Traceback" not in member.output()
-    assert [p for p in procfs.in_session(member.pid) if p.state != "Z"] == []
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor")
     # Invariants 1 and 8: what is committed is exactly what was handled, although no timer ever committed.
     handled = {partition: len(set(stage.handled(partition))) for partition in range(4)}
     assert stage.committed() == handled

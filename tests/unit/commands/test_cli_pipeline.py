@@ -131,7 +131,7 @@ def test_a_command_that_waits_for_its_cluster_ends_with_its_jvm(
     os.kill(process.pid, signal.SIGTERM)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == ExitCode.NOT_ALL_COMMITTED, said
-    assert in_session(process.pid) == []
+    wait_until(lambda: not in_session(process.pid), "its JVM to be gone")
 
 
 @pytest.fixture
