@@ -21,7 +21,7 @@ def failure(template: TemplateProcess) -> str:
     """Why it could not import."""
     answer, _ = template.hear()
     assert isinstance(answer, TemplateFailed), answer
-    assert template.process.wait(5) == 3
+    assert template.process.wait(60) == 3
     return answer.error
 
 
@@ -114,7 +114,7 @@ def test_a_malformed_packet_ends_the_template_with_a_clear_line(
     template = processes.template("see")
     template.ready()
     template.tell(packet)
-    assert template.process.wait(5) == 1
+    assert template.process.wait(60) == 1
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 1
     assert "the supervisor sent nonsense" in lines[0]
@@ -163,4 +163,4 @@ def test_the_end_of_the_socket_ends_the_template_in_order(processes: Rig) -> Non
     template = processes.template("see")
     template.ready()
     template.socket.close()
-    assert template.process.wait(5) == 0
+    assert template.process.wait(60) == 0
