@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
@@ -92,6 +93,8 @@ class Steps:
         self.failure: BaseException | None = None
         self.on_signal: Callable[[], None] = lambda: None
         """What the process does at SIGUSR1."""
+        self.loops: list[SteppedLoop] = []
+        """Those of the worker."""
         self._signalled = False
         self._world: World
         self._below: Callable[[int], int]
@@ -121,6 +124,9 @@ class Steps:
         except BaseException as error:
             self.note_failure(error)
         self._reap()
+        for loop in self.loops:
+            loop.bury()
+        self.loops.clear()
         if self.failure is not None:
             raise self.failure
         return returned
@@ -447,6 +453,7 @@ class SteppedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._selector = _Selector()
+        STEPS.loops.append(self)
 
     def time(self) -> float:
         return STEPS.now / NANOSECONDS
@@ -456,6 +463,19 @@ class SteppedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         self._selector.wake()
+
+    def bury(self) -> None:
+        """Close what its tasks have not done. Collected later, that would end in the life of another worker, or raise
+        `Over` where nobody can catch it. Caller: `Steps`, once the worker is dead."""
+        for task in asyncio.all_tasks(self):
+            coroutine = task.get_coro()
+            assert coroutine is not None
+            closed = False
+            while not closed:
+                # It may meet `Over` on its way out, or wait once more, which is a RuntimeError.
+                with contextlib.suppress(Over, RuntimeError):
+                    coroutine.close()
+                    closed = True
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """What a dead worker leaves pending is of no interest."""
