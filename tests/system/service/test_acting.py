@@ -44,6 +44,7 @@ def test_partitions_are_paused_and_resumed_workers_recycled_and_the_member_drain
     assert act(member, "pause", token="wrong-horse-battery")[0] == 401
 
     assert act(member, "pause", {"partitions": [f"{topic}:1"]}) == (200, f"1 partitions paused: {topic}-1")
+    member.wait(lambda: [p["grant"] for p in member.partitions("paused")] == [None], "its worker to let go of it")
     stage.send(1, "second")
     stage.send(2, "beside")
     stage.wait_handled(2, 0, member)
