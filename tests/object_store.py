@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.ports import free_port
+from kunicorn.commands.demo.ports import free_port
 from tests.waiting import wait_until
 
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import CHART
 from tests.deploy.tools import Tools
-from tests.ports import free_port
 from tests.waiting import wait_until
 
 _CONFIG = """

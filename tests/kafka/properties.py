@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.ports import free_ports
+from kunicorn.commands.demo.ports import free_ports
 
 AS_KAFKA_SHIPS: Mapping[str, object] = dict.fromkeys(
     (

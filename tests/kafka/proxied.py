@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.demo.ports import free_ports
 from kunicorn.kafka.versions import Api
 from tests.kafka.access import ACCESS
 from tests.kafka.certificates import make_certificates
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.properties import Node
 from tests.kafka.scripted import Fault
-from tests.ports import free_ports
 
 Direction = Literal["to", "from"]
 """Towards the brokers, or from them."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kunicorn.commands.demo.ports import free_ports
 from tests.kafka.access import ACCESS, Right, allow, forbid
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.cluster import KafkaCluster
-from tests.ports import free_ports
 
 PASSWORDS = {"alice": "distinctive-tr0mbone", "bob": "distinctive-0cean", "carol": "distinctive-b4rley"}
 """The users of PLAIN and SCRAM. What they may do, tests say."""

@@ -14,10 +14,10 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from kunicorn.commands.demo.ports import free_ports
 from tests.kafka import KafkaCluster
 from tests.kafka.properties import Node
 from tests.kafka.secured import SecuredCluster
-from tests.ports import free_ports
 from tests.waiting import wait_until
 
 

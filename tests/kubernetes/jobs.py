@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from kunicorn.commands.demo.ports import free_ports
 from kunicorn.ipc.clock import now_ns
 from tests.kubernetes.cluster import Object
 from tests.kubernetes.faults import node_pid
 from tests.kubernetes.release import Release
 from tests.kubernetes.scene import PODS, Scene
-from tests.ports import free_ports
 from tests.system.producing import produce
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
+from kunicorn.commands.demo.ports import free_port
 from tests.waiting import wait_until
 
 QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from kunicorn.commands.broker import produce
+from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import collector, total
 from tests.kafka import KafkaCluster
 from tests.markdown import ROOT, commands, files, write_files
-from tests.ports import free_port
 from tests.postgres import postgres
 from tests.system.embedded import SERVICE, Desk
 from tests.waiting import wait_until

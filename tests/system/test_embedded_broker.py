@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from tests.ports import free_port
+from kunicorn.commands.demo.ports import free_port
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 

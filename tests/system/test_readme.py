@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import kunicorn
+from kunicorn.commands.demo.ports import free_port
 from tests.markdown import ROOT, commands, write_files
-from tests.ports import free_port
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import HELMS, template
 from tests.deploy.tools import Tools
 from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
 from tests.markdown import ROOT, blocks, commands, files, write_files
-from tests.ports import free_port
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 
+from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import EXAMPLE, ROOT, template
 from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context, environment
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
 from tests.kubernetes.release import not_json
-from tests.ports import free_port
 from tests.system.members import group_settings, toml
 from tests.system.producing import producer
 from tests.waiting import wait_until

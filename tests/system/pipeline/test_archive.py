@@ -20,10 +20,10 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from kunicorn import __version__
+from kunicorn.commands.demo.ports import free_ports
 from kunicorn.positions import TopicPartition
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.markdown import blocks
-from tests.ports import free_ports
 from tests.system.members import group_settings, merged, toml
 from tests.system.pipeline.desk import outcome_rows, tiles
 from tests.system.pipeline.yarn import attempts, yarn_served

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from kunicorn.commands.demo.ports import free_port
 from kunicorn.errors import ExitCode
-from tests.ports import free_port
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from kunicorn.commands.demo.ports import free_port
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
-from tests.ports import free_port
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.producing import produce
 from tests.waiting import wait_until

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from kunicorn.commands.demo.ports import free_ports
 from tests.kafka.artifacts import SLF4J, find_java, jars_of
-from tests.ports import free_ports
 from tests.waiting import wait_until
 
 HADOOP = "3.4.1"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.ports import free_ports
+from kunicorn.commands.demo.ports import free_ports
 from tests.system import procfs
 from tests.system.members import Members
 

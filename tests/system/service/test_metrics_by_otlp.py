@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import Collector, attributes_of, collector, total
 from tests.kafka import KafkaCluster
-from tests.ports import free_port
 from tests.system.members import MemberProcess, group_settings, merged
 from tests.waiting import wait_until
 

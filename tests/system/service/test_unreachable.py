@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from kunicorn.commands.demo.ports import free_ports
 from tests.kafka import KafkaCluster
-from tests.ports import free_ports
 from tests.system.members import MemberProcess, Members
 from tests.system.scene import Scene
 

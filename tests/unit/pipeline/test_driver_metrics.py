@@ -6,12 +6,12 @@ import ssl
 import urllib.request
 from pathlib import Path
 
+from kunicorn.commands.demo.ports import free_port
 from kunicorn.observe.catalogue import every_of_jobs
 from kunicorn.pipeline.report import Exposed, Tasks
 from kunicorn.pipeline.state import Counts
 from kunicorn.settings import HttpSettings
 from tests.kafka.certificates import make_certificates
-from tests.ports import free_port
 
 
 def served(http: HttpSettings, trusted: ssl.SSLContext | None = None) -> str:

@@ -9,7 +9,6 @@ import http.client
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from pathlib import Path
 import msgspec
 from confluent_kafka import KafkaError, Message, Producer
 
+from kunicorn.commands.demo.ports import free_port
 from kunicorn.linux import IS_LINUX
 from kunicorn.observe.status import Status, WorkerStatus
 from kunicorn.positions import TopicPartition
@@ -223,7 +223,7 @@ class Member:
         self.status: Status | None = None
         """What it last said of itself; kept when it is gone."""
         self._config = config
-        self._port = _free_port()
+        self._port = 0
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -238,6 +238,7 @@ class Member:
 
     def start(self) -> None:
         """Write its configuration and start it."""
+        self._port = free_port()
         path = self._config.directory / f"{self.name}.toml"
         path.write_text(
             _CONFIG.format(
@@ -298,10 +299,3 @@ class Member:
         """The last lines of its log."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

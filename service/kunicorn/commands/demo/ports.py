@@ -1,4 +1,4 @@
-"""Ports of this machine for brokers, services and what stands in for them."""
+"""Ports of this machine for members of the demo; in tests for brokers, services and what stands in for them."""
 
 from __future__ import annotations
 
