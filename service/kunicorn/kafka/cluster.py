@@ -96,7 +96,8 @@ _TURN_IN_DOUBT = 2.0
 would connect to all nodes."""
 
 _MOST_REFUSALS = 100
-"""Of which each is told once; texts that never repeat must not fill log and memory."""
+"""Of which each is told once, and so is what answers in a broker's place; texts that never repeat must not fill log
+and memory."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
@@ -144,6 +145,8 @@ class Cluster:
         self._sick: set[int] = set()
         self._refusals: dict[int, str] = {}
         self._refusals_told: set[str] = set()
+        self._nonsense: dict[Address, str] = {}
+        """What a node said last that does not answer as a broker does."""
         self._tried_at: dict[int, float] = {}
         self._answers = 0
         self._answering = _NOBODY, 0.0
@@ -320,12 +323,15 @@ class Cluster:
             self._sick.add(node_id)
             if isinstance(error, AuthenticationFailed):
                 self._note_refusal(node_id, str(error))
+            if isinstance(error, ProtocolError):
+                self._note_nonsense(address, str(error))
             raise
         if self._closed:
             connection.close()
             raise ConnectionLost(_CLOSED)
         self._sick.discard(node_id)
         self._refusals_told.discard(self._refusals.pop(node_id, ""))
+        self._nonsense.pop(address, None)
         self._connections[key] = connection
         logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
         return connection
@@ -351,6 +357,16 @@ class Cluster:
         if refusal not in self._refusals_told and len(self._refusals_told) < _MOST_REFUSALS:
             self._refusals_told.add(refusal)
             logger.error("%s; tried again until it is corrected", refusal)
+
+    def _note_nonsense(self, address: Address, why: str) -> None:
+        """Log it once, for another node may answer in its place. Where none does, whoever asks tells of it at each try:
+        the same sentence would be in the log twice each time."""
+        known = self._nonsense.get(address) == why
+        if len(self._nonsense) >= _MOST_REFUSALS:
+            self._nonsense.clear()
+        self._nonsense[address] = why
+        level = logging.DEBUG if known else logging.INFO
+        logger.log(level, "%s; that connection is closed, and opened again when it is needed", why)
 
     async def _candidates(self, problems: list[str]) -> AsyncGenerator[int, None]:
         """Every node once: those of the metadata by preference, then the bootstrap servers.

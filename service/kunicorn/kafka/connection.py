@@ -19,8 +19,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -278,7 +278,7 @@ class Connection:
                 connection._opened = True
                 return connection
         except TimeoutError as error:
-            raise RequestTimedOut(f"{address} did not accept a connection within {timeout:g} s") from error
+            raise RequestTimedOut(f"{address} did not answer as a broker does within {timeout:g} s") from error
         except (OSError, UnicodeError, OverflowError) as error:
             # The last two: a host name or a port that is none, as a broken advertised.listeners hands them out.
             raise ConnectionLost(f"cannot connect to {address}: {error}") from error
@@ -305,11 +305,11 @@ class Connection:
         version = self.version(api, at_most)
         frame = await self._exchange(api, self._encoded(api, version, fields), timeout)
         try:
-            answer = codec.decode_response(api, version, bytes(frame))
+            with self._named():
+                answer = codec.decode_response(api, version, bytes(frame))
         except ProtocolError as error:
-            unreadable = ProtocolError(f"{self.address}: {error}")
-            self._distrust(unreadable)
-            raise unreadable from error
+            self._distrust(error)
+            raise
         self._proven = True
         throttled: timedelta = getattr(answer, "throttle_time", timedelta())
         self.mute(throttled.total_seconds())
@@ -358,11 +358,20 @@ class Connection:
         """Wait until the connection's tasks have ended. Caller: after `close`."""
         await asyncio.wait({self._frames.closed} if self._renewing is None else {self._frames.closed, self._renewing})
 
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What cannot be read names the broker that has said it."""
+        try:
+            yield
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.address}: {error}") from error
+
     async def _negotiate(self) -> None:
         version = OURS[Api.API_VERSIONS].high
         while True:
             frame = await self._converse(Api.API_VERSIONS, version, _CLIENT_SOFTWARE)
-            outcome = read_api_versions(version, frame)
+            with self._named():
+                outcome = read_api_versions(version, frame)
             if not isinstance(outcome, RetryWith):
                 self._versions = Negotiated(outcome, str(self.address))
                 return
@@ -373,7 +382,9 @@ class Connection:
 
         async def ask(api: Api, fields: Fields) -> Any:
             version = self.version(api)
-            return codec.decode_response(api, version, await self._converse(api, version, fields))
+            frame = await self._converse(api, version, fields)
+            with self._named():
+                return codec.decode_response(api, version, frame)
 
         lifetime = await authenticate(ask, sasl, str(self.address))
         if lifetime is not None:
@@ -485,16 +496,16 @@ class Connection:
         self._shut(ConnectionLost(f"{self.address} closed the connection{reason}{hint}"))
 
     def _distrust(self, error: ProtocolError) -> None:
-        """Close and log the reason: there may be no caller, and a caller may have another broker to ask."""
+        """Close, and log the reason unless somebody opens it, who tells of it: later there may be no caller, or one
+        that has another broker to ask."""
         if not self.closed:
             self.failure = error
-            # Whoever opens it tells of it, too, and asks for an end of it.
-            logger.log(
-                logging.WARNING if self._opened else logging.INFO,
-                "a connection is closed, and another one takes its place: %s; if that goes on, look for what answers "
-                "in the broker's place, or report it with the brokers' version",
-                error,
-            )
+            if self._opened:
+                logger.warning(
+                    "a connection is closed, and another one takes its place: %s; if that goes on, look for what "
+                    "answers in the broker's place, or report it with the brokers' version",
+                    error,
+                )
         self._shut(error)
 
     def _shut(self, failure: PeerError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from random import Random
@@ -77,6 +78,30 @@ async def test_when_nobody_answers_every_try_is_told_with_its_reason(one: FakeBr
     assert f"cannot connect to {one.address}" in str(unreachable.value)
     assert f"{two.address} closed the connection at the first request" in str(unreachable.value)
     assert cluster.outage == str(unreachable.value)
+    await cluster.close()
+
+
+async def test_what_answers_in_a_brokers_place_is_told_once_and_anew_when_it_has_been_a_broker_since(
+    one: FakeBroker, two: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    answers = one.script[Api.API_VERSIONS]
+    nonsense = f"{one.address}: the answer to ApiVersions"
+    cluster = cluster_of(one)
+
+    async def ask(times: int) -> None:
+        one.script[Api.API_VERSIONS] = lambda asked: asked.correlation_id.to_bytes(4, "big") + b"\0\0"
+        for _ in range(times):
+            with pytest.raises(BrokersUnreachable, match=nonsense):
+                await cluster.refresh(["t"])
+
+    await ask(3)
+    assert caplog.text.count(nonsense) == 1
+    one.script[Api.API_VERSIONS] = answers
+    await cluster.connection(-1, "see")
+    cluster.disconnect(-1, "see")
+    await ask(2)
+    assert caplog.text.count(nonsense) == 2
     await cluster.close()
 
 

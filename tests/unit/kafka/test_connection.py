@@ -159,7 +159,7 @@ async def test_a_broker_that_hangs_up_on_the_versions_has_another_security_proto
 
 async def test_a_broker_that_never_answers_costs_the_time_out(broker: FakeBroker) -> None:
     broker.script[Api.API_VERSIONS] = lambda _: Silence
-    with pytest.raises(RequestTimedOut, match=f"{broker.address} did not accept a connection within 0.05 s"):
+    with pytest.raises(RequestTimedOut, match=f"{broker.address} did not answer as a broker does within 0.05 s"):
         await connect(broker, timeout=0.05)
 
 

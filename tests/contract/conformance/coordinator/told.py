@@ -22,7 +22,7 @@ class Told(logging.Handler):
     """Hears the service's loggers and the libraries', in place of the output."""
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__(logging.DEBUG)
         self.unreadable = 0
         """Answers that a connection of ours could not read."""
         self.owed: Counter[str] = Counter()
@@ -59,11 +59,12 @@ class Told(logging.Handler):
 
 @contextmanager
 def listening() -> Iterator[Told]:
-    """Everything of level info and above is heard, and goes nowhere else."""
+    """Everything of level info and above is heard, of libraries also what is told for the second time (debug), and goes
+    nowhere else."""
     told, libraries = Told(), logging.getLogger("kunicorn")
     level, propagate = libraries.level, libraries.propagate
     libraries.addHandler(told)
-    libraries.setLevel(logging.INFO)
+    libraries.setLevel(logging.DEBUG)
     libraries.propagate = False
     try:
         with (
