@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+import socketserver
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from typer.testing import CliRunner
 
 from kunicorn.clients.session import open_cluster
@@ -124,6 +126,48 @@ def test_brokers_that_do_not_answer_are_named(handlers: Path) -> None:
     assert lines["brokers"].startswith("FAILED  brokers   no broker answered: cannot connect to 127.0.0.1:1")
     assert lines["brokers"].endswith("correct kafka.bootstrap_servers, or start them")
     assert "topics" not in lines
+
+
+def test_a_group_of_the_other_protocol_is_not_joined_unasked(kafka: KafkaCluster, handlers: Path) -> None:
+    classic = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "classic"})
+    try:
+        classic.subscribe(["orders"])
+        wait_until(lambda: classic.poll(0.1) is not None or bool(classic.assignment()), "its partitions")
+        group = {"id": "classic", "group_protocol": "consumer"}
+        code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group=group)
+    finally:
+        classic.close()
+    assert code is ExitCode.CONFIGURATION
+    assert "group 'classic' is a classic group (Stable, 1 members)" in lines["members"]
+
+
+class NoBroker(socketserver.BaseRequestHandler):
+    """Accepts every connection, and says what no broker says."""
+
+    says = b""
+
+    def handle(self) -> None:
+        self.request.sendall(self.says)
+        while self.request.recv(1000):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (b"", "did not answer as a broker does within"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an HTTP server answers there"),
+    ],
+    ids=["nothing", "http"],
+)
+def test_who_answers_in_a_brokers_place_is_not_said_to_be_out_of_reach(handlers: Path, says: bytes, told: str) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("", (NoBroker,), {"says": says})) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        code, lines = checked(kafka={"bootstrap_servers": [f"127.0.0.1:{server.server_address[1]}"]})
+        server.shutdown()
+    assert code is ExitCode.CONFIGURATION
+    assert told in lines["brokers"]
+    assert "accept" not in lines["brokers"], "it did"
 
 
 def test_a_property_that_librdkafka_refuses_is_named(handlers: Path) -> None:

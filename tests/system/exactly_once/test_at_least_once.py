@@ -33,6 +33,16 @@ def picky(record):
         return Send("there-is-no-such-topic", b"x")
     return Send(value=f"{record.partition}:{record.offset}")
 
+ODD = {
+    b"NUL in the topic": {"topic": "a\\0b"},
+    b"half a character in the topic": {"topic": "a\\ud83d"},
+    b"NUL in a header": {"headers": {"a\\0b": b"x"}},
+    b"half a character in a header": {"headers": {"a\\ud83d": b"x"}},
+}
+
+def odd(record):
+    return Send(value=f"{record.partition}:{record.offset}", **ODD.get(record.value, {}))
+
 async def copy_async(record):
     yield Send(value=f"{record.partition}:{record.offset}", key=record.key)
 
@@ -111,6 +121,24 @@ def test_an_output_that_brokers_refuse_is_its_records_failure_and_all_others_are
     outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", 1)
     assert set(outputs) == {f"0:{offset}" for offset in (0, 1, 3, 4)}
     assert (outputs["0:0"], outputs["0:1"]) == (1, 1), "only what came behind it is sent again"
+
+
+def test_an_output_whose_names_no_client_can_write_is_its_records_failure_and_its_worker_lives(
+    start: Start, kafka: KafkaCluster, topic: str
+) -> None:
+    odd = [
+        b"NUL in the topic",
+        b"half a character in the topic",
+        b"NUL in a header",
+        b"half a character in a header",
+    ]
+    send(kafka, topic, b"fine", *odd, b"fine")
+    worker = start("odd", max_attempts=1, on_failure="dead_letter")
+    worker.consumed(1, 6, within=20)
+    letters = [read(headers_of(letter)) for letter in consumed(kafka.bootstrap, f"{topic}.letters", len(odd))]
+    assert [(told.offset, told.cause.type) for told in letters] == [(at, "kunicorn.NotToBeSent") for at in (1, 2, 3, 4)]
+    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == {"0:0": 1, "0:5": 1}
+    assert worker.ping().handled == 2
 
 
 def test_a_refused_output_halts_its_partition_where_the_settings_say_so(

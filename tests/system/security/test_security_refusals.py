@@ -17,6 +17,7 @@ from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
 from kunicorn.kafka.tls import Tls
 from kunicorn.kafka.versions import Api
 from kunicorn.settings import Settings
+from tests.kafka.access import deny
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.scene import Scene
 
@@ -152,6 +153,30 @@ def test_check_reports_wrong_credentials_once_and_nothing_else_of_the_cluster(
     assert "distinctive" not in said
 
 
+def test_check_does_not_ask_for_a_broker_to_be_started_that_speaks_tls(secured: SecuredCluster, topic: str) -> None:
+    code, said = checked(secured, topic, bootstrap_servers=[secured.server("TLS")], security_protocol="PLAINTEXT")
+    assert code is ExitCode.CONFIGURATION
+    assert "set kafka.security_protocol" in said
+    assert "start them" not in said
+
+
+def test_check_tells_of_a_file_that_is_no_certificate_once_and_by_its_setting(
+    secured: SecuredCluster, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    code, said = checked(
+        secured,
+        topic,
+        bootstrap_servers=[secured.server("TLS")],
+        security_protocol="SSL",
+        ssl_ca_location=str(tmp_path / "ca.pem"),
+    )
+    assert code is ExitCode.CONFIGURATION
+    (line,) = (line for line in said.splitlines() if "FAILED" in line)
+    assert "kafka.ssl_ca_location" in line
+    assert "librdkafka" not in line
+
+
 @pytest.mark.parametrize(
     ("provider", "reason"),
     [
@@ -254,6 +279,19 @@ def test_a_user_without_a_right_ends_the_service_with_the_right_that_is_missing(
     assert member.exit_code() == code
     for part in (stage.topic, *parts):
         assert part in member.output()
+
+
+def test_what_a_broker_refuses_to_commit_at_the_stop_is_told_by_the_exit_code(
+    secured: SecuredCluster, scene: SceneMaker
+) -> None:
+    stage = scene(bob(secured), may=("bob",), group={"commit_timeout_ms": 1000, "commit_interval_ms": 60_000})
+    stage.send(0, *["x"] * 5)
+    member = stage.members.start()
+    stage.wait_handled(0, 4, member)
+    deny(secured, "bob", (ResourceType.TOPIC, stage.topic, AclOperation.READ))
+    assert member.stop(within=20) == ExitCode.NOT_ALL_COMMITTED
+    assert f"{stage.topic}-0@5" in member.output(), "what it is about"
+    assert "this user needs READ" in member.output(), "and why"
 
 
 def test_check_names_each_right_that_is_missing(secured: SecuredCluster, topic: str) -> None:

@@ -75,16 +75,19 @@ async def test_another_token_is_denied_and_counted(given: str) -> None:
 
 
 async def test_a_token_of_any_bytes_is_denied_late_and_counted_and_writes_no_traceback(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(actions, "_DENIED_SECONDS", 0.2)
     async with serving(Service(), token=SecretStr(TOKEN)) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
             b"POST /actions/drain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xfe\r\n"
             b"Content-Length: 0\r\nConnection: close\r\n\r\n"
         )
+        asked = asyncio.get_running_loop().time()
         async with asyncio.timeout(20):
             answer = await reader.read()
+        assert asyncio.get_running_loop().time() - asked > 0.1, "guessing is to take its time"
         writer.close()
         assert answer.startswith(b"HTTP/1.1 401"), answer
         page = (await ask(server, "/metrics"))[1]

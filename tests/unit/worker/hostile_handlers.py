@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any
 
-from kunicorn import Batch, DeadLetter, HandlerTimeout, Record, Retry, Send, Skip
+from kunicorn import Batch, BatchError, DeadLetter, HandlerTimeout, Record, Retry, Send, Skip
 
 HOSTILE = b"hostile"
 """The value of the records that do something."""
@@ -134,6 +134,14 @@ async def obey_batch_async(batch: Batch) -> object:
     return obey_batch(batch)
 
 
+def fail_one(batch: Batch) -> None:
+    """The hostile one, by what cannot be told."""
+    for at, record in enumerate(batch):
+        begun[record.topic, record.offset] += 1
+        if record.value == HOSTILE:
+            raise BatchError(done=at) from Unspeakable()
+
+
 def output_of(record: Record) -> Send:
     """One for each record that is handled."""
     return Send(value=f"{record.topic}@{record.offset}")
@@ -161,8 +169,6 @@ def obey_and_yield(record: Record) -> Generator[object, None, object]:
 
 # -- what is interrupted -----------------------------------------------------------------------------------------------
 
-met: list[str] = []
-"""What was raised in them."""
 counts: list[int] = []
 """`Task.cancelling` at the beginning of a record."""
 
@@ -179,7 +185,6 @@ def wrap(record: Record) -> None:
     try:
         hold()
     except BaseException as error:
-        met.append(type(error).__name__)
         raise ValueError("it did not work") from error
 
 
@@ -189,7 +194,6 @@ async def wrap_async(record: Record) -> None:
     try:
         await asyncio.sleep(60)
     except BaseException as error:
-        met.append(type(error).__name__)
         raise ValueError("it did not work") from error
 
 

@@ -21,6 +21,7 @@ from tests.contract.conformance.coordinator.coordinated import (
 from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import until
 from tests.fakes.messages import response_frame
+from tests.fakes.simulation import TOPIC
 
 Odd = Callable[[bytes], bytes]
 _ERROR = slice(9, 11)
@@ -90,10 +91,11 @@ def test_what_cannot_be_read_costs_a_look_up_and_nothing_else(protocol: str, odd
     play(protocol, story)
 
 
+@pytest.mark.parametrize("topics", [TOPIC, f"^{TOPIC}"], ids=["by name", "by pattern"])
 @pytest.mark.parametrize("fields", [{"brokers": None, "topics": None}, {"brokers": ()}, {"brokers": (), "topics": ()}])
-def test_metadata_without_brokers_or_topics_takes_nothing_away(fields: dict[str, Any]) -> None:
+def test_metadata_without_brokers_or_topics_takes_nothing_away(fields: dict[str, Any], topics: str) -> None:
     async def story(stage: Stage) -> None:
-        member = await stage.start()
+        member = await stage.start(topics=[topics])
         await stage.settled(member)
         stage.broker.plan(Api.METADATA, *[without(stage, **fields)] * 3)
         member.topics.doubt()

@@ -256,11 +256,22 @@ def test_a_worker_killed_after_a_reload_is_replaced_by_one_of_the_new_code(deplo
 
 @pytest.mark.long
 def test_with_reload_a_saved_file_is_a_reload(scene: SceneMaker, tmp_path: Path) -> None:
-    deployed = Deployed(scene, tmp_path, "--reload")
+    deployed = Deployed(scene, tmp_path, "--reload", handler={"entrypoint": "deployed:handle", "max_attempts": 1})
     member, generation = deployed.member, deployed.member.generation()
     deployed.deploy("a second version")
-    member.wait(lambda: (member.status()["reload"] or {}).get("result") == "completed", "a reload by itself", 30)
+
+    def revision() -> int | None:
+        last = member.status()["reload"]
+        return last["revision"] if last and last["result"] == "completed" else None
+
+    member.wait(lambda: revision() == 2, "a reload by itself", 30)
     deployed.stage.send(0, "who")
     deployed.stage.wait_marked("0@0 a second version", member)
     assert member.generation() == generation, "invariant 6"
+    deployed.deploy("a third one", FALTERS)
+    member.wait(lambda: revision() == 3, "the next one")
+    deployed.stage.send(1, "order")
+    member.wait(lambda: member.partitions("halted"), "a partition to halt")
+    deployed.deploy("corrected")
+    deployed.stage.wait_handled(1, 0, member)
     assert member.stop() == 0
