@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +43,7 @@ def _made(url: str) -> bool:
     """Whether the server has made the bucket, asked directly: a proxy would answer for it."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(url, method="PUT"), timeout=5):
+        with opener.open(urllib.request.Request(url, method="PUT"), timeout=30):
             return True
-    except urllib.error.URLError:
+    except (OSError, http.client.HTTPException):
         return False

@@ -134,7 +134,7 @@ class FakeBroker:
 
     async def wait_for(self, api: Api, count: int = 1) -> None:
         """Until `count` requests of this kind have come in."""
-        async with asyncio.timeout(10), self._arrival:
+        async with asyncio.timeout(60), self._arrival:
             await self._arrival.wait_for(lambda: self.apis().count(api) >= count)
 
     def api_versions(self, asked: Asked) -> Reply:

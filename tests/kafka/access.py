@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -14,6 +15,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.kafka.cluster import KafkaCluster
+from tests.waiting import wait_until
 
 _SECONDS = 60.0
 Right = tuple[ResourceType, str, AclOperation]
@@ -32,21 +34,23 @@ def allow(kafka: KafkaCluster, who: str, *rights: Right) -> None:
     """Grant `User:<who>` these rights, beside those it has."""
     for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.ALLOW) for right in rights]).values():
         done.result(_SECONDS)
+    for right in rights:
+        _wait_until(kafka, _filter(who, right, AclPermissionType.ALLOW), there=True)
 
 
 def deny(kafka: KafkaCluster, who: str, right: Right) -> None:
     """Refuse it whatever else is granted, until `admit`."""
     for done in kafka.admin().create_acls([_binding(who, right, AclPermissionType.DENY)]).values():
         done.result(_SECONDS)
+    _wait_until(kafka, _filter(who, right, AclPermissionType.DENY), there=True)
 
 
 def admit(kafka: KafkaCluster, who: str, right: Right) -> None:
     """Refuse it no more."""
-    kind, name, operation = right
-    what = (kind, name, ResourcePatternType.LITERAL, f"User:{who}", None, operation, AclPermissionType.DENY)
-    wanted = AclBindingFilter(*what)  # type: ignore[arg-type]
+    wanted = _filter(who, right, AclPermissionType.DENY)
     for done in kafka.admin().delete_acls([wanted]).values():
         assert done.result(_SECONDS), f"{who} was not denied {right}"
+    _wait_until(kafka, wanted, there=False)
 
 
 def forbid(kafka: KafkaCluster, who: str) -> None:
@@ -55,6 +59,25 @@ def forbid(kafka: KafkaCluster, who: str) -> None:
     wanted = AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, name, None, *every)  # type: ignore[arg-type]
     for done in kafka.admin().delete_acls([wanted]).values():
         assert done.result(_SECONDS), f"{who} had no rights"
+    _wait_until(kafka, wanted, there=False)
+
+
+def _wait_until(kafka: KafkaCluster, wanted: AclBindingFilter, *, there: bool) -> None:
+    """Until a broker goes by it: the controller answers a change before they know of it."""
+
+    def known() -> bool:
+        try:
+            return bool(kafka.admin().describe_acls(wanted).result(_SECONDS)) is there
+        except KafkaException:
+            return False  # Of a broker that is just being hurt.
+
+    wait_until(known, "a broker to go by the rights")
+
+
+def _filter(who: str, right: Right, permission: AclPermissionType) -> AclBindingFilter:
+    kind, name, operation = right
+    what = (kind, name, ResourcePatternType.LITERAL, f"User:{who}", None, operation, permission)
+    return AclBindingFilter(*what)  # type: ignore[arg-type]
 
 
 def _binding(who: str, right: Right, permission: AclPermissionType) -> AclBinding:

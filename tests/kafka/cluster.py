@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
@@ -107,6 +107,11 @@ class KafkaCluster:
         self.admin().create_topics([topic])[name].result(30)
         wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
         return name
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Let the topic have so many partitions, and wait until each has a leader as far as the brokers know."""
+        self.admin().create_partitions([NewPartitions(topic, count)])[topic].result(60)
+        wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}", 30)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""

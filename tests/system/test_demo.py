@@ -13,6 +13,7 @@ from rich.console import Console
 from kunicorn.commands.demo import scenario
 from kunicorn.commands.demo.scenario import run_demo
 from tests.kafka import KafkaCluster
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -42,8 +43,9 @@ def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] is True
     assert {"name", "value", "kept"} == told["audit"][0].keys()
-    assert not [name for name in kafka.admin().list_topics(timeout=60).topics if name.startswith("kunicorn-demo")]
-    groups = kafka.admin().list_consumer_groups().result(10).valid
+    topics = kafka.admin().list_topics
+    wait_until(lambda: not [name for name in topics(timeout=60).topics if name.startswith("kunicorn-demo")], "its end")
+    groups = kafka.admin().list_consumer_groups().result(60).valid
     assert not [group.group_id for group in groups if group.group_id.startswith("kunicorn-demo")]
 
 

@@ -23,7 +23,7 @@ def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None
     kafka.create_topic(topic, partitions=3)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, b"value", key=b"key")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     message = wait_until(lambda: consumer.poll(0.5), "the record", 20)
@@ -64,7 +64,7 @@ def test_a_frozen_broker_is_silent_until_it_is_thawed(kafka_factory: Callable[..
     producer.produce(topic, b"late")
     assert producer.flush(1) == 1
     kafka.broker(1).thaw()
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_a_configuration_that_kafka_refuses_is_reported_with_its_own_words() -> None:

@@ -39,7 +39,7 @@ def desk_for(step: int, directory: Path) -> tuple[Desk, Path]:
 
 
 def orders_in(database: Path, what: str = "count(*)") -> int:
-    with sqlite3.connect(database) as db:
+    with sqlite3.connect(database, timeout=30) as db:
         return int(db.execute(f"SELECT {what} FROM orders").fetchone()[0])
 
 

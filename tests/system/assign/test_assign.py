@@ -9,9 +9,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import ConsumerGroupState, Producer
+from confluent_kafka import ConsumerGroupState
 from confluent_kafka import TopicPartition as Coordinates
-from confluent_kafka.admin import NewPartitions
 
 from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.commands.demo.judge import Audit
@@ -20,7 +19,7 @@ from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members
-from tests.system.producing import committed_offsets, produce, producer
+from tests.system.producing import committed_offsets, produce, producer, transaction
 from tests.waiting import wait_until
 
 Assigned = Callable[..., Members]
@@ -44,7 +43,7 @@ def test_a_replay_from_a_time_to_the_end_handles_exactly_the_records_between(
     written(kafka, topic, 0, [at - 2, at - 1, at, at + 1, at + 2])
     written(kafka, topic, 1, [at - 2, at - 1])
     written(kafka, topic, 2, list(range(at, at + 500)))
-    members = assigned([topic], start=noon.isoformat(), stop="end", env={"KUNICORN_HANDLER_MS": "4"})
+    members = assigned([topic], start=noon.isoformat(), stop="end", env={"KUNICORN_HANDLER_MS": "20"})
     member = members.start()
     member.wait(lambda: member.partitions("running") or member.partitions("released"), "the first partitions")
     written(kafka, topic, 0, [at + 10_000] * 500)
@@ -68,10 +67,10 @@ def test_a_worker_killed_in_the_middle_repeats_no_more_than_it_had_in_hand(
     kafka.create_topic(topic, 4)
     for partition in range(4):
         produce(kafka.bootstrap, topic, 400, partition=partition)
-    members = assigned([topic], start="earliest", stop="end", env={"KUNICORN_HANDLER_MS": "6"})
+    members = assigned([topic], start="earliest", stop="end", env={"KUNICORN_HANDLER_MS": "15"})
     member = members.start()
     for kills in (1, 2):
-        member.wait(lambda kills=kills: handled_up_to(member) > 250 * kills, "some records")
+        member.wait(lambda kills=kills: handled_up_to(member) > 150 * kills, "some records")
         os.kill(member.workers()[0]["pid"], signal.SIGKILL)
     assert member.exit_code() == 0, member.output()
     report = Audit(members.audit).check({TopicPartition(topic, partition): range(400) for partition in range(4)})
@@ -114,7 +113,7 @@ def test_a_live_group_on_the_same_topic_is_not_touched(
     members = assigned([topic], stop="end", settings={"group": {"id": topic}})
     replay = members.start(name="replay")
     assert replay.exit_code() == 0, replay.output()
-    described = kafka.admin().describe_consumer_groups([topic])[topic].result(10)
+    described = kafka.admin().describe_consumer_groups([topic])[topic].result(60)
     assert described.state is ConsumerGroupState.STABLE
     assert [each.client_id for each in described.members] == ["kunicorn"]
     assert (group.generation(), committed_offsets(kafka.bootstrap, topic, topic, 2)) == (generation, before)
@@ -130,7 +129,7 @@ def test_a_stop_finishes_what_is_in_hand_and_tells_where_to_go_on(
     kafka.create_topic(topic, 2)
     for partition in range(2):
         produce(kafka.bootstrap, topic, 2000, partition=partition)
-    members = assigned([f"{topic}:0-1"], env={"KUNICORN_HANDLER_MS": "2"})
+    members = assigned([f"{topic}:0-1"], env={"KUNICORN_HANDLER_MS": "20"})
     first = members.start()
     first.wait(lambda: handled_up_to(first) > 100, "some records")
     assert first.stop() == 0
@@ -147,12 +146,7 @@ def test_a_stop_finishes_what_is_in_hand_and_tells_where_to_go_on(
 def test_an_end_behind_a_transactions_marker_is_reached(kafka: KafkaCluster, topic: str, assigned: Assigned) -> None:
     """No record carries the last offset: the marker does."""
     kafka.create_topic(topic, 1)
-    sender = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
-    sender.init_transactions(30)
-    sender.begin_transaction()
-    for number in range(10):
-        sender.produce(topic, value=b"%d" % number)
-    sender.commit_transaction(30)
+    transaction(kafka.bootstrap, topic, 10, commit=True)
     members = assigned([topic], stop="end", settings={"kafka": {"isolation_level": "read_committed"}})
     member = members.start()
     assert member.exit_code() == 0, member.output()
@@ -165,7 +159,7 @@ def test_a_start_outside_the_log_follows_the_policy(kafka: KafkaCluster, topic: 
     for partition in range(2):
         produce(kafka.bootstrap, topic, 10, partition=partition)
     trimmed = Coordinates(topic, 0, 5)
-    kafka.admin().delete_records([trimmed])[trimmed].result(10)
+    kafka.admin().delete_records([trimmed])[trimmed].result(60)
     members = assigned([topic], start={f"{topic}:0": 2, f"{topic}:1": 8}, stop="end")
     member = members.start()
     assert member.exit_code() == 0, member.output()
@@ -186,8 +180,8 @@ def test_partitions_that_a_topic_gains_are_fetched_where_no_numbers_were_given(
     members = assigned([topic, f"{numbered}:0"], start="latest", settings={"kafka": {"metadata_max_age_ms": 500}})
     member = members.start()
     member.wait_running(2)
-    for name in (topic, numbered):
-        kafka.admin().create_partitions([NewPartitions(name, 2)])[name].result(10)
+    for name in (numbered, topic):
+        kafka.add_partitions(name, 2)
         produce(kafka.bootstrap, name, 20, partition=1)
     member.wait(lambda: handled_up_to(member) == 20, "the new partition's records")
     assert own(member) == {TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(numbered, 0)}
@@ -265,7 +259,7 @@ def test_a_topic_deleted_in_the_middle_does_not_keep_a_replay_from_ending(
     member = assigned(
         [topic, doomed],
         stop="end",
-        env={"KUNICORN_HANDLER_MS": "5"},
+        env={"KUNICORN_HANDLER_MS": "15"},
         settings={"kafka": {"metadata_max_age_ms": 500, "librdkafka": small}},
     ).start()
     member.wait_running(2)

@@ -68,7 +68,7 @@ class TemplateProcess:
                 env=with_library({**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, allocator),
                 process_group=0,
             )
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.tell(encode(Preload([entrypoint], [str(SERVICE)], os.getpid(), "info", "text", allocator)))
 
     def tell(self, packet: bytes, *fds: int) -> None:
@@ -100,7 +100,7 @@ class TemplateProcess:
     def close(self) -> None:
         """EOF ends it."""
         self.socket.close()
-        self.process.wait(10)
+        self.process.wait(60)
         if self.process.stderr is not None:
             self.process.stderr.close()
 
@@ -127,7 +127,7 @@ class WorkerProcess:
     def tell_bytes(self, data: bytes) -> None:
         """Send what may not be a message."""
         # What thousands of partitions take does not fit into the pipe at once.
-        self._socket.settimeout(10)
+        self._socket.settimeout(60)
         self._socket.sendall(data)
 
     def expect(self, kind: type[T], within: float = 60.0) -> T:
@@ -153,6 +153,11 @@ class WorkerProcess:
         for message in self._splitter.feed(data):
             (self.pongs if isinstance(message, Pong) else self.heard).append(message)
 
+    def handled(self, grant: int, end: int) -> None:
+        """Until the call that has consumed the last record before `end` is over, and counted."""
+        self.consumed(grant, end)
+        wait_until(lambda: not self.slot(grant).hand_count, f"grant {grant} to have nothing in hand")
+
     def ping(self) -> Pong:
         """Ask, and wait for this very answer."""
         sequence = next(self._pings)
@@ -165,7 +170,7 @@ class WorkerProcess:
     def configure(self, configure: Configure) -> WorkerProcess:
         """Send Configure, wait for Ready, and grant an endless lease."""
         self.tell(configure)
-        wait_until(lambda: self._take(Ready) or self._refused(), "Ready", 20, 0.0)
+        wait_until(lambda: self._take(Ready) or self._refused(), "Ready", 60, 0.0)
         self.ledger.lease_ns = FOREVER_NS
         return self
 

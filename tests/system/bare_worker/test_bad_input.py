@@ -102,7 +102,9 @@ def raise_unspeakable(record):
 
 def produce(bootstrap: str, topic: str, *records: dict[str, object], **properties: object) -> None:
     """Append these to partition 0; delivered when it returns."""
-    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 60_000_000, **properties})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.max.bytes": 60_000_000, **properties}
+    )
     for record in records:
         producer.produce(topic, partition=0, **record)  # type: ignore[arg-type]
     assert producer.flush(60) == 0

@@ -75,7 +75,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
 
     def make(partitions: int, handler: str, **configure: Any) -> WorkerProcess:
         client = letter_properties(
-            bootstrap_servers=[kafka.bootstrap], client_id="rig", security={}, extra={}, delivery_timeout_ms=3000
+            bootstrap_servers=[kafka.bootstrap], client_id="rig", security={}, extra={}, delivery_timeout_ms=30_000
         )
         target = DeadLetterTarget(letters_topic(topic), "rig", client)
         kafka.create_topic(topic, partitions)

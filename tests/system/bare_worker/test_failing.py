@@ -24,7 +24,7 @@ def test_a_record_that_always_fails_ends_its_grant_and_no_other(
     assert "in fail_when_told" in failed.error
     assert seen(processes.directory).count("0@1 fails") == 3
     assert "0@2=b" not in seen(processes.directory)
-    worker.consumed(2, 100)
+    worker.handled(2, 100)
     (told,) = counts(worker.ping())
     assert (told.records, told.failures, told.retries) == (101, 3, 2)
 
@@ -49,7 +49,7 @@ def test_the_wait_for_the_next_try_holds_up_nobody(processes: Rig, kafka: KafkaC
     worker.start(topic, {0: 0, 1: 0})
     wait_until(lambda: "0@0 fails" in seen(processes.directory), "the failure")
     produce(kafka.bootstrap, topic, ["v"], 1)
-    worker.consumed(2, 1)
+    worker.handled(2, 1)
     assert worker.ping().in_hand is None
     worker.stop(1)
     assert worker.expect(FetcherStopped).partitions == [Stopped(1, 0, 0)], "long before the minute is over"

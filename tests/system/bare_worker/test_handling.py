@@ -22,8 +22,8 @@ def test_every_record_is_handled_once_and_in_order(processes: Rig, kafka: KafkaC
         produce(kafka.bootstrap, topic, (f"v{i}" for i in range(2000)), partition)
     worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, {0: 0, 1: 0})
-    worker.consumed(1, 2000)
-    worker.consumed(2, 2000)
+    worker.handled(1, 2000)
+    worker.handled(2, 2000)
     lines = seen(processes.directory)
     for partition in (0, 1):
         mine = [line for line in lines if line.startswith(f"{partition}@")]
@@ -40,7 +40,7 @@ def test_a_record_has_all_that_kafka_knows(processes: Rig, kafka: KafkaCluster, 
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, b"v", b"k", timestamp=1234567890123, headers=[("a", b"1"), ("a", b"2")])
     producer.produce(topic, None, None)
-    producer.flush(10)
+    producer.flush(60)
     worker = processes.worker("see_everything", kafka.bootstrap, [topic])
     worker.start(topic, {0: 0})
     worker.consumed(1, 2)
@@ -59,8 +59,8 @@ def test_two_topics_with_the_same_partition_numbers_are_kept_apart(
     worker = processes.worker("see", kafka.bootstrap, [topic + "-a"])
     worker.start(topic + "-a", {0: 0}, grant=1)
     worker.start(topic + "-b", {0: 0}, grant=2)
-    worker.consumed(1, 500)
-    worker.consumed(2, 500)
+    worker.handled(1, 500)
+    worker.handled(2, 500)
     assert len(seen(processes.directory)) == 1000
     assert {told.topic: told.records for told in counts(worker.ping())} == {topic + "-a": 500, topic + "-b": 500}
 
@@ -140,7 +140,7 @@ def test_transaction_markers_do_not_leave_lag(processes: Rig, kafka: KafkaCluste
     for finish in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.produce(topic, b"v", partition=0)
-        producer.flush(10)
+        producer.flush(60)
         finish(30)
     worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, {0: 0})

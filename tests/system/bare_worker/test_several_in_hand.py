@@ -162,9 +162,12 @@ def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: Ka
     send(kafka, topic, *((f"k{n}", "wait" if n in slow else "v") for n in range(200)))
     worker.start(topic, {0: 0})
     wait_until(lambda: len(told(processes.directory, "end")) == 197, "all but three")
-    hand = worker.ping().in_hand
-    assert hand is not None
-    assert (hand.offset, hand.count) == (5, 3)
+
+    def those_three() -> bool:
+        hand = worker.ping().in_hand
+        return hand is not None and (hand.offset, hand.count) == (5, 3)
+
+    wait_until(those_three, "the three alone to be in hand")
     worker.kill()
     reading = worker.slot(1)
     done = worker.ledger.done(1).from_offset(reading.consumed.offset)

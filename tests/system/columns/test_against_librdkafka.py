@@ -13,9 +13,10 @@ from confluent_kafka import TopicPartition as Coordinates
 from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder
 from kunicorn.handler.record import Record, milliseconds_of
+from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.columns.fetching import READ_COMMITTED, READ_UNCOMMITTED, asker
-from tests.system.producing import begun, offsets_compacted, producer, transaction
+from tests.system.producing import begun, end_offsets, offsets_compacted, producer, transaction
 from tests.waiting import wait_until
 
 COMPILED = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
@@ -168,6 +169,10 @@ def test_transactions_are_read_as_librdkafka_reads_them(
     senders[0].produce(topic, b"the last", partition=0)
     senders[1].commit_transaction(30)
     senders[0].commit_transaction(30)
+    end = {TopicPartition(topic, 0): 50 + 1 + 30 + 1 + 10 + 1 + 1 + 1 + 1}
+    wait_until(
+        lambda: end_offsets(kafka.bootstrap, topic, 1) == end, "all markers, which are written behind the answers"
+    )
     assert len(compare(kafka, topic, isolation, most=400)) == read
 
 

@@ -132,7 +132,7 @@ def test_a_group_of_the_other_protocol_is_not_joined_unasked(kafka: KafkaCluster
     classic = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "classic"})
     try:
         classic.subscribe(["orders"])
-        wait_until(lambda: classic.poll(0.1) is not None or bool(classic.assignment()), "its partitions")
+        wait_until(lambda: classic.poll(0.1) is None and classic.assignment(), "its partitions")
         group = {"id": "classic", "group_protocol": "consumer"}
         code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group=group)
     finally:
@@ -209,7 +209,7 @@ def test_a_handler_whose_import_does_not_end_is_killed_with_its_children(handler
     code, lines = checked(workers={"start_timeout_ms": 3000})
     assert code is ExitCode.HANDLER
     assert "took more than 3 s (workers.start_timeout_ms)" in lines["handler"]
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     for pid in map(int, pids.read_text().split()):
         wait_until(lambda pid=pid: not runs(pid), "the module's processes to be gone")  # type: ignore[misc]
 
@@ -230,7 +230,7 @@ def test_threads_and_children_of_a_handlers_module_neither_hold_up_the_check_nor
     _, lines = checked()
     assert lines["handler"].startswith(result)
     assert ("too bad" in lines["handler"]) == (result == "FAILED")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     child = int((handlers / "pid").read_text())
     wait_until(lambda: not runs(child), "the module's child to be gone")
 
@@ -270,7 +270,7 @@ def numbers(kafka: KafkaCluster) -> str:
         sender = Producer({"bootstrap.servers": kafka.bootstrap})
         for number in range(20):
             sender.produce("numbers", str(number), "key", partition=partition, timestamp=1_700_000_000_000 + number)
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
     return "numbers"
 
 

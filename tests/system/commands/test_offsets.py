@@ -51,7 +51,7 @@ def test_a_reset_shows_its_plan_is_refused_beside_members_and_then_done(
     assert committed(kafka, topic) == [0, 10]
     again = members.start()
     again.wait(lambda: again.lag() == 0, "the first partition to be handled again")
-    assert sum(w["handled"] for w in again.workers()) == 30
+    again.wait(lambda: sum(w["handled"] for w in again.workers()) == 30, "no more than those to be handled")
     assert again.stop() == 0
 
 

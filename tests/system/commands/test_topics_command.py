@@ -72,8 +72,9 @@ def test_a_topic_that_is_there_is_corrected_and_keeps_its_partitions(
         desk.said("topics", "check")
     desk.said("topics", "apply", "--yes")
     assert partitions(kafka, f"{topic}.dead-letters") == 1
-    corrected = configs(kafka, f"{topic}.dead-letters")
-    assert (corrected["cleanup.policy"], corrected["retention.ms"]) == ("delete", "-1")
+    # Brokers learn a moment later of what the controller has confirmed.
+    wait_until(lambda: configs(kafka, f"{topic}.dead-letters")["cleanup.policy"] == "delete", "the correction")
+    assert configs(kafka, f"{topic}.dead-letters")["retention.ms"] == "-1"
 
 
 def test_nothing_is_changed_unless_somebody_says_so(kafka: KafkaCluster, desk: Desk, topic: str) -> None:

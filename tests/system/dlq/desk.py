@@ -34,7 +34,7 @@ class Desk:
         for number in range(4):
             headers: list[tuple[str, str | bytes | None]] = [("trace", str(number))]
             sender.produce(self.topic, f"v{number}", "key", headers=headers, timestamp=1_700_000_000_000)
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
         records = [Record.of(message) for message in consumed(self.kafka.bootstrap, self.topic, 4)]
         for number, error in ((0, "shop.NoStock"), (1, "WorkerDied"), (3, "shop.NoStock")):
             cause = Cause(error, "no\x1b[31m stock", "in pack", 3)
@@ -44,7 +44,7 @@ class Desk:
             sender.produce(self.letters, letter.value, letter.key, headers=headers, timestamp=letter.timestamp)
             if number == 1:
                 sender.produce(self.letters, "a stranger's")
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
 
     def run(self, *arguments: str) -> Result:
         """The command as on a command line without a terminal."""

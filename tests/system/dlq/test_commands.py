@@ -16,6 +16,7 @@ from kunicorn.handler.letter_styles import Facts, written
 from tests.kafka import KafkaCluster
 from tests.system.dlq.desk import Desk
 from tests.system.producing import consumed, headers_of
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_letters_of_aborted_and_of_open_transactions_are_none(desk: Desk) -> Non
         sender.begin_transaction()
         headers: list[tuple[str, str | bytes | None]] = [*written("spring", facts)]
         sender.produce(desk.letters, style, "key", headers=headers)
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
         if end is not None:
             end(30)
     told = json.loads(desk.said("list", "--json", "--latest", "3"))
@@ -97,7 +98,7 @@ def test_letters_of_spring_connect_and_karafka_are_sent_back_as_they_were(desk: 
         facts = Facts(desk.topic, 0, 7, None, desk.topic, "shop.NoStock", "no stock", "in pack", 3)
         headers: list[tuple[str, str | bytes | None]] = [("trace", "1"), *written(style, facts)]
         sender.produce(desk.letters, style, "key", headers=headers, timestamp=1_700_000_000_000)
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
     told = json.loads(desk.said("list", "--json", "--latest", "3"))
     assert (told["letters"], told["foreign"]) == (3, 0)
     assert "sent back and acknowledged: 3" in desk.said("replay", "--yes")
@@ -156,6 +157,14 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
     assert "to send back: 0" in desk.said("replay", "--yes")
 
 
+def retention(desk: Desk) -> str | None:
+    """The topic's, as a broker says."""
+    topic = ConfigResource(ResourceType.TOPIC, desk.topic)
+    told = desk.kafka.admin().describe_configs([topic])[topic].result(60)
+    value: str | None = told["retention.ms"].value
+    return value
+
+
 def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
     desk.fill()
     topic = ConfigResource(
@@ -165,5 +174,7 @@ def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(d
     )
     (altered,) = desk.kafka.admin().incremental_alter_configs([topic]).values()
     altered.result(60)
+    # Brokers learn a moment later of what the controller has confirmed.
+    wait_until(lambda: retention(desk) == "86400000", "the topic's retention")
     planned = desk.said("replay", "--yes", "--error", "NoStock")
     assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

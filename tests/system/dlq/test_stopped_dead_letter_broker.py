@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 from kunicorn.handler.dead_letters import read
 from tests.kafka import Broker, KafkaCluster
 from tests.system.members import Members
-from tests.system.producing import consumed, headers_of
+from tests.system.producing import consumed_so_far, headers_of
 from tests.system.scene import Scene
 from tests.waiting import wait_until
 
@@ -64,4 +64,5 @@ def test_while_its_broker_is_stopped_a_partition_waits_with_its_letter_and_the_o
     assert member.stop() == 0
     assert stage.committed() == {0: 3, 1: 50}
     assert stage.handled(0) == [0, 2]
-    assert [read(headers_of(letter)).offset for letter in consumed(three.bootstrap, letters, 1)] == [1]
+    # One that was sent as the broker came up may have been acknowledged too late, and sent anew.
+    assert {read(headers_of(letter)).offset for letter in consumed_so_far(three.bootstrap, letters)} == {1}

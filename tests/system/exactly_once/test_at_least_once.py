@@ -69,7 +69,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
             extra={"topic.metadata.propagation.max.ms": 500},
             transactional_id=None,
             transaction_timeout_ms=10_000,
-            delivery_timeout_ms=5000,
+            delivery_timeout_ms=30_000,
             linger_ms=5,
             compression_type="none",
             acks="all",
@@ -91,7 +91,7 @@ def send(kafka: KafkaCluster, topic: str, *values: bytes) -> None:
     sender = producer(kafka.bootstrap)
     for value in values:
         sender.produce(topic, value)
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
 
 
 def test_what_is_consumed_has_its_output_in_the_topic_and_a_stop_waits_for_it(
@@ -170,7 +170,7 @@ def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consum
     sender = producer(kafka.bootstrap)
     for number in range(600):
         sender.produce(topic, b"v", f"k{number % 60}")
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
     worker = start(handler, ordering="key", concurrency=20)
     worker.consumed(1, 300, within=20)
     worker.tell(StopFetcher([1], None))

@@ -77,7 +77,8 @@ class Victims:
         pids = [process.pid for process in procfs.living_in_session(member.pid)]
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in pids:
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
             if number is signal.SIGSTOP:
                 time.sleep(9)  # The fault itself: for longer than its session.
 

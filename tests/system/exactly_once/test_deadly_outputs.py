@@ -62,7 +62,7 @@ class Scene:
             for partition in range(PARTITIONS):
                 value = special if (partition, offset) == (0, AT) else b"x"
                 sender.produce(topic, value, f"k{offset % 40}", partition=partition)
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
         settings = {
             "handler": {"on_failure": "dead_letter", **form.settings, **handler},
             "producing": {"delivery": form.delivery, "topic": f"{topic}.out"},

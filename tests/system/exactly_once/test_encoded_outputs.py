@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from kunicorn.commands.demo.ports import free_port
 from tests.contract.decoding.shop_schemas import AVRO as ORDER
 from tests.contract.encoding.shop_models import TOTALS, ProtoTotal
 from tests.fakes.schema_registry import registry
@@ -101,7 +102,8 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
     def consumed() -> int:
         return sum(committed_offsets(kafka.bootstrap, topic, topic, 1).values())
 
-    with registry(file) as url:
+    port = free_port()
+    with registry(file, port=port) as url:
         settings = {
             # The first failure of a record's own would end in a hole.
             "handler": {"max_attempts": 1, "on_failure": "skip", "retry_backoff_max_ms": 500},
@@ -118,12 +120,12 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
                 "the registry to be missed")  # fmt: skip
     if delivery == "transactions":
         # Its successor has no schema in memory, and meets the same wait.
-        os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+        os.kill(member.wait(member.workers, "its workers")[0]["pid"], signal.SIGKILL)
         died = 'kunicorn_worker_restarts_total{group="' + topic
         member.wait(lambda: died in member.get("/metrics")[1], "the worker's death to be seen")
     waits = f'kunicorn_partitions_waiting{{group="{topic}",waits_for="retry"}} 1'
     member.wait(lambda: waits in member.get("/metrics")[1], "the partition to wait")
-    with registry(file, port=int(url.rpartition(":")[2])) as again:
+    with registry(file, port=port) as again:
         assert again == url
         member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed", 90)
         assert member.stop() == 0, member.output()[-3000:]

@@ -64,7 +64,8 @@ def test_each_handlers_outputs_are_there_once_although_workers_are_killed(
     for kill in range(kills):
         share = total * (kill + 1) // (kills + 2)
         member.wait(lambda: handled(kafka, topic) > share, f"{share} inputs to be committed", 90)  # noqa: B023
-        os.kill(member.workers()[kill % 2]["pid"], signal.SIGKILL)
+        workers = member.wait(lambda: len(found := member.workers()) == 2 and found, "both workers")
+        os.kill(workers[kill % 2]["pid"], signal.SIGKILL)
     member.wait(lambda: handled(kafka, topic) == total, "all inputs to be committed", 120)
     assert member.stop() == 0, member.output()[-3000:]
     wanted = {

@@ -32,7 +32,7 @@ def test_records_whose_outputs_are_refused_become_dead_letters_and_every_other_h
     sender = producer(kafka.bootstrap)
     for offset in range(LAST):
         sender.produce(topic, {LARGE: b"large", NOWHERE: b"nowhere"}.get(offset, b"fine"), b"k%d" % (offset % 3))
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
     entrypoint, in_hand = FORMS[form]
     librdkafka = {"topic.metadata.propagation.max.ms": 500}
     settings: dict[str, dict[str, Any]] = {

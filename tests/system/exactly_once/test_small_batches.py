@@ -27,7 +27,7 @@ HANDLERS = "tests.system.handlers.sending"
 def backlog(kafka: KafkaCluster, topic: str, *, large_at: int | None = None, nbytes: int = 1) -> None:
     """So many records of a hundred keys, which cannot be compressed, in a topic of one partition."""
     kafka.create_topic(topic, 1)
-    sender = producer(kafka.bootstrap)
+    sender = producer(kafka.bootstrap, **{"enable.idempotence": True})
     for number in range(RECORDS):
         sender.produce(topic, b"large" if number == large_at else os.urandom(nbytes), b"%d" % (number % 100))
     assert sender.flush(60) == 0

@@ -73,7 +73,7 @@ def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     produce(kafka.bootstrap, topic, RECORDS)
     member = members.start()
     member.wait(lambda: consumed(kafka, topic) > 100, "the first transactions")
-    os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+    os.kill(member.wait(member.workers, "its workers")[0]["pid"], signal.SIGKILL)
     member.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed")
     assert member.stop() == 0, member.output()[-3000:]
     once_each_in_order(kafka, topic, in_hand.get("ordering", "partition"))
@@ -109,7 +109,7 @@ def test_with_waits_a_rate_limit_and_an_opening_breaker_every_input_has_one_outp
     member = members.start()
     member.wait(lambda: consumed(kafka, topic) > 300, "the first transactions")
     member.wait(lambda: "the circuit breaker of" in member.output(), "a breaker to open")
-    os.kill(member.workers()[0]["pid"], signal.SIGKILL)
+    os.kill(member.wait(member.workers, "its workers")[0]["pid"], signal.SIGKILL)
     other = members.start()
     other.wait(lambda: other.partitions("running"), "the other member to have a partition")
     assert member.stop() == 0, member.output()[-3000:]

@@ -44,7 +44,7 @@ def test_a_stop_in_the_middle_of_a_backlog_leaves_the_rest_to_the_next_start(
     """Invariants 1 and 8: what the first run handled is committed, so that the second one repeats none of it."""
     kafka.create_topic(topic, PARTITIONS)
     produce(kafka.bootstrap, topic, 50_000)
-    members = members_of(kafka.bootstrap, topic, env={"KUNICORN_HANDLER_MS": "0.2"})
+    members = members_of(kafka.bootstrap, topic, env={"KUNICORN_HANDLER_MS": "1"})
     first = members.start()
     first.wait(lambda: handled_up_to(first) > 5_000, "a part of the backlog")
     assert first.stop(within=DRAIN_BUDGET) == 0

@@ -42,8 +42,9 @@ def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_hand
         kafka.bootstrap,
         topic,
         entrypoint="kunicorn.commands.demo.audit:handle_batch",
-        settings={"handler": {"mode": "batch", "batch_max_records": 100}},
-        env={"KUNICORN_HANDLER_MS": "20"},
+        # It fetches a few megabytes ahead of 60, and is long on its way to where the log will begin.
+        settings={"handler": {"mode": "batch", "batch_max_records": 100}, "workers": {"memory_per_worker_mb": 32}},
+        env={"KUNICORN_HANDLER_MS": "80"},
     )
     member = members.start()
     member.wait_running(1)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import NewPartitions
 
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
@@ -147,7 +146,7 @@ def test_a_static_leader_that_restarts_goes_on_leading(kafka: KafkaCluster, topi
     again.wait_running(PARTITIONS // 2)
     assert again.status()["group"]["leader"]
     assert (own(again), second.generation()) == (before, generation), "nothing was planned anew"
-    kafka.admin().create_partitions([NewPartitions(topic, 2 * PARTITIONS)])[topic].result(10)
+    kafka.add_partitions(topic, 2 * PARTITIONS)
     for member in (again, second):
         member.wait_running(PARTITIONS)
     assert own(again) | own(second) == {TopicPartition(topic, number) for number in range(2 * PARTITIONS)}

@@ -51,7 +51,9 @@ class Desk:
         self._audit = audit
         self._started: list[subprocess.Popen[str]] = []
         own = group_settings(kafka.bootstrap, [topic], topic, "tests.system.pipeline.handlers:obedient")
-        self.settings = merged(own, {"pipeline": {"directory": str(self.runs), "spark": QUICK_START}}, settings)
+        # Not the usual port: jobs of other processes' tests run beside these, and checks whether it is free.
+        quiet = {"http": {"port": 0}}
+        self.settings = merged(own, quiet, {"pipeline": {"directory": str(self.runs), "spark": QUICK_START}}, settings)
         self.configure({})
 
     def configure(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -155,7 +157,7 @@ def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
     for number, each in values.items():
         for value in each:
             sender.produce(topic, value, "key", partition=number, headers=[("trace", b"1")], timestamp=TIME)
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
 
 
 def reader(desk: Desk, **options: str) -> KunicornStreamReader:

@@ -26,7 +26,7 @@ def send(desk: Desk, *values: bytes) -> None:
     sender = producer(desk.kafka.bootstrap)
     for value in values:
         sender.produce(desk.topic, value, partition=0)
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
 
 
 def exported(lake: Path) -> list[Any]:

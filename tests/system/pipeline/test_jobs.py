@@ -28,7 +28,7 @@ from tests.system.members import Members
 from tests.system.pipeline.desk import MASTER, TIME, Desk, send, tiles
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 """The first job of a file starts a JVM, which takes its time on a busy machine."""
 
 ROUND = {"max_offsets_per_trigger": 400}
@@ -336,7 +336,7 @@ def test_a_window_of_time_is_not_cut_by_one_record_whose_clock_is_ahead(desk_of:
     sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
     for time_ms in times:
         sender.produce(desk.topic, "x", timestamp=time_ms)
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
     since, until = TIME - 50_000, TIME + 50_000
     window = ("--from", iso(since), "--to", iso(until))
     wanted = {offset for offset, time_ms in enumerate(times) if since <= time_ms < until}
@@ -427,4 +427,4 @@ def _delete_before(kafka: KafkaCluster, topic: str, offset: int) -> None:
     from confluent_kafka import TopicPartition as Coordinates
 
     for future in kafka.admin().delete_records([Coordinates(topic, 0, offset)]).values():
-        future.result(10)
+        future.result(60)

@@ -18,7 +18,7 @@ from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 ANEW = "was created anew"
 NOTHING = -1001

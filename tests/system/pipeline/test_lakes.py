@@ -87,7 +87,7 @@ def test_an_export_by_hour_has_every_record_in_the_directory_of_its_own_hour(
     sender = Producer({"bootstrap.servers": desk.kafka.bootstrap})
     for each in times:
         sender.produce(desk.topic, "x", partition=0, timestamp=round(each.timestamp() * 1000))
-    assert sender.flush(20) == 0
+    assert sender.flush(60) == 0
     lake = desk.directory / "lake"
     desk.said("export", str(lake), "--to", form, "--partition-by", "hour", "--master", MASTER)
     wanted = {offset: (each.date(), each.hour) for offset, each in enumerate(times)}
@@ -143,7 +143,7 @@ def test_changes_are_merged_by_key_and_an_export_that_is_killed_between_is_gone_
             wanted.pop(key, None)
             if value is not None:
                 wanted[key] = value
-        assert sender.flush(20) == 0
+        assert sender.flush(60) == 0
 
     def merged() -> dict[bytes, str]:
         rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()

@@ -131,9 +131,9 @@ def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> 
     produce(kafka.bootstrap, topic, 5)
     sender = begun(kafka.bootstrap, topic)
     sender.produce(topic, b"open", partition=0)
-    sender.flush(20)
+    sender.flush(60)
     ends = {isolation: end_of(access(kafka, topic, isolation)) for isolation in get_args(IsolationLevel)}
-    sender.abort_transaction(20)
+    sender.abort_transaction(60)
     assert ends == {"read_committed": 5, "read_uncommitted": 6}
 
 
@@ -141,7 +141,7 @@ def test_what_is_gone_is_an_error_that_names_it(kafka: KafkaCluster, topic: str,
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
     for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
-        future.result(10)
+        future.result(60)
     offsets = reading().offsets
     with pytest.raises(RangeUnreadable, match=f"{topic}-0: offsets 3 to 8 are gone, the log has 8 to 20 now"):
         offsets(topic, 3, 20)
@@ -154,7 +154,7 @@ def test_what_is_gone_is_passed_over_where_that_is_accepted(
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
     for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
-        future.result(10)
+        future.result(60)
     offsets = reading(passes_over_deleted=True).offsets
     assert offsets(topic, 3, 20) == [*range(8, 20)]
     assert f"{topic}-0: offsets 3 to 8 were deleted before they were read" in caplog.text
@@ -246,7 +246,7 @@ def test_a_topic_created_anew_is_read_from_where_the_range_says(
 ) -> None:
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 100)
-    reader = reading(patience=2.0)
+    reader = reading(patience=15.0)
     assert reader.offsets(topic, 0, 100) == [*range(100)]
     recreate(kafka, topic, 60)
     with pytest.raises(RangeUnreadable, match=f"{topic}"):

@@ -86,7 +86,7 @@ def test_a_job_that_may_not_read_a_topic_is_told_which_right_it_lacks(secured: S
         "group": {"id": topic, "topics": [topic]},
         "handler": {"entrypoint": "x:y"},
     }
-    reader = Access(Settings.model_validate(told)).columns(patience=3.0)
+    reader = Access(Settings.model_validate(told)).columns(patience=30.0)
     try:
         with pytest.raises(RangeUnreadable, match=f"{topic}.*READ"):
             list(reader.read(OffsetRange(topic, 0, 0, 5)))

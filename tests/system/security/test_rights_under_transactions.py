@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.kafka.access import admit, deny
@@ -49,7 +50,10 @@ def test_a_topic_that_may_be_read_no_more_holds_up_no_other_and_goes_on_without_
         produce(secured.bootstrap, name, RECORDS, value=value)
 
     def consumed(name: str) -> int:
-        (at,) = committed_offsets(secured.bootstrap, topic, name, 1).values()
+        try:
+            (at,) = committed_offsets(secured.bootstrap, topic, name, 1).values()
+        except KafkaException:
+            return 0  # They are not stable while one transaction follows the other.
         return max(0, at)
 
     member = members.start()

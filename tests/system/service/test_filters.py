@@ -55,7 +55,7 @@ def test_what_comes_through_is_handled_once_and_the_rest_is_counted_and_committe
         # The last record of each partition does not come through: its offset is committed nevertheless.
         wanted[TopicPartition(topic, partition)] = set(range(0, RECORDS, 3)) - set(range(0, RECORDS, 15))
         producer.produce(topic, "last", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     members = members_of(
         kafka.bootstrap, topic, workers=2, settings={"handler": {**WAYS[way], "max_age_ms": 86_400_000}}
     )

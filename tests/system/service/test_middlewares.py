@@ -79,4 +79,5 @@ def test_every_record_is_handled_within_its_middleware_and_workers_set_it_up_and
     around = sorted(line.removeprefix("around ").removesuffix(" Done") for line in noted if line.startswith("around"))
     assert len(handled) == RECORDS
     assert around == handled
-    assert noted.count("set up") == noted.count("torn down") == 2
+    # All may be done by one worker before the other one, on a busy machine, has started.
+    assert 1 <= noted.count("torn down") <= noted.count("set up") <= 2

@@ -42,7 +42,7 @@ def test_no_record_is_handled_before_its_time_and_clocks_that_lie_hold_nothing_u
     for partition, ahead in ((0, 0), (1, -3_600_000), (2, YEARS_MS)):
         for number in range(RECORDS):
             producer.produce(topic, str(number), partition=partition, timestamp=now + ahead + number)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     members = members_of(kafka.bootstrap, topic, workers=2, settings={"handler": HANDLER})
     member, ends = members.start(), end_offsets(kafka.bootstrap, topic, 3)
     assert set(ends.values()) == {RECORDS}
@@ -60,7 +60,7 @@ def test_a_stop_waits_for_no_record_whose_time_has_not_come(
     (tmp_path / "timed.py").write_text(MODULE)
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     producer.produce(topic, "early", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     members = members_of(kafka.bootstrap, topic, settings={"handler": {**HANDLER, "delay_ms": 3_600_000}})
     member = members.start()
     waiting = 'kunicorn_partitions_waiting{group="' + topic + '",waits_for="delay"} 1'

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import ElectionType
 from confluent_kafka import TopicPartition as Coordinates
-from confluent_kafka.admin import NewPartitions
 
 from kunicorn.commands.demo.judge import Audit
 from tests.kafka import KafkaCluster
@@ -83,7 +82,7 @@ def test_partitions_added_under_latest_are_handled_from_their_beginning(
         member.wait_running(PARTITIONS // 2, within=60)
     grown = 2 * PARTITIONS
     with Flow(three.bootstrap, topic, 400):
-        three.admin().create_partitions([NewPartitions(topic, grown)])[topic].result(10)
+        three.add_partitions(topic, grown)
         for partition in range(PARTITIONS, grown):
             produce(three.bootstrap, topic, 100, partition=partition)
         for member in both:

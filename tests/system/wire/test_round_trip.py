@@ -30,6 +30,8 @@ from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicParti
 
 ASSIGNOR = "cooperative-sticky"
 TIMEOUT = 10.0
+LONG_SESSION = 30_000
+"""Milliseconds: nobody heartbeats beside a test's own steps. Not for the mock, whose rebalances take a session."""
 PARTITIONS = 3
 
 
@@ -94,11 +96,17 @@ async def find(coordinator: Coordinator) -> None:
                 await coordinator.find()
 
 
-async def join(coordinator: Coordinator, topic: str, member_id: str = "", instance_id: str | None = None) -> JoinAnswer:
+async def join(
+    coordinator: Coordinator,
+    topic: str,
+    member_id: str = "",
+    instance_id: str | None = None,
+    session_timeout_ms: int = 6000,
+) -> JoinAnswer:
     """JoinGroup, again with the id that the broker gives where it asks for one (KIP-394)."""
     asked: dict[str, Any] = {
         "instance_id": instance_id,
-        "session_timeout_ms": 6000,
+        "session_timeout_ms": session_timeout_ms,
         "rebalance_timeout_ms": 10000,
         "protocols": [(ASSIGNOR, Subscription((topic,)))],
         "reason": "x" * 300,
@@ -255,14 +263,14 @@ async def test_a_second_member_is_seen_as_a_rebalance_and_both_get_their_share(
 # The mock tells a joining member its id only with the answer.
 @only_kafka
 async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordinator: Coordinator, topic: str) -> None:
-    first = await join(coordinator, brokers.topic)
+    first = await join(coordinator, brokers.topic, session_timeout_ms=LONG_SESSION)
     await sync(coordinator, first, brokers.partitions)
     cluster = open_cluster(brokers.bootstrap)
     other = Coordinator(cluster, f"group-of-{topic}")
     await find(other)
     asked: dict[str, Any] = {
         "instance_id": None,
-        "session_timeout_ms": 6000,
+        "session_timeout_ms": LONG_SESSION,
         "rebalance_timeout_ms": 60000,
         "protocols": [(ASSIGNOR, Subscription((topic,)))],
         "reason": "",
@@ -272,7 +280,7 @@ async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordin
     assert named.error == ErrorCode.MEMBER_ID_REQUIRED
     parked = asyncio.create_task(other.join(member_id=named.member_id, **asked))
     await hear_of_a_rebalance(coordinator, first)
-    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=3.0)
+    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=20.0)
     assert left == ErrorCode.NONE
     assert (await parked).error == ErrorCode.UNKNOWN_MEMBER_ID
     await cluster.close()
@@ -281,9 +289,9 @@ async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordin
 # The mock fences nobody.
 @only_kafka
 async def test_a_static_member_that_comes_back_keeps_its_plan(brokers: Brokers, coordinator: Coordinator) -> None:
-    first = await join(coordinator, brokers.topic, instance_id="pod-0")
+    first = await join(coordinator, brokers.topic, instance_id="pod-0", session_timeout_ms=LONG_SESSION)
     await sync(coordinator, first, brokers.partitions, "pod-0")
-    back = await join(coordinator, brokers.topic, instance_id="pod-0")
+    back = await join(coordinator, brokers.topic, instance_id="pod-0", session_timeout_ms=LONG_SESSION)
     assert (back.error, back.generation, back.skip_assignment) == (ErrorCode.NONE, first.generation, True)
     assert back.member_id != first.member_id
     synced = await coordinator.sync(
@@ -306,7 +314,7 @@ async def test_a_static_member_that_comes_back_keeps_its_plan(brokers: Brokers, 
 async def test_librdkafka_reads_our_assignment_and_we_read_its_subscription(
     brokers: Brokers, coordinator: Coordinator, topic: str
 ) -> None:
-    first = await join(coordinator, brokers.topic)
+    first = await join(coordinator, brokers.topic, session_timeout_ms=LONG_SESSION)
     await sync(coordinator, first, brokers.partitions)
     consumer = Consumer(
         {

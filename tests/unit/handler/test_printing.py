@@ -23,7 +23,9 @@ def test_a_line_is_one_write_at_once_whether_or_not_python_is_told_to_buffer(unb
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered, "PYTHONPATH": os.pathsep.join(sys.path)}
     with ours, theirs:
-        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, stdout=theirs.fileno(), check=True, timeout=30)
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=theirs.fileno(), check=True, timeout=120
+        )
         theirs.close()
         writes = [ours.recv(1000) for _ in range(3)]
     assert writes == [b"orders 1 paid\n", b"and the next\n", b""]

@@ -35,7 +35,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def logged_in(broker: FakeBroker, sasl: Sasl = PLAIN) -> Connection:
-    return await Connection.open(broker.address, Security("SASL_PLAINTEXT", sasl=sasl), "c", 5.0)
+    return await Connection.open(broker.address, Security("SASL_PLAINTEXT", sasl=sasl), "c", 60.0)
 
 
 def lasting(seconds: float) -> timedelta:
@@ -97,7 +97,7 @@ async def test_a_session_that_ends_is_renewed_before_on_the_same_connection(brok
     connection = await logged_in(broker)
     await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
     assert broker.connections == 1
-    await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0)
+    await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0)
     assert broker.apis().count(Api.SASL_HANDSHAKE) == 2, "a session without an end is not renewed"
     connection.close()
     await connection.wait_closed()
@@ -138,7 +138,7 @@ async def test_nothing_is_in_flight_and_nothing_else_is_sent_while_a_session_is_
     sessions(broker, 10.0, 0.0)
     broker.script |= {Api.HEARTBEAT: parked, Api.SASL_HANDSHAKE: handshake}
     connection = await logged_in(broker)
-    waiting = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0))
+    waiting = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0))
     await broker.wait_for(Api.HEARTBEAT)
     # Longer than the session's part after which it is renewed.
     _, still = await asyncio.wait({asyncio.create_task(renewing.wait())}, timeout=0.3)
@@ -147,7 +147,7 @@ async def test_nothing_is_in_flight_and_nothing_else_is_sent_while_a_session_is_
     joined.set()
     await waiting
     await renewing.wait()
-    next_one = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 2, "m", None), 5.0))
+    next_one = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 2, "m", None), 60.0))
     await asyncio.sleep(0)
     go_on.set()
     await next_one
@@ -166,12 +166,12 @@ async def test_a_session_that_cannot_be_renewed_closes_the_connection_with_the_r
 
     broker.script[Api.SASL_AUTHENTICATE] = second_time_refused
     connection = await logged_in(broker)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await connection.wait_closed()
     assert connection.closed
     assert isinstance(connection.failure, AuthenticationFailed)
     with pytest.raises(ConnectionLost, match=r"SASL_AUTHENTICATION_FAILED \(58\).*sasl_password"):
-        await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0)
+        await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0)
 
 
 async def test_a_request_whose_caller_has_gone_does_not_stop_renewals(broker: FakeBroker, soon: None) -> None:
@@ -185,7 +185,7 @@ async def test_a_request_whose_caller_has_gone_does_not_stop_renewals(broker: Fa
     sessions(broker, 10.0, 0.0)
     broker.script[Api.HEARTBEAT] = slow
     connection = await logged_in(broker)
-    caller = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 5.0))
+    caller = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0))
     await broker.wait_for(Api.HEARTBEAT)
     caller.cancel()
     answer.set()

@@ -101,8 +101,8 @@ async def test_the_coordinator_is_found_in_every_version(broker: FakeBroker, clu
 async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
 ) -> None:
-    monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 2.0)
-    async with FakeBroker(8) as frozen, asyncio.timeout(25):
+    monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 5.0)
+    async with FakeBroker(8) as frozen, asyncio.timeout(28):
         broker.lead([broker, frozen], {})
         cluster = cluster_of(broker, connect_timeout=30.0, request_timeout=30.0)
         await cluster.refresh(["t"])

@@ -10,6 +10,7 @@ PREAMBLE = """
 import logging, os, sys, threading, warnings
 from kunicorn.observe import logs
 log = logs.get("kunicorn.test")
+logs._FLUSH_AT_EXIT = 60.0
 """
 
 
@@ -23,7 +24,7 @@ def ran(program: str) -> tuple[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=120,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     return done.stdout, done.stderr

@@ -86,7 +86,7 @@ async def ask(
     """Status code, body and headers; `_` in a header's name stands for a hyphen."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
         session.request(method, f"http://127.0.0.1:{server.port}{path}", data=data, headers=named) as answer,
     ):
         return answer.status, await answer.text(), dict(answer.headers)

@@ -21,7 +21,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def next_event(stream: aiohttp.ClientResponse) -> dict[str, object]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         line = await stream.content.readuntil(b"\n\n")
     assert line.startswith(b"data: ")
     found: dict[str, object] = json.loads(line.removeprefix(b"data: "))
@@ -65,7 +65,7 @@ async def test_nothing_is_looked_at_for_nobody() -> None:
     async with serving(service) as server, aiohttp.ClientSession() as session:
         async with session.get(f"http://127.0.0.1:{server.port}/events") as stream:
             await next_event(stream)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while server._events._listeners or not server._events._rendering.done():  # type: ignore[union-attr]  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         looks = service.looks
@@ -74,7 +74,7 @@ async def test_nothing_is_looked_at_for_nobody() -> None:
 
 
 async def test_a_listener_that_reads_nothing_is_let_go_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "_STALLED_SECONDS", 0.5)
+    monkeypatch.setattr(http, "_STALLED_SECONDS", 3.0)
     service = Service()
     service.snapshot = status(partitions=tuple(partition(n) for n in range(4000)))
     monkeypatch.setattr(http, "_PARTITIONS_A_SECOND", 1e9)
@@ -85,11 +85,11 @@ async def test_a_listener_that_reads_nothing_is_let_go_and_holds_up_nobody(monke
         await asyncio.get_running_loop().sock_connect(deaf, ("127.0.0.1", server.port))
         await asyncio.get_running_loop().sock_sendall(deaf, b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
         async with session.get(f"http://127.0.0.1:{server.port}/events") as stream:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while server._events._listeners != 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 while server._events._listeners != 1:
-                    await stream.content.readany()
+                    assert await stream.content.readany(), "the one that reads is let go as well"
         deaf.close()
 
 
@@ -110,5 +110,5 @@ async def test_stopping_does_not_wait_for_listeners() -> None:
             stream = await session.get(f"http://127.0.0.1:{server.port}/events")
             await next_event(stream)
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - began < 20
         stream.close()

@@ -49,7 +49,7 @@ async def server(service: Service) -> AsyncIterator[Server]:
 async def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
     url = f"http://127.0.0.1:{server.port}{path}"
     async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
         session.request(method, url, headers=headers) as answer,
     ):
         return answer.status, await answer.text(), dict(answer.headers)
@@ -59,13 +59,13 @@ async def raw(server: Server, data: bytes) -> bytes:
     """Everything the server says to these bytes until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(data)
-    answer = await asyncio.wait_for(reader.read(), 20)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert condition(), what
@@ -159,7 +159,7 @@ async def test_a_thousand_idle_connections_keep_no_probe_out(server: Server) -> 
     idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(1000)]
     began = time.monotonic()
     assert (await ask(server, "/livez"))[0] == 200
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0
     assert server._connections is not None
     await until(lambda: len(server._connections._open) <= MOST_CONNECTIONS, "the oldest connections to be closed")  # type: ignore[union-attr]
     for _, writer in idle:
@@ -200,7 +200,7 @@ class SlowMetrics(Metrics):
         self.go_on = threading.Event()
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
-        self.go_on.wait(20)
+        self.go_on.wait(60)
         return super().render(status, accept, partition_metrics_max)
 
 

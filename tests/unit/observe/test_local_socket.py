@@ -219,6 +219,8 @@ def _hung_up_on(path: Path) -> None:
 async def test_another_user_who_gets_to_the_socket_is_hung_up_on_without_a_word_in_the_log(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    gc.collect()  # What earlier tests have left is not to be told here.
+    caplog.clear()
     service = Service()
     async with serving(service):
         (file,) = within(directory)

@@ -186,20 +186,20 @@ def test_an_async_handler_is_awaited() -> None:
 def test_a_call_that_takes_too_long_is_interrupted_and_fails() -> None:
     def handle(record: Record) -> None:
         if record.offset == 1:
-            time.sleep(20)
+            time.sleep(120)
 
     began = time.monotonic()
     assert handled(handle, [messages(0, 1, 2)], 3, timeout_ms=50) == [
         (0, 1, 1, "done"), (1, 2, 1, "dead_letter"), (2, 3, 1, "done"),
     ]  # fmt: skip
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_of_a_batch_that_takes_too_long_what_is_filtered_is_done() -> None:
     even = Filters([Filter("even", lambda message: (message.offset() or 0) % 2 == 0)], untold)
 
     def handle(records: Sequence[Record]) -> None:
-        time.sleep(20)
+        time.sleep(120)
 
     rows = handled(handle, [messages(0, 1, 2, 3)], 4, batch=4, timeout_ms=300, filters=even)
     assert [status for *_, status in rows] == ["dead_letter", "done", "dead_letter", "done"]

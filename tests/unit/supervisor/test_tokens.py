@@ -31,7 +31,7 @@ from tests.fakes.driver import until
 from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 def request(function: str, timeout: float = LIMIT) -> FetchToken:

@@ -31,7 +31,7 @@ threading.Thread(target=stuck, daemon=True).start()
 
 def ended(then: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(then=then)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_a_process_that_has_not_ended_in_time_is_ended_and_says_what_every_thread_is_at() -> None:

@@ -112,7 +112,7 @@ def test_after_the_last_word_the_handlers_collectors_are_left_alone(monkeypatch:
     wait_until(lambda: handlers.news()[0], "the first collection")
     assert handlers._thread is not None
     handlers.last()
-    handlers._thread.join(5)
+    handlers._thread.join(60)
     assert not handlers._thread.is_alive()
 
 

@@ -181,7 +181,7 @@ UNRUN = ["wrapped", "wrapped_generator", "wrapped_async_generator", "forwarding"
 
 @pytest.mark.parametrize("settings", [{}, {"ordering": "key", "concurrency": 4}], ids=["one", "threads"])
 @pytest.mark.parametrize("handler", UNRUN)
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_handler_whose_body_never_ran_has_not_handled_its_record(handler: str, settings: dict[str, Any]) -> None:
     worker = Worker(order(handler, max_attempts=1, on_failure="halt", **settings))
     worker.handle(records_of("t"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -99,6 +100,15 @@ class Worker:
     ) -> None:
         """Returns when every record is consumed, by the ledger, and everything is reported. `meanwhile`
         is called in a thread beside the runner's."""
+        interval = sys.getswitchinterval()
+        try:
+            self._handle(records, message, meanwhile)
+        finally:
+            sys.setswitchinterval(interval)  # Which senders shorten, in a worker's own process.
+
+    def _handle(
+        self, records: Iterable[GivenRecord], message: Callable[[GivenRecord], Message], meanwhile: Callable[[], None]
+    ) -> None:
         given = placed(list(records), "t")
         log = MemoryLog(map(message, given))
         makers = Makers(

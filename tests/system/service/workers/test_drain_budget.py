@@ -83,7 +83,7 @@ def drained_for_another(stage: Scene, how: str) -> tuple[MemberProcess, MemberPr
     first = stage.members.start()
     first.wait_running(2)
     for partition in range(2):
-        stage.send(partition, "handled", f"{how} 10 once", "after it")
+        stage.send(partition, "handled", f"{how} 30 once", "after it")
         stage.wait_marked(f"{partition}@1 sleeps", first)
     second = stage.members.start()
     (leaving,) = first.wait(lambda: first.partitions("stopping"), "the drain", 30)
@@ -102,7 +102,7 @@ def judge_drained(stage: Scene, first: MemberProcess, second: MemberProcess, mov
     assert report.repeated == (RecordAt(stage.topic, moved, 1),), report
 
 
-CONSUMER = {"group": {"group_protocol": "consumer", "drain_timeout_ms": 3000, "commit_interval_ms": 60_000}}
+CONSUMER = {"group": {"group_protocol": "consumer", "drain_timeout_ms": 6000, "commit_interval_ms": 60_000}}
 
 
 @pytest.mark.long

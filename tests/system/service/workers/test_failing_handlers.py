@@ -21,7 +21,7 @@ SceneMaker = Callable[..., Scene]
 
 def halted(member: MemberProcess) -> dict[str, Any]:
     """The one partition that halts."""
-    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition", 20)
+    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition")
     found: dict[str, Any] = partition
     return found
 
@@ -170,7 +170,7 @@ def test_while_one_record_waits_for_its_next_try_the_others_flow_and_a_stop_does
     slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000, "on_failure": "skip"}
     stage, member = with_a_failing_record(scene, "raise", settings={"handler": slow})
     waiting = f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="retry"}} 1.0'
-    member.wait(lambda: waiting in member.get("/metrics")[1], "the record to wait for its next try", 20)
+    member.wait(lambda: waiting in member.get("/metrics")[1], "the record to wait for its next try")
     stage.send(1, *["flows"] * 200)
     stage.wait_handled(1, 200, member)
     parked = next(p for p in member.partitions("running") if p["partition"] == 0)

@@ -67,7 +67,7 @@ def test_what_is_handled_is_committed_and_the_member_leaves_before_a_fatal_error
     assert "ConnectionError: no database" in member.output()
     assert stage.committed() == dict.fromkeys(range(PARTITIONS), 3)
     (group,) = stage.kafka.admin().describe_consumer_groups([stage.topic]).values()
-    assert group.result(10).members == [], "it has left: nobody waits for its session"
+    assert group.result(60).members == [], "it has left: nobody waits for its session"
     assert not stage.judge().repeated
 
 

@@ -62,7 +62,7 @@ def test_a_handler_that_waits_for_too_long_is_interrupted_and_asked_again(scene:
 
 def test_a_record_that_takes_too_long_on_every_try_halts_its_partition_alone(scene: SceneMaker) -> None:
     stage, member = with_a_record(scene, "sleep 60")
-    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition", 20)
+    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition")
     assert "TimeoutError: in hand for longer than handler_timeout_ms" in partition["reason"]
     assert len(stage.begun(0, 1)) == timeouts(stage, member) == 3
     stage.send(1, "still handled")
@@ -79,7 +79,7 @@ def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its
     """`block` is in C code and holds the GIL: nothing of Python runs in that worker any more."""
     stage, member = with_a_record(scene, f"{how} 60 once")
     (worker,) = [worker["pid"] for worker in member.workers()]
-    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced", 20)
+    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced")
     assert "SIGABRT: has had " in str(member.workers()[0]["last_exit"])
     assert "Fatal Python error: " in member.output()
     assert f"in _{how}" in member.output()
@@ -92,7 +92,7 @@ def test_a_stopped_worker_is_killed_when_its_record_is_overdue(scene: SceneMaker
     stage.wait_marked("0@1 sleeps", member)
     (worker,) = [worker["pid"] for worker in member.workers()]
     os.kill(worker, signal.SIGSTOP)
-    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced", 20)
+    member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced")
     assert "SIGKILL: has had " in str(member.workers()[0]["last_exit"])
     assert_all_is_handled(stage, member, worker)
 
@@ -102,7 +102,7 @@ def test_the_second_worker_that_has_to_be_killed_for_the_same_record_halts_that_
     scene: SceneMaker,
 ) -> None:
     stage, member = with_a_record(scene, "cling 60")
-    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition", 20)
+    (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition")
     assert partition["reason"] == "2 workers died (SIGABRT) with offset 1 in hand"
     stage.send(1, "still handled")
     stage.wait_handled(1, 0, member)
@@ -120,16 +120,16 @@ def test_many_records_that_are_fast_enough_each_are_not_overdue_together(scene: 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_a_worker_that_is_stopped_for_long_is_replaced_before_the_probe_turns_red(scene: SceneMaker) -> None:
     stage, member = with_a_record(scene, "sleep 60 once", settings={})
     stage.wait_marked("0@1 sleeps", member)
     (worker,) = [worker["pid"] for worker in member.workers()]
     os.kill(worker, signal.SIGSTOP)
     member.wait(
-        lambda: member.get("/livez")[0] == 200 and member.workers() and member.workers()[0]["restarts"] == 1,
+        lambda: member.get("/livez")[0] == 200 and [w["restarts"] for w in member.workers()] == [1],
         "the worker to be replaced",
-        60,
+        90,
     )
     assert f"has not answered for 45 s with {stage.topic}-0@1 in hand" in member.output()
     stage.wait_handled(0, 2, member)

@@ -120,7 +120,7 @@ def started(
     handler = {
         "max_attempts": 1,
         "on_failure": "dead_letter",
-        "handler_timeout_ms": 2000,
+        "handler_timeout_ms": 8000,
         **form.settings,
     }
     settings: dict[str, dict[str, Any]] = {

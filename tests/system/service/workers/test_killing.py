@@ -252,7 +252,7 @@ def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_rec
     stage.wait_marked("0@1 sleeps", first)
     (worker,) = [w["pid"] for w in first.workers()]
     second = stage.members.start()
-    first.wait(lambda: first.partitions("stopping"), "the drain", 20)
+    first.wait(lambda: first.partitions("stopping"), "the drain")
     os.kill(worker, signal.SIGKILL)
     second.wait_running(1)
     first.wait_running(1)

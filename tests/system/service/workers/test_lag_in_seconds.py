@@ -48,5 +48,5 @@ def test_the_oldest_record_has_an_age_though_its_worker_is_busy_elsewhere_or_its
 
     member.wait(dated, f"the ages {expected}", 40)
     (stage.marks / "go on").touch()
-    member.wait(lambda: ages()[0] == ages()[1] == 0.0, "what was waiting to be handled", 20)
+    member.wait(lambda: ages()[0] == ages()[1] == 0.0, "what was waiting to be handled")
     assert member.stop() == 0

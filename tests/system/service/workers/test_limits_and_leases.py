@@ -51,7 +51,7 @@ def test_what_waits_is_called_by_nobody_beyond_the_lease_and_goes_on_with_its_ne
     for partition in (0, 1):
         stage.send(partition, *limit.values)
     frozen.wait(lambda: waits(stage, frozen, limit.waits_for), "records to wait", 60)
-    stopped = clock.now_ns()
+    committed, stopped = stage.committed(), clock.now_ns()
     os.kill(frozen.pid, signal.SIGSTOP)
     lease = stopped + int(SESSION * clock.NANOSECONDS)
     heir = stage.members.start()
@@ -66,6 +66,6 @@ def test_what_waits_is_called_by_nobody_beyond_the_lease_and_goes_on_with_its_ne
     os.kill(frozen.pid, signal.SIGCONT)
     stage.wait_all_committed(90)
     assert [member.stop() for member in (frozen, heir)] == [0, 0]
-    judge_takeover(stage.judge(), audit, frozen.name, stopped)
+    judge_takeover(stage.judge(), audit, frozen.name, committed)
     for partition in (0, 1):
         assert set(stage.handled(partition)) == set(range(len(limit.values)))

@@ -35,7 +35,7 @@ def test_children_that_a_handler_leaves_behind_do_not_stay_zombies(scene: SceneM
     (worker,) = [w["pid"] for w in member.workers()]
     # Children that live are their parent's to reap; they are ours as soon as it is dead.
     os.kill(worker, signal.SIGKILL)
-    member.wait(lambda: [w for w in member.workers() if w["pid"] != worker], "a successor", 10)
+    member.wait(lambda: [w for w in member.workers() if w["pid"] != worker], "a successor")
     member.wait(lambda: not [p for p in procfs.in_session(member.pid) if p.state == "Z"], "no zombie at all")
     stage.send(0, "and on")
     stage.wait_handled(0, 20, member)
@@ -60,7 +60,7 @@ def end_worker(stage: Scene, member: MemberProcess, by: str) -> None:
         stage.send(0, "die once")
     else:
         os.kill(worker, signal.Signals[by])
-    member.wait(lambda: [w for w in member.workers() if w["pid"] not in (None, worker)], "a successor", 20)
+    member.wait(lambda: [w for w in member.workers() if w["pid"] not in (None, worker)], "a successor")
 
 
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGSEGV", "SIGABRT", "os._exit", "recycling"])

@@ -99,13 +99,13 @@ def test_a_key_waits_for_its_own_rate_alone(scene: SceneMaker) -> None:
     stage = limited(scene, 1, per_second=2, burst=1, per="key")
     member = stage.members.start()
     member.wait_running(1)
-    stage.send(0, *["x"] * 8)
+    stage.send(0, *["x"] * 21)
     member.wait(lambda: waits(stage, member), "a record to wait for its key's rate", 60)
     member.wait(lambda: any("is limited to 2 a sec" in (p["reason"] or "") for p in member.partitions()), "a reason")
-    stage.wait_handled(0, 7, member, within=60)
-    times = begun(stage, 1, 8)
-    assert (times[-1] - times[0]) / clock.NANOSECONDS > 7 / 2 * 0.8
+    stage.wait_handled(0, 20, member, within=60)
+    times = begun(stage, 1, 21)
+    assert (times[-1] - times[0]) / clock.NANOSECONDS > 20 / 2 * 0.8
     assert member.stop() == 0
-    assert stage.committed() == {0: 8}
+    assert stage.committed() == {0: 21}
     report = stage.judge()
     assert report.holds, report

@@ -120,7 +120,9 @@ def test_partitions_that_the_handler_has_halted_are_tried_again_with_corrected_c
     service.member.wait(lambda: len(service.member.partitions("halted")) == 3, "three to halt")
     service.deploy("corrected")
     assert "3 halted partitions are tried again with revision 3" in service.reload("completed", 2)["message"]
-    assert "3 halted partitions are tried again with revision 3" in service.member.output()
+    service.member.wait(
+        lambda: "3 halted partitions are tried again with revision 3" in service.member.output(), "the line in the log"
+    )
     for partition in (0, 1, 2):
         service.stage.wait_handled(partition, 0, service.member)
     service.member.wait_running(PARTITIONS)
@@ -193,7 +195,7 @@ def test_code_that_cannot_serve_leaves_the_workers_as_they_are_until_it_is_corre
     service.deploy("bad", code)
     found = service.reload("failed")
     assert reason.lower() in found["message"].lower()
-    assert "reload failed, nothing is changed" in service.member.output()
+    service.member.wait(lambda: "reload failed, nothing is changed" in service.member.output(), "the line in the log")
     assert service.pids() == before
     service.handled_by("first", 0)
     service.deploy("corrected")
@@ -246,9 +248,12 @@ def test_a_worker_killed_after_a_reload_is_replaced_by_one_of_the_new_code(deplo
     service.deploy("after the reload")
     service.reload("completed")
     service.handled_by("after the reload", 0)
+    service.stage.wait_handled(0, 0, service.member)
     for pid in service.pids():
         os.kill(pid, signal.SIGKILL)
-    service.member.wait(lambda: all(w["restarts"] == 1 for w in service.member.workers()), "both to be replaced")
+    service.member.wait(
+        lambda: [w["restarts"] for w in service.member.workers()] == [1] * WORKERS, "both to be replaced"
+    )
     service.handled_by("after the reload", 1)
     assert {worker["revision"] for worker in service.member.workers()} == {2}
     service.end()

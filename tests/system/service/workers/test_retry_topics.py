@@ -77,8 +77,8 @@ def test_a_record_that_fails_twice_succeeds_at_the_third_try_while_its_partition
     stage.send(0, "2", "0", "9", "0")
     member = stage.members.start({"group": {"commit_interval_ms": 200}})
     member.wait_running(5)
-    member.wait(lambda: len(tries(stage)) == 8, "all tries", 20)
-    member.wait(lambda: left(stage) == 0, "everything to be committed", 20)
+    member.wait(lambda: len(tries(stage)) == 8, "all tries")
+    member.wait(lambda: left(stage) == 0, "everything to be committed")
     failing, fine, hopeless = (f"{stage.topic}-0-{offset}" for offset in (0, 1, 2))
     by_key: dict[str, list[Try]] = defaultdict(list)
     for each in tries(stage):

@@ -74,13 +74,13 @@ def test_a_record_of_a_minute_does_not_delay_the_hand_over_of_another_partition_
 @pytest.mark.scenario("0089 max_poll_interval")
 def test_a_handler_that_takes_three_session_timeouts_causes_no_rebalance(scene: SceneMaker, how: str) -> None:
     """`block` holds the GIL of its worker all the while: heartbeats are the supervisor's (invariant 5)."""
-    session = {"session_timeout_ms": 3000, "allow_short_session_timeout": True, "heartbeat_interval_ms": 500}
+    session = {"session_timeout_ms": 6000, "allow_short_session_timeout": True, "heartbeat_interval_ms": 500}
     stage = scene(2, workers=1, settings={"group": session})
     member = stage.members.start()
     member.wait_running(2)
     generation, rebalances = member.generation(), len(stage.rebalances())
-    stage.send(0, f"{how} 9 once")
-    stage.wait_handled(0, 0, member, 20)
+    stage.send(0, f"{how} 18 once")
+    stage.wait_handled(0, 0, member)
     stage.send(0, "next")
     stage.wait_handled(0, 1, member)
     assert (member.generation(), len(stage.rebalances())) == (generation, rebalances)

@@ -60,8 +60,8 @@ import os, sys
 os.write(int(sys.argv[2]), b"done")
 if not os.fork():
     os.setsid()
-    os.execv(sys.executable, [sys.executable, "-c", "import select; select.select([], [], [], 20)"])
+    os.execv(sys.executable, [sys.executable, "-c", "import select; select.select([], [], [], 120)"])
 """
     began = clock.now()
     assert trial.run(["-c", program], [], b"", 30.0) == trial.Ended(0, "done")
-    assert clock.now() - began < 15
+    assert clock.now() - began < 60

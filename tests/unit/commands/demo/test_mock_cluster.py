@@ -20,11 +20,11 @@ def test_a_record_goes_in_and_comes_out() -> None:
     with mock_cluster_process([("orders", 3)]) as bootstrap:
         producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         producer.produce("orders", b"value", b"key")
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         group = {"group.id": "g", "auto.offset.reset": "earliest", "log_level": 0}
         consumer = Consumer({"bootstrap.servers": bootstrap, **group})
         consumer.subscribe(["orders"])
-        message = wait_until(lambda: consumer.poll(0.2), "the record", 20)
+        message = wait_until(lambda: consumer.poll(0.2), "the record")
         consumer.close()
         assert (message.key(), message.value()) == (b"key", b"value")
 

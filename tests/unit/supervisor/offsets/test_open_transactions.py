@@ -60,7 +60,7 @@ async def test_between_two_generations_nobody_is_answered_and_in_the_next_one_ev
     assert worker.told == []
     member.generation_commits, member.generation = True, 9
     member.changed.notify()
-    await asyncio.wait_for(worker.answered.wait(), 5)
+    await asyncio.wait_for(worker.answered.wait(), 60)
     assert worker.told == [CommitAs(1, 9, "m", None)]
 
 
@@ -75,7 +75,7 @@ async def test_a_join_waits_until_open_transactions_are_over_or_their_workers_de
     await asyncio.sleep(0)
     assert not join.done()
     transactions.worker_died(dead)
-    await asyncio.wait_for(join, 1)
+    await asyncio.wait_for(join, 60)
 
 
 async def test_a_join_waits_for_each_of_the_windows_that_a_worker_has() -> None:
@@ -90,7 +90,7 @@ async def test_a_join_waits_for_each_of_the_windows_that_a_worker_has() -> None:
         await asyncio.sleep(0)
         assert not join.done()
         transactions.on_message(worker, CommitOver(number))
-    await asyncio.wait_for(join, 1)
+    await asyncio.wait_for(join, 60)
     assert worker.told == [CommitAs(1, 4, "m", None), CommitAs(2, 4, "m", None)], "none opens meanwhile"
 
 
@@ -102,7 +102,7 @@ async def test_who_waits_does_not_wait_for_windows_that_open_later() -> None:
     await asyncio.sleep(0)
     transactions.on_message(worker, CommitWanted(2))
     transactions.on_message(worker, CommitOver(1))
-    await asyncio.wait_for(seek, 1)
+    await asyncio.wait_for(seek, 60)
 
 
 def test_what_workers_commit_the_supervisor_does_not_commit_and_knows_as_committed() -> None:

@@ -246,7 +246,7 @@ async def test_a_commit_that_is_out_meanwhile_does_not_count_for_the_new_place(b
 
 
 async def test_a_commit_of_the_new_place_that_goes_unanswered_does_not_hide_the_next_one() -> None:
-    bench = Bench(commit_timeout_ms=1)
+    bench = Bench(commit_timeout_ms=100)
     await bench.commits.commit_all(tps(0), 60)
     assert bench.broker.committed[-1][tps(0)[0]] == 110
     bench.broker.lost = True

@@ -447,7 +447,7 @@ async def test_a_revoke_of_partitions_in_no_workers_hands_completes_at_once(stag
     stage.assignment.assign(tps(0))
     stage.pool.workers.clear()
     stage.give(1)
-    await asyncio.wait_for(await drained(stage, [0, 1]), 1)
+    await asyncio.wait_for(await drained(stage, [0, 1]), 60)
     assert stage.state(0) is stage.state(1) is PartitionState.RELEASED
 
 

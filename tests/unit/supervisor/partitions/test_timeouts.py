@@ -108,7 +108,7 @@ class Watched:
 
 
 async def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = clock.now() + 10
+    deadline = clock.now() + 60
     while not condition():
         assert clock.now() < deadline, f"waited in vain for {what}"
         await asyncio.sleep(0.01)

@@ -292,7 +292,7 @@ async def test_a_reload_whose_template_dies_and_whose_import_then_hangs_does_not
     await service.replaced_while_its_template_dies(0)
     await until(lambda: service.revision == 1)
     mending = service.reload()
-    outcome = await asyncio.wait_for(reloading, 20)
+    outcome = await asyncio.wait_for(reloading, 60)
     assert outcome.result == "incomplete"
     assert "workers 1 run the one before: " in outcome.message
     assert "another reload is asked for" in outcome.message
@@ -311,7 +311,7 @@ async def test_a_reload_whose_import_hangs_later_ends_when_the_time_to_start_is_
     await service.begin()
     reloading = service.reload()
     await service.replaced_while_its_template_dies(0)
-    outcome = await asyncio.wait_for(reloading, 20)
+    outcome = await asyncio.wait_for(reloading, 60)
     assert (outcome.result, "waited 0.1 s for it" in outcome.message) == ("incomplete", True)
 
 
@@ -326,7 +326,7 @@ async def test_a_reload_that_cannot_replace_a_worker_tries_no_more_once_another_
     await until(lambda: service.pool.slots[1].successor is not None)
     mending = service.reload()
     service.says(service.pool.slots[1].successor, WorkerFailed("handler", "no database"))
-    outcome = await asyncio.wait_for(reloading, 20)
+    outcome = await asyncio.wait_for(reloading, 60)
     assert (outcome.result, "no database" in outcome.message) == ("incomplete", True)
     mending.cancel()
 
@@ -355,7 +355,7 @@ async def test_a_worker_that_dies_and_comes_back_with_the_new_code_is_not_replac
     await until(lambda: last.process is not None and last.process.revision == 1)
     service.says(last.process, Ready())
     await service.replaced(1)
-    assert (await asyncio.wait_for(reloading, 20)).completed
+    assert (await asyncio.wait_for(reloading, 60)).completed
     assert service.new.forked == 2
 
 

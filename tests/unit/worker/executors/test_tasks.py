@@ -178,12 +178,12 @@ def test_an_interruption_that_is_raised_late_hits_the_handler_that_it_is_meant_f
     executor = tasks.AsyncioExecutor(late.handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 2), table)
     executor.wake()
-    assert late.computing.wait(10)
+    assert late.computing.wait(60)
     table.add_slot()
     executor.wake()
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)
-    ended = dict(table.ended.get(timeout=10) for _ in flights)
+    ended = dict(table.ended.get(timeout=60) for _ in flights)
     assert (broken, late.hit) == ([], [])
     assert late.met == ([HandlerTimeout] if then_waits else []), "it sees the interruption where it waits"
     assert type(ended.pop(flights[0])) is HandlerTimeout
@@ -207,7 +207,7 @@ def test_an_interruption_of_a_try_that_is_over_does_not_hit_the_next_try_of_the_
             future = waited_for.get_nowait()
             future.set_result(None)
             waited_for.put(future)
-            assert released.wait(10)
+            assert released.wait(60)
             return
         tries.append(record.offset)
         if len(tries) == 1:
@@ -226,7 +226,7 @@ def test_an_interruption_of_a_try_that_is_over_does_not_hit_the_next_try_of_the_
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)  # It comes to the loop behind the end of what the first try awaits.
     released.set()
-    ended = [table.ended.get(timeout=10) for _ in range(3)]
+    ended = [table.ended.get(timeout=60) for _ in range(3)]
     assert [type(error) for flight, error in ended if flight is flights[0]] == [HandlerTimeout, type(None)]
     executor.close()
 
@@ -249,11 +249,11 @@ def test_an_interruption_that_comes_behind_a_failed_call_hits_nothing(monkeypatc
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 1), table)
     executor.wake()
-    assert failed.wait(10)
+    assert failed.wait(60)
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)
     late.set()
-    ended, error = table.ended.get(timeout=10)
+    ended, error = table.ended.get(timeout=60)
     assert (ended, type(error)) == (flights[0], ValueError)
     wait_until(lambda: executor._interruptions == {}, "the end of the call")
     executor.close()
@@ -274,7 +274,7 @@ def test_a_handler_that_cancels_its_own_task_and_returns_ends_its_own_call_and_n
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 1), table)
     executor.wake()
-    ended = [table.ended.get(timeout=10) for _ in flights]
+    ended = [table.ended.get(timeout=60) for _ in flights]
     assert [error for _, error in ended if error is not None] == []
     executor.close()
 
@@ -291,5 +291,5 @@ def test_a_watchdog_that_cancels_the_task_of_a_record_that_is_done_leaves_none_i
     executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 1), table)
     executor.wake()
-    assert [table.ended.get(timeout=10) for _ in flights] == [(flight, None) for flight in flights]
+    assert [table.ended.get(timeout=60) for _ in flights] == [(flight, None) for flight in flights]
     executor.close()
