@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kunicorn import Record, TopicPartition, Worker
@@ -34,7 +34,9 @@ class Payments:
         self.group = worker.group_id
         # Transactions begin where it is written: the module's own begin too late, after the first read.
         self.db = sqlite3.connect(options["path"], timeout=_WRITER_SECONDS, isolation_level=None)
-        self.db.execute("PRAGMA journal_mode = WAL")
+        # Of two workers that switch the file at once, one is told that it is locked: the other one does it.
+        with suppress(sqlite3.OperationalError):
+            self.db.execute("PRAGMA journal_mode = WAL")
         self.db.executescript(TABLES)
 
     def teardown(self) -> None:
