@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
 
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
@@ -112,6 +112,11 @@ class KafkaCluster:
         """Let the topic have so many partitions, and wait until each has a leader as far as the brokers know."""
         self.admin().create_partitions([NewPartitions(topic, count)])[topic].result(60)
         wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}", 30)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """By name, as a broker knows them, which learns a moment later of what the controller has confirmed."""
+        (answer,) = self.admin().describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+        return {name: entry.value for name, entry in answer.result(60).items()}
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""

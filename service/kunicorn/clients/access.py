@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from kunicorn.clients.column_reader import BEHIND_DAMAGE, ColumnReader
-from kunicorn.clients.config import consumer_properties, dead_letter_target, security_of, token_request
+from kunicorn.clients.config import consumer_properties, dead_letter_target, token_request
 from kunicorn.clients.oauth import request
-from kunicorn.clients.session import JOB_PATIENCE, bearer_token, cluster_session
+from kunicorn.clients.session import JOB_PATIENCE, cluster_session, command_security
 from kunicorn.columns.decoding import compiled
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.fetch.properties import decoder_of, fetcher_of
@@ -66,8 +65,7 @@ class Access:
         properties = consumer_properties(self.settings, f"{self.kafka.client_id}-{_CLIENT}")
         own = {**fetch_tuning(properties), **properties}
         made = decoder_of(own, compiled(), timestamp_types=timestamp_types)
-        bearer = partial(bearer_token, self.kafka) if self.kafka.uses_tokens else None
-        fetcher, queue = fetcher_of(own, security_of(self.kafka, bearer), made, BEHIND_DAMAGE)
+        fetcher, queue = fetcher_of(own, command_security(self.kafka), made, BEHIND_DAMAGE)
         fetcher.start()
         return ColumnReader(fetcher, queue, self._edges, **reading)
 

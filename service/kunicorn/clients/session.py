@@ -25,7 +25,7 @@ from kunicorn.handler.config import takes
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import FetchToken, Token
 from kunicorn.kafka.admin import STALE_METADATA, Described, GroupAdmin, IsolationLevel, epoch_ends, list_offsets
-from kunicorn.kafka.auth import BearerToken
+from kunicorn.kafka.auth import BearerToken, Security
 from kunicorn.kafka.cluster import Cluster, Timeouts
 from kunicorn.kafka.errors import AuthenticationFailed, BrokersUnreachable, CoordinatorUnavailable, UnsupportedByBroker
 from kunicorn.kafka.metadata import Metadata, TopicInfo
@@ -98,16 +98,20 @@ def bearer_token(kafka: KafkaSettings) -> BearerToken:
     return BearerToken(token.value, token.extensions)
 
 
+def command_security(kafka: KafkaSettings) -> Security:
+    """Security of the connections of a command or a job. Raises `ConfigError`. Blocks on the disk."""
+    # A command may last longer than a token: brokers close the connection then (KIP-368), and a new one logs in anew.
+    return security_of(kafka, partial(bearer_token, kafka) if kafka.uses_tokens else None)
+
+
 def open_cluster(kafka: KafkaSettings) -> Cluster:
     """The cluster, with nothing sent yet; the caller closes it. Raises `ConfigError`."""
     # A command says by itself what failed, once, and does not try again.
     logging.getLogger("kunicorn.wire").setLevel(logging.CRITICAL)
-    # A command may last longer than a token: brokers close the connection then (KIP-368), and a new one logs in anew.
-    login = partial(bearer_token, kafka) if kafka.uses_tokens else None
     return Cluster(
         kafka.bootstrap_servers,
         client_id=kafka.client_id,
-        security=security_of(kafka, login),
+        security=command_security(kafka),
         timeouts=Timeouts(request=REQUEST_TIMEOUT, connect=CONNECT_TIMEOUT),
         rng=random.Random(),
     )

@@ -323,7 +323,7 @@ class Cluster:
             self._sick.add(node_id)
             if isinstance(error, AuthenticationFailed):
                 self._note_refusal(node_id, str(error))
-            if isinstance(error, ProtocolError):
+            elif isinstance(error, ProtocolError):
                 self._note_nonsense(address, str(error))
             raise
         if self._closed:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
 from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
@@ -32,8 +31,8 @@ def desk(kafka: KafkaCluster, topic: str, tmp_path: Path) -> Desk:
 
 
 def configs(kafka: KafkaCluster, topic: str) -> dict[str, str]:
-    (answer,) = kafka.admin().describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {name: answer.result(30)[name].value for name in NAMES}
+    settings = kafka.topic_settings(topic)
+    return {name: settings[name] for name in NAMES}
 
 
 def partitions(kafka: KafkaCluster, topic: str) -> int:
@@ -72,7 +71,6 @@ def test_a_topic_that_is_there_is_corrected_and_keeps_its_partitions(
         desk.said("topics", "check")
     desk.said("topics", "apply", "--yes")
     assert partitions(kafka, f"{topic}.dead-letters") == 1
-    # Brokers learn a moment later of what the controller has confirmed.
     wait_until(lambda: configs(kafka, f"{topic}.dead-letters")["cleanup.policy"] == "delete", "the correction")
     assert configs(kafka, f"{topic}.dead-letters")["retention.ms"] == "-1"
 

@@ -157,14 +157,6 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
     assert "to send back: 0" in desk.said("replay", "--yes")
 
 
-def retention(desk: Desk) -> str | None:
-    """The topic's, as a broker says."""
-    topic = ConfigResource(ResourceType.TOPIC, desk.topic)
-    told = desk.kafka.admin().describe_configs([topic])[topic].result(60)
-    value: str | None = told["retention.ms"].value
-    return value
-
-
 def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
     desk.fill()
     topic = ConfigResource(
@@ -174,7 +166,6 @@ def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(d
     )
     (altered,) = desk.kafka.admin().incremental_alter_configs([topic]).values()
     altered.result(60)
-    # Brokers learn a moment later of what the controller has confirmed.
-    wait_until(lambda: retention(desk) == "86400000", "the topic's retention")
+    wait_until(lambda: desk.kafka.topic_settings(desk.topic)["retention.ms"] == "86400000", "the topic's retention")
     planned = desk.said("replay", "--yes", "--error", "NoStock")
     assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

@@ -169,6 +169,8 @@ def obey_and_yield(record: Record) -> Generator[object, None, object]:
 
 # -- what is interrupted -----------------------------------------------------------------------------------------------
 
+met: list[str] = []
+"""What was raised in them."""
 counts: list[int] = []
 """`Task.cancelling` at the beginning of a record."""
 
@@ -185,6 +187,7 @@ def wrap(record: Record) -> None:
     try:
         hold()
     except BaseException as error:
+        met.append(type(error).__name__)
         raise ValueError("it did not work") from error
 
 
@@ -194,6 +197,7 @@ async def wrap_async(record: Record) -> None:
     try:
         await asyncio.sleep(60)
     except BaseException as error:
+        met.append(type(error).__name__)
         raise ValueError("it did not work") from error
 
 

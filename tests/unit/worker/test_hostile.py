@@ -16,7 +16,7 @@ import pytest
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from tests.unit.worker import hostile_handlers
-from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts
+from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
 from tests.unit.worker.whole import Worker
 from tests.waiting import wait_until
 
@@ -103,7 +103,7 @@ def order(handler: str, **settings: Any) -> HandlerConfig:
 
 @pytest.fixture(autouse=True)
 def notes() -> None:
-    for noted in (begun, counts):
+    for noted in (begun, counts, met):
         noted.clear()
 
 
@@ -272,6 +272,8 @@ def test_a_time_out_of_an_earlier_try_does_not_make_a_drain_deadline_the_records
 
     worker.handle([record(b"v", topic="t")], meanwhile=meanwhile)
     assert begun["t", 0] == 2
+    if handler in ("wrap", "wrap_batch"):
+        assert met == ["HandlerTimeout", "DrainDeadline"]
     assert worker.stopped == {1: 0}, "skipped as a second failure, it would be past"
 
 

@@ -7,19 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kunicorn import allocator
 from kunicorn.backoff import Backoff, Retries
-from kunicorn.clients.config import (
-    consumer_properties,
-    dead_letter_target,
-    handler_configs,
-    producing_target,
-    security_of,
-)
-from kunicorn.clients.session import bearer_token
+from kunicorn.clients.config import consumer_properties, dead_letter_target, handler_configs, producing_target
+from kunicorn.clients.session import command_security
 from kunicorn.columns.decoding import compiled
 from kunicorn.commands.check import cluster
 from kunicorn.commands.check.cluster import Finding
@@ -31,7 +24,7 @@ from kunicorn.linux import IS_LINUX
 from kunicorn.observe import requests
 from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
-from kunicorn.settings import KafkaSettings, Settings
+from kunicorn.settings import Settings
 
 _BACKOFF = Backoff(first_seconds=1.0, longest_seconds=15.0)
 _SOON = 2.0
@@ -156,7 +149,7 @@ def _findings_beyond(settings: Settings) -> Iterator[Finding]:
     """Findings about the schema registry and the cluster; about transactions where the cluster's are good."""
     yield from cluster.registry_findings(settings)
     try:
-        _read_certificates(settings.kafka)
+        command_security(settings.kafka)
     except ConfigError:
         return  # The finding "client" tells of it.
     yield from output_findings(settings)
@@ -189,7 +182,7 @@ def _client(settings: Settings) -> Finding:
     """
     kafka = settings.kafka
     try:
-        _read_certificates(kafka)
+        command_security(kafka)  # Names the setting of a file that is none; librdkafka names a property of its own.
         for make, properties, sections in _clients(settings):
             _make(make, properties, settings, sections)
         if kafka.fetcher == "own":
@@ -198,11 +191,6 @@ def _client(settings: Settings) -> Finding:
         return Finding("client", str(error), ExitCode.CONFIGURATION)
     own = f", {len(kafka.librdkafka)} of them from [kafka.librdkafka]" if kafka.librdkafka else ""
     return Finding("client", f"librdkafka accepts the properties{own}")
-
-
-def _read_certificates(kafka: KafkaSettings) -> None:
-    """Raises `ConfigError` that names the setting of a file that is none; librdkafka names a property of its own."""
-    security_of(kafka, partial(bearer_token, kafka) if kafka.uses_tokens else None)
 
 
 def _find_decoder() -> None:
