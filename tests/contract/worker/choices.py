@@ -1,4 +1,4 @@
-"""What a story leaves to chance: drawn from a seed, noted, and drawn again as noted. Pure.
+"""What a story leaves to chance: drawn from a seed, noted, and drawn again as noted; or drawn by hypothesis. Pure.
 
 Zero is always the dull answer, so that a list of noted choices becomes a simpler story where its numbers become smaller
 or fewer; behind its end everything is zero.
@@ -6,33 +6,55 @@ or fewer; behind its end everything is zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import TypeVar
 
 T = TypeVar("T")
+Draw = Callable[[int], int]
+"""One of 0 … n-1."""
 
 _NEVER = 1 << 60
+_DRAW_BYTES = 2
+
+
+def by_chance(seed: str) -> Draw:
+    """The same numbers for the same seed."""
+    random = Random(seed).random
+    return lambda number: int(random() * number)
+
+
+def as_noted(noted: Iterable[int]) -> Draw:
+    """What was drawn before."""
+    numbers = iter(noted)
+    return lambda number: min(next(numbers, 0), number - 1)
+
+
+def from_bytes(drawn: bytes) -> Draw:
+    """Two bytes a number, which hypothesis has drawn: where it makes them smaller, the story becomes simpler."""
+    left = memoryview(drawn)
+
+    def draw(number: int) -> int:
+        nonlocal left
+        value = int.from_bytes(left[:_DRAW_BYTES], "big") * number >> 8 * _DRAW_BYTES
+        left = left[_DRAW_BYTES:]
+        return value
+
+    return draw
 
 
 class Choices:
     """Those of one story."""
 
-    def __init__(self, seed: str, noted: Sequence[int] | None = None) -> None:
-        """`noted`: not chance, but what was drawn before."""
+    def __init__(self, draw: Draw) -> None:
         self.made: list[int] = []
-        self._noted = noted
-        self._random = Random(seed).random
+        self._draw = draw
 
     def below(self, number: int) -> int:
         """One of 0 … number-1."""
         if number <= 1:
             return 0
-        if self._noted is None:
-            value = int(self._random() * number)
-        else:
-            at = len(self.made)
-            value = min(self._noted[at], number - 1) if at < len(self._noted) else 0
+        value = self._draw(number)
         self.made.append(value)
         return value
 
