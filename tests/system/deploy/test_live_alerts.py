@@ -21,12 +21,12 @@ from tests.system.producing import Flow
 from tests.system.scene import Scene
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 THRESHOLDS = {
     "}) > 300": "}) > 5",
     "}) > 60": "}) > 3",
-    "}[10m])) > 6": "}[20m])) > 3",
+    "}[10m])) > 6": "}[40m])) > 3",
     "} > 120": "} > 8",
 }
 SETTINGS = {
@@ -76,12 +76,12 @@ def test_alerts_are_silent_in_health_and_fire_for_what_is_done(scene: Scene, too
             wait_until(lambda: set(alerts) <= prometheus.firing(), f"{alerts} to fire", within, every=0.5)
 
         def passes() -> None:
-            wait_until(lambda: not prometheus.firing(), "all alerts to end", 90, every=0.5)
+            wait_until(lambda: not prometheus.firing(), "all alerts to end", 120, every=0.5)
 
         prometheus.scrape([member.port])
         passes()
         # An hour of the rules' time.
-        wait_until(lambda: len(prometheus.query(_SCRAPED_FOR_A_MINUTE)) == 1, "a healthy minute", 120, every=1)
+        wait_until(lambda: len(prometheus.query(_SCRAPED_FOR_A_MINUTE)) == 1, "a healthy minute", 240, every=1)
         assert prometheus.firing(within="55s") == set()
 
         scene.send(0, *["poison"] * 3)
@@ -105,7 +105,8 @@ def test_alerts_are_silent_in_health_and_fire_for_what_is_done(scene: Scene, too
         fires("KunicornNoMembers")
 
 
-_SCRAPED_FOR_A_MINUTE = "count_over_time(kunicorn_build_info[60s]) >= 57"
+_SCRAPED_FOR_A_MINUTE = "min_over_time(up[60s]) == 1 and count_over_time(up[60s]) >= 57"
+"""Without one scrape that failed: hurried, an alert on a pod that is silent waits for two of them."""
 
 
 def _come_and_go(scene: Scene, prometheus: Prometheus) -> None:
@@ -117,7 +118,7 @@ def _come_and_go(scene: Scene, prometheus: Prometheus) -> None:
         assert other.stop() == 0
         return "KunicornRebalanceStorm" in prometheus.firing()
 
-    wait_until(once, "KunicornRebalanceStorm", 120, every=0)
+    wait_until(once, "KunicornRebalanceStorm", 180, every=0)
 
 
 def _kill_workers(scene: Scene, fires: Callable[..., None]) -> None:

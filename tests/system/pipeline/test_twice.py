@@ -22,6 +22,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(900)
 
 RECORDS = 600
+LASTING = 2_000
+"""Enough for a job that is to be met before its end."""
 START_SECONDS = 400.0
 """Two drivers start on a machine that has other things to do."""
 UNORDERED = {"pipeline": {"ordering": "none", "min_partitions": 2}, "http": {"enabled": False}}
@@ -83,7 +85,7 @@ def test_of_two_exports_into_one_directory_one_ends_and_every_record_is_there_on
 ) -> None:
     """A driver stands still and is taken for dead; the one that takes its place goes on; then the first does."""
     desk = desk_of(1, {"pipeline": {"max_offsets_per_trigger": 100}, "http": {"enabled": False}})
-    produce(desk.kafka.bootstrap, desk.topic, RECORDS)
+    produce(desk.kafka.bootstrap, desk.topic, LASTING)
     lake = desk.directory / "lake"
     command = ("export", str(lake), "--master", MASTER)
     first = desk.start(*command)  # Stopped is its own process alone: Spark's would take a long pause for a death.
@@ -92,13 +94,13 @@ def test_of_two_exports_into_one_directory_one_ends_and_every_record_is_there_on
     # More than the first has planned: where its last range ends, the second's goes on.
     produce(desk.kafka.bootstrap, desk.topic, 50)
     desk.said(*command)
-    assert exported(lake) == once(RECORDS + 50)
+    assert exported(lake) == once(LASTING + 50)
     os.kill(first.pid, signal.SIGCONT)
     out, _ = first.communicate(timeout=START_SECONDS)
     assert (first.returncode, "another process goes on with" in out) == (6, True), out
     produce(desk.kafka.bootstrap, desk.topic, 10)
     desk.said(*command)
-    assert exported(lake) == once(RECORDS + 60)
+    assert exported(lake) == once(LASTING + 60)
 
 
 def rounds(manifest: Mapping[str, Any] | None) -> int:
@@ -109,7 +111,7 @@ def rounds(manifest: Mapping[str, Any] | None) -> int:
 @pytest.mark.long
 def test_of_two_that_resume_one_backfill_one_ends_and_the_other_finishes(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(1, {"pipeline": {"max_offsets_per_trigger": 100}, "http": {"enabled": False}})
-    produce(desk.kafka.bootstrap, desk.topic, RECORDS)
+    produce(desk.kafka.bootstrap, desk.topic, LASTING)
     first = desk.start("backfill", "--run", "shared", "--master", MASTER)
     wait_until(lambda: rounds(Desk.told(desk.runs / "shared")) >= 1, "a round", START_SECONDS, every=0.01)
     os.kill(first.pid, signal.SIGSTOP)
@@ -118,8 +120,8 @@ def test_of_two_that_resume_one_backfill_one_ends_and_the_other_finishes(desk_of
     out, _ = first.communicate(timeout=START_SECONDS)
     assert (first.returncode, "another process goes on with" in out) == (6, True), out
     manifest = desk.manifest("shared")
-    assert (manifest["finished"], manifest["records"]) == (True, RECORDS)
-    assert tiles(desk.outcomes("shared"), {TopicPartition(desk.topic, 0): range(RECORDS)})
+    assert (manifest["finished"], manifest["records"]) == (True, LASTING)
+    assert tiles(desk.outcomes("shared"), {TopicPartition(desk.topic, 0): range(LASTING)})
     report = desk.report(1)
     assert report.lost == ()
     assert len(report.handled_twice) <= 100, "no more than the round that both were in"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ PARTITIONS = 8
 RECORDS = 10_000
 ENV = {"KUNICORN_HANDLER_MS": "20"}
 OWN = {"kafka": {"fetcher": "own"}}
-MODES = {
+MODES: Mapping[str, Mapping[str, Any]] = {
     "arrow": {"entrypoint": "kunicorn.commands.demo.columnar:handle", "mode": "arrow", "batch_max_records": 100},
     "across": {
         "entrypoint": "kunicorn.commands.demo.columnar:handle",
@@ -71,7 +72,8 @@ def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
     os.kill(killed[1], signal.SIGKILL)
     first.wait(lambda: handled(first, second) == RECORDS, "the rest", 120)
     assert [first.stop(), second.stop()] == [0, 0]
-    report = judgement(kafka, members, topic, PARTITIONS, killed=killed)
+    in_hand = int(MODES[mode].get("concurrency", 1))
+    report = judgement(kafka, members, topic, PARTITIONS, killed=killed, in_hand=in_hand)
     assert report.handled == RECORDS
     assert all(report.handled_by.values())
 
