@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.kafka.artifacts import KafkaUnavailable
 from tests.soak import figures
 from tests.soak.faults import FAULTS, unavailable
-from tests.soak.plan import Leg, leg, legs
+from tests.soak.plan import Leg, leg, legs, takes
 from tests.soak.run import run
 from tests.soak.terms import rate
 
@@ -56,17 +56,24 @@ def _many(numbers: Iterator[int], options: argparse.Namespace) -> int:
     """Each leg in a process of its own, `side_by_side` of them at a time: a leg mostly waits, for sessions to end and
     for groups to be whole."""
     until = time.monotonic() + options.hours * 3600
-    running: dict[subprocess.Popen[bytes], float] = {}
+    # Of two that follow each other one takes minutes, and may fit where the other does not.
+    following = list(itertools.islice(numbers, 2))
+    running: dict[subprocess.Popen[bytes], tuple[int, float]] = {}
     ended: set[int] = set()
-    longest = 0.0
+    slowness = 1.0
     try:
         while True:
             for each in [each for each in running if each.poll() is not None]:
-                longest = max(longest, time.monotonic() - running.pop(each))
+                number, began = running.pop(each)
+                slowness = max(slowness, (time.monotonic() - began) / takes(number))
                 ended.add(each.returncode)
-            in_time = (not ended and not running) or time.monotonic() + longest < until
-            if in_time and 2 not in ended and len(running) < options.side_by_side:
-                running[subprocess.Popen(_command(next(numbers), options))] = time.monotonic()
+            left = until - time.monotonic()
+            fits = next((number for number in following if slowness * takes(number) < left), None)
+            if fits is None and not ended and not running:
+                fits = min(following, key=takes)
+            if fits is not None and 2 not in ended and len(running) < options.side_by_side:
+                running[subprocess.Popen(_command(fits, options))] = fits, time.monotonic()
+                following = [*(number for number in following if number != fits), next(numbers)]
             elif not running:
                 return max(ended)
             _WAIT.wait(0.5)

@@ -2,7 +2,8 @@
 
 Each leg takes, of all groups that the fault met least often means something to, one whose pairs of values were met
 least; and of the faults that mean something to it, those that its protocol has met least. So every pair comes up soon,
-and no fault is forgotten, however few groups it means something to.
+and no fault is forgotten, however few groups it means something to. Some legs last an hour, and have the same processes
+from their beginning to their end: what a process takes more and more of is seen there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -25,6 +26,8 @@ CONSUMER_SESSION = 45.0
 FAULT_SECONDS = 400.0
 """Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes eight to eleven minutes.
 """
+LASTING_SECONDS = 2_400.0
+"""Likewise, of a leg that takes an hour."""
 QUIET_SECONDS = 10.0
 """Load without a fault, behind each."""
 _TRIED = 60
@@ -37,6 +40,16 @@ _IN_ORDER = ("record", "batch", "arrow")
 """Ways with which an offset beside the effects says everything (docs/handlers.md)."""
 PEERS_EVERY, PEERS_AT = 10, 3
 """Each tenth leg, the first of them number 3, has groups of other clients beside ours."""
+LASTING_EVERY, LASTING_AT = 15, 0
+"""Each fifteenth leg, the first of them number 0, lasts an hour."""
+LASTING = frozenset(
+    {
+        *("freeze-worker", "kill-template", "slow-network", "reset-connections", "cut-briefly", "cut", "cut-to"),
+        *("cut-from", "kill-broker", "kill-coordinator", "freeze-broker", "restart-brokers", "fill-disk"),
+        *("quota", "move-leaders", "take-right"),
+    }
+)
+"""Their faults, which end no process of a member and may come again and again."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +122,23 @@ class Leg:
         """Whether groups of other clients meet the same faults beside it."""
         return self.number % PEERS_EVERY == PEERS_AT
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it takes an hour."""
+        return lasts(self.number)
+
     def __str__(self) -> str:
         return f"seed {self.seed}, leg {self.number}: {self.shape}; {', '.join(self.faults)}"
+
+
+def lasts(number: int) -> bool:
+    """Whether the leg of that number takes an hour, of any seed."""
+    return number % LASTING_EVERY == LASTING_AT
+
+
+def takes(number: int) -> float:
+    """About so many seconds, with its start and its end, on a machine that has other things to do."""
+    return 60 + 1.5 * (LASTING_SECONDS if lasts(number) else FAULT_SECONDS)
 
 
 @cache
@@ -139,20 +167,21 @@ def legs(seed: int, only: Sequence[str] = ()) -> Iterator[Leg]:
     met: Counter[tuple[tuple[str, object], ...]] = Counter()
     by_protocol: dict[str, Counter[str]] = {protocol: Counter() for protocol in PROTOCOLS}
     for number in itertools.count():
-        among = _in_need(by_protocol, shaping)
+        among = _in_need(by_protocol, LASTING if lasts(number) else FAULTS, shaping)
         shape = max(
             shaping.sample(among, min(len(among), _TRIED)),
             key=lambda each: sum(2.0 ** -met[pair] for pair in each.pairs()),
         )
         met.update(shape.pairs())
-        faults = _faults(shape, by_protocol[shape.protocol], dice)
+        choose = _lasting_faults if lasts(number) else _faults
+        faults = choose(shape, by_protocol[shape.protocol], dice)
         by_protocol[shape.protocol].update(faults)
         yield Leg(seed, number, shape, tuple(name for name in only if shape.meets(name)) if only else faults)
 
 
-def _in_need(met: Mapping[str, Mapping[str, int]], dice: random.Random) -> Sequence[Shape]:
+def _in_need(met: Mapping[str, Mapping[str, int]], among: Collection[str], dice: random.Random) -> Sequence[Shape]:
     """Groups to which one fault of those means something which have met their protocol least often."""
-    places = sorted(meanings())
+    places = sorted(each for each in meanings() if each[1] in among)
     dice.shuffle(places)
     protocol, seldom = min(places, key=lambda each: met[each[0]][each[1]])
     return tuple(each for each in shapes() if each.protocol == protocol and each.meets(seldom))
@@ -177,3 +206,17 @@ def _faults(shape: Shape, met: Mapping[str, int], dice: random.Random) -> tuple[
             left -= takes
     dice.shuffle(chosen)
     return tuple(sorted(chosen, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST)))
+
+
+def _lasting_faults(shape: Shape, met: Mapping[str, int], dice: random.Random) -> tuple[str, ...]:
+    """All that a leg of an hour may have, those first that were met least; and again, in another order."""
+    candidates = sorted(name for name in LASTING if shape.meets(name))
+    chosen: list[str] = []
+    left = LASTING_SECONDS
+    while True:
+        dice.shuffle(candidates)
+        for name in candidates if chosen else sorted(candidates, key=lambda name: met[name]):
+            left -= seconds(name, shape) + QUIET_SECONDS
+            if left < 0:
+                return tuple(chosen)
+            chosen.append(name)

@@ -34,7 +34,7 @@ from tests.soak.outputs import Log, Outputs, counted, of_database, of_topic
 from tests.soak.peers import LINKS as LINKS_OF_PEERS
 from tests.soak.peers import PeerGroup
 from tests.soak.plan import QUIET_SECONDS, Leg
-from tests.soak.resources import Sampler
+from tests.soak.resources import GROWN, Sampler
 from tests.soak.terms import database, outputs_topic, terms
 from tests.system.producing import end_offsets
 
@@ -96,7 +96,8 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
         set_to = replace(set_to, **_prepared(leg, place))
         group = Group(kafka, topic, leg.shape.static, random.Random(leg.seed + leg.number), place, set_to)
         try:
-            with Sampler(group.alive) as sampler, Beside(_peers(leg, kafka, topic, directory)) as beside:
+            peers = _peers(leg, kafka, topic, directory)
+            with Sampler(group.alive, GROWN[leg.lasts]) as sampler, Beside(peers) as beside:
                 _live_through(leg, group, tally, beside, tell)
                 tally.peers = beside.faults
                 beside.end()

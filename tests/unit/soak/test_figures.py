@@ -96,6 +96,14 @@ def test_the_page_names_a_leg_whose_promise_did_not_hold() -> None:
     assert "9 records \\| were handled again" in text.partition("## Legs that failed")[2]
 
 
+def test_what_members_take_is_told_of_the_legs_that_last() -> None:
+    brief = of_leg(1, resources={role: {name: Sums(9, 2.0, 900.0, 0.0) for name in QUANTITIES} for role in ROLES})
+    # Slopes of 1 / 2 and 16 / 2 an hour.
+    text = page([of_leg(0), brief, of_leg(15)])
+    assert row(text, "worker: descriptors")[1:] == ["50.0", "+4.25", "±47.66", "200"]
+    assert row(page([of_leg(0), brief]), "worker: descriptors")[1:] == ["–", "–", "–", "–"]
+
+
 def test_the_page_is_what_its_figures_say() -> None:
     assert PAGE.read_text() == page(kept()), "run `make docs`"
 
