@@ -75,8 +75,8 @@ def page(legs: Sequence[Figures]) -> str:
             "because of it, the most that was, and pauses: how long a partition's next record lay in the log while "
             "no worker had a record of that partition in hand. Each time gives the longest of each partition. The "
             "first row is the time without a fault. With transactions it is the outputs that are there once: where "
-            "brokers are away for longer than a transaction may be open, the handler may be called again with what no "
-            "transaction had committed."
+            "brokers are away for longer than a transaction may be open, or a client waits for one without end "
+            "(confluentinc/librdkafka 5456), the handler may be called again with what no transaction had committed."
         ),
         _wrapped(
             "Where a log is cut, brokers say what is gone: where logs start (ListOffsets), where the new leader's "

@@ -118,6 +118,11 @@ class Sending:
         for senders in self._senders:
             senders.start()
 
+    def look(self, now: float) -> None:
+        """End the worker where the client hangs. `now`: seconds. Caller: the control thread, each second."""
+        for senders in self._senders:
+            senders.look(now)
+
 
 class _Outboxes(NamedTuple):
     """Outboxes of a worker that sends outputs, or letters alone."""
@@ -165,7 +170,7 @@ class _Senders:
         under those that are inherited, however long the brokers take.
         """
         given = self._given
-        whole, longest = str(target.client["transactional.id"]), float(target.client["transaction.timeout.ms"]) / 2000
+        whole, timeout = str(target.client["transactional.id"]), float(target.client["transaction.timeout.ms"]) / 1000
         producers = self._producers_of(target, whole)
         inherited = self._producers_of(target, target.inherited) if target.inherited else []
         given.login.use(*producers, *inherited)
@@ -181,7 +186,7 @@ class _Senders:
             self.group_metadata,
             TransactionOrder(),
             given.report,
-            longest,
+            timeout,
             RequestSizes(target.client),
         )
         return [Transactions(producer, shared) for producer in producers]

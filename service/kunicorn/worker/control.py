@@ -146,6 +146,8 @@ class Control(threading.Thread):
     def _react(self, message: ToWorker) -> None:
         match message:
             case Ping(sequence=sequence):
+                if self._worker.sending is not None:
+                    self._worker.sending.look(now_ns() / NANOSECONDS)
                 self._channel.send(self._evidence(sequence, self._collecting.news()))
             case Configure():
                 raise FrameError("a second Configure")

@@ -94,6 +94,11 @@ class Sender(Protocol):
     def serve(self) -> None:
         """Serve the client while there is nothing to deliver."""
 
+    def hangs(self, now: float) -> str | None:
+        """Why the client will never have done as it was asked, as it looks; None as far as is known. `now`: seconds.
+        Caller: the control thread, each second.
+        """
+
 
 class Fenced(Exception):
     """Another producer has this worker's transactional.id: whatever we hold is not ours to commit any more."""
@@ -103,6 +108,9 @@ class Startable(Protocol):
     """Threads that take batches out of the outbox."""
 
     def start(self) -> None: ...
+
+    def look(self, now: float) -> None:
+        """End the worker where one of them hangs, see `Sender.hangs`. Caller: the control thread."""
 
 
 class SenderThreads:
@@ -116,6 +124,11 @@ class SenderThreads:
             sys.setswitchinterval(_SWITCH_SECONDS)
         for sender in self._senders:
             sender.start()
+
+    def look(self, now: float) -> None:
+        for each in self._senders:
+            if why := each.sender.hangs(now):
+                _die(f"worker {os.getpid()}: {why}\n", FENCED_STATUS)
 
 
 class _SenderThread(threading.Thread):
@@ -393,6 +406,10 @@ class Acknowledging:
     def serve(self) -> None:
         """Keep the client's login fresh."""
         self._channel.serve()
+
+    def hangs(self, now: float) -> str | None:
+        # `flush` keeps to its time-out.
+        return None
 
     def _send(self, outputs: Sequence[Output]) -> list[tuple[Output, KafkaError]]:
         """Send the outputs; those that were not delivered."""

@@ -8,8 +8,8 @@ lives for milliseconds. One that is aborted is sent again from memory; the handl
 3. Several producers take turns, each in a thread of its own: while one waits for the brokers to commit, the next one
    produces. Nothing overtakes (`steps.BEHIND`). And the brokers accept nothing more from a producer before its last
    transaction's markers are written; the client would wait 20 ms to ask again (CONCURRENT_TRANSACTIONS).
-4. A fatal error ends the worker. Its successor has the same transactional ids and ends what was left open before it
-   gets partitions; where they begin, the broker says.
+4. A fatal error ends the worker, and so does a call of the client that never ends (`CallWatch`). Its successor has the
+   same transactional ids and ends what was left open before it gets partitions; where they begin, the broker says.
 
 As whom offsets are committed in a transaction: asked of the supervisor, told to the brokers (KIP-447).
 """
@@ -106,6 +106,45 @@ _WAIT_SECONDS = 0.5
 """Likewise for what others have to do first."""
 _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
+_ENDED_SECONDS = 15.0
+"""So long after its time-out the brokers have ended a transaction at the latest: they look each ten seconds
+(transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
+_LOOK_SECONDS = 2.0
+"""Of the time between two looks at a call no more counts: a process that stood still has none that hangs."""
+
+
+class CallWatch:
+    """How long a call of the client has lasted, as seen by somebody else.
+
+    `send_offsets_to_transaction` ignores its time-out while the group's coordinator is away, and may never end once it
+    is back (confluentinc/librdkafka 5456 and 5511): the thread that is in it can tell nobody.
+    """
+
+    def __init__(self) -> None:
+        self._step: tuple[Step] | None = None
+        """Of the call that is under way: another object for each."""
+        self._seen: tuple[Step] | None = None
+        self._looked_at = self._lasted = 0.0
+
+    def begun(self, step: Step) -> None:
+        """Caller: the thread that is about to call, in that step."""
+        self._step = (step,)
+
+    def ended(self) -> None:
+        """Caller: the same thread."""
+        self._step = None
+
+    def look(self, now: float) -> tuple[Step, float] | None:
+        """Which step the call is of that is under way, and for how many seconds it was seen; None without one. `now`:
+        seconds. Caller: the control thread, each second.
+        """
+        step = self._step
+        if step is None or step is not self._seen:
+            self._lasted = 0.0
+        else:
+            self._lasted += min(now - self._looked_at, _LOOK_SECONDS)
+        self._seen, self._looked_at = step, now
+        return None if step is None else (step[0], self._lasted)
 
 
 class Table(DeliveryListener, Protocol):
@@ -128,8 +167,8 @@ class Shared(NamedTuple):
     order: TransactionOrder
     tell: Callable[[FromWorker], None]
     """Sends to the supervisor."""
-    longest: float
-    """Seconds that a transaction may be open while it waits for the one before: the brokers end it at some time."""
+    timeout: float
+    """Seconds after which the brokers end a transaction; it waits no more than half of them for the one before."""
     sizes: RequestSizes
 
 
@@ -155,6 +194,7 @@ class Transactions:
         """Refusals that this sender met, by origin; see `DeliveryListener.rewind`."""
         self._began_at = self._opened_at = 0.0
         self._why = ""
+        self._watch = CallWatch()
         self._steps: Mapping[Step, Callable[[], Result]] = {
             Step.ASK: self._ask,
             Step.BEGIN: self._begin,
@@ -209,6 +249,17 @@ class Transactions:
         """Keep the client's login fresh."""
         self._producer.poll(0)
 
+    def hangs(self, now: float) -> str | None:
+        seen = self._watch.look(now)
+        if seen is None or seen[1] < self._shared.timeout + _ENDED_SECONDS:
+            return None
+        step, lasted = seen
+        return (
+            f"a call of the client, for the step {step.value!r} of a transaction, has not ended for {lasted:.0f} s. "
+            "The brokers have ended that transaction meanwhile; a successor takes over. Where the group's coordinator "
+            "was away the client may wait for ever (confluentinc/librdkafka 5456)"
+        )
+
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _attempt(self, step: Step) -> Result:
@@ -216,6 +267,7 @@ class Transactions:
         turn = order.wait(self._batch, step, _WAIT_SECONDS)
         if turn is not Turn.OURS:
             return self._held_up(step, turn)
+        self._watch.begun(step)
         try:
             result = self._steps[step]()
         except KafkaException as failure:
@@ -225,6 +277,8 @@ class Transactions:
             self._shared.outbox.note_trouble(self._why)
             if (result := result_of(error)) is Result.AGAIN:
                 time.sleep(_AGAIN_SECONDS)
+        finally:
+            self._watch.ended()
         if result is Result.OK:
             order.passed(self._batch, step)
         return result
@@ -234,7 +288,7 @@ class Transactions:
         if turn is Turn.BROKEN:
             self._why = "the one before it was aborted"
             return Result.ABORTABLE
-        if step in OPEN and time.monotonic() - self._opened_at > self._shared.longest:
+        if step in OPEN and time.monotonic() - self._opened_at > self._shared.timeout / 2:
             self._why = "the one before it takes too long"
             return Result.ABORTABLE
         return Result.AGAIN

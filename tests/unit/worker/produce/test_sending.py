@@ -39,6 +39,9 @@ class NoThreads:
     def start(self) -> None:
         """The test takes none."""
 
+    def look(self, now: float) -> None:
+        """Nobody is there."""
+
 
 def producers(
     target: ProducingTarget | None,
@@ -165,3 +168,24 @@ def test_a_worker_whose_producer_is_fenced_ends_by_a_status_of_its_own(error: st
     ended = subprocess.run([sys.executable, "-c", _ENDING, error], check=False, capture_output=True, timeout=120)
     assert ended.returncode == status
     assert b"no more" in ended.stderr
+
+
+_HANGING = """
+from kunicorn.worker.produce import sender
+
+class Hanging:
+    often = False
+
+    def hangs(self, now):
+        return f"hangs, and it is {now:g}" if now > 1 else None
+
+threads = sender.SenderThreads(None, [Hanging()])
+threads.look(1.0)
+threads.look(2.0)
+"""
+
+
+def test_a_worker_whose_client_hangs_ends_like_one_that_is_fenced() -> None:
+    ended = subprocess.run([sys.executable, "-c", _HANGING], check=False, capture_output=True, timeout=120)
+    assert ended.returncode == FENCED_STATUS
+    assert ended.stderr.endswith(b": hangs, and it is 2\n")
