@@ -4,7 +4,9 @@ the others when one topic is deleted, and of the topic that has its name afterwa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.system.producing import committed_offsets, produce
 MembersOf = Callable[..., Members]
 PARTITIONS = 2
 RECORDS = 2000
+OFTEN = {"metadata_max_age_ms": 2000}
 BOTH = pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.consumer)])
 
 
@@ -24,7 +27,9 @@ def consumed(kafka: KafkaCluster, group: str, topic: str) -> int:
     return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, group, topic, PARTITIONS).values())
 
 
-def member_of_both(kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str) -> MemberProcess:
+def member_of_both(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str, of_kafka: Mapping[str, Any] = OFTEN
+) -> MemberProcess:
     """In the middle of its topic and of the one that will be deleted, which one worker has."""
     for name in (topic, f"{topic}.doomed", f"{topic}.out"):
         kafka.create_topic(name, PARTITIONS)
@@ -36,7 +41,7 @@ def member_of_both(kafka: KafkaCluster, topic: str, members_of: MembersOf, proto
         settings=merged(
             {"producing": {"delivery": "transactions", "topic": f"{topic}.out", "transaction_max_records": 10}},
             {"group": {"group_protocol": protocol, "topics": [topic, f"{topic}.doomed"]}},
-            {"kafka": {"metadata_max_age_ms": 2000}},
+            {"kafka": of_kafka},
         ),
         env={"KUNICORN_HANDLER_MS": "2"},
     )
@@ -64,12 +69,27 @@ def test_a_topic_that_is_created_anew_under_transactions_is_handled_from_its_beg
     kafka: KafkaCluster, topic: str, members_of: MembersOf, protocol: str
 ) -> None:
     """Invariant 9. A transaction may come late, and commit the former topic's offset under the name."""
-    member = member_of_both(kafka, topic, members_of, protocol)
+    begin_anew(kafka, topic, member_of_both(kafka, topic, members_of, protocol))
+
+
+def test_what_our_own_fetcher_hears_of_a_topic_that_is_created_anew_waits_for_no_metadata(
+    kafka: KafkaCluster, topic: str, members_of: MembersOf
+) -> None:
+    """Its partitions are halted then; the supervisor would ask for metadata, and see why, five minutes later."""
+    pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    seldom = {"fetcher": "own", "metadata_max_age_ms": 900_000}
+    begin_anew(kafka, topic, member_of_both(kafka, topic, members_of, "classic", seldom))
+
+
+def begin_anew(kafka: KafkaCluster, topic: str, member: MemberProcess) -> None:
+    """The member goes on with the topic that takes the name of the other one, from its beginning."""
     kafka.delete_topic(f"{topic}.doomed")
     kafka.create_topic(f"{topic}.doomed", PARTITIONS)
     produce(kafka.bootstrap, f"{topic}.doomed", RECORDS, value=b"new")
     member.wait(lambda: consumed(kafka, topic, topic) == RECORDS, "the other topic to be committed")
+    # The former one's offset may be committed, under the name, and be as high.
+    outputs = partial(committed_outputs, kafka.bootstrap, f"{topic}.out", PARTITIONS)
+    member.wait(lambda: outputs()["new"] >= RECORDS, "the new one to be handled", 120)
     member.wait(lambda: consumed(kafka, topic, f"{topic}.doomed") == RECORDS, "the new one to be committed")
     assert member.stop() == 0, member.output()[-3000:]
-    outputs = committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS)
-    assert (outputs["other"], outputs["new"]) == (RECORDS, RECORDS)
+    assert (outputs()["other"], outputs()["new"]) == (RECORDS, RECORDS)

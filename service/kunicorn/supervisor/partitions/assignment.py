@@ -424,6 +424,9 @@ class Assignment:
         else:
             if report.kind is FailureKind.HANDLER:
                 partition.record_seen(report.offset)
+            else:
+                # Its topic may have been created anew: left alone, the metadata would tell so minutes later.
+                self.table.doubt_topics()
             self.halt(partition.tp, report.error, by_handler=report.kind is FailureKind.HANDLER)
         self._settle_soon(partition)
 

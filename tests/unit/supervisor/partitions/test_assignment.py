@@ -368,6 +368,18 @@ async def test_after_a_reload_only_what_the_handler_has_halted_is_tried_again(st
     assert stage.assignment.code_replaced("tried again with revision 3") == 0
 
 
+@pytest.mark.parametrize(("kind", "doubts"), [(FailureKind.PARTITION, 1), (FailureKind.HANDLER, 0)])
+async def test_brokers_that_refuse_a_partition_are_asked_for_its_topic_at_once(kind: FailureKind, doubts: int) -> None:
+    """It may have been created anew: fetchers hear of that first, and metadata is asked for every five minutes."""
+    topics = PlayedTopics()
+    stage = Stage(topics=topics)
+    stage.give(0)
+    start = stage.start_of(0)
+    stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, kind, 100, 3, "created anew"))
+    assert stage.state(0) is PartitionState.HALTED
+    assert topics.doubts == doubts
+
+
 def test_a_record_that_killed_workers_is_tried_again_with_the_deaths_of_a_new_one(stage: Stage) -> None:
     stage.give(0)
     for _ in range(2):
