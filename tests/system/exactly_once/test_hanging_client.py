@@ -34,6 +34,6 @@ def test_a_worker_whose_client_never_ends_a_call_is_replaced_and_every_input_has
     )
     member = members.start()
     member.wait(lambda: member.lag() == 0 and member.partitions("running"), "a successor to send everything", 120)
-    assert "of a transaction, has not ended for 16 s" in member.output()
+    assert "of a transaction, has not ended for 10 s" in member.output()
     assert member.stop() == 0
     assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == {f"0:{offset}": 1 for offset in range(RECORDS)}

@@ -106,9 +106,8 @@ _WAIT_SECONDS = 0.5
 """Likewise for what others have to do first."""
 _AGAIN_SECONDS = 0.02
 """A call that ran into another one's end says so at once."""
-_ENDED_SECONDS = 15.0
-"""So long after its time-out the brokers have ended a transaction at the latest: they look each ten seconds
-(transaction.abort.timed.out.transaction.cleanup.interval.ms)."""
+_HANGS_SECONDS = 2 * _CALL_SECONDS
+"""A call that lasts longer does not keep to its time-out."""
 _LOOK_SECONDS = 2.0
 """Of the time between two looks at a call no more counts: a process that stood still has none that hangs."""
 
@@ -251,13 +250,14 @@ class Transactions:
 
     def hangs(self, now: float) -> str | None:
         seen = self._watch.look(now)
-        if seen is None or seen[1] < self._shared.timeout + _ENDED_SECONDS:
+        # Brokers that come back before they have ended the transaction may yet let the call end.
+        if seen is None or seen[1] < max(self._shared.timeout, _HANGS_SECONDS):
             return None
         step, lasted = seen
         return (
-            f"a call of the client, for the step {step.value!r} of a transaction, has not ended for {lasted:.0f} s. "
-            "The brokers have ended that transaction meanwhile; a successor takes over. Where the group's coordinator "
-            "was away the client may wait for ever (confluentinc/librdkafka 5456)"
+            f"a call of the client, for the step {step.value!r} of a transaction, has not ended for {lasted:.0f} s, "
+            "longer than the brokers keep that open: a successor takes over. Where the group's coordinator was away "
+            "the client may wait for ever (confluentinc/librdkafka 5456)"
         )
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -267,7 +267,8 @@ class Transactions:
         turn = order.wait(self._batch, step, _WAIT_SECONDS)
         if turn is not Turn.OURS:
             return self._held_up(step, turn)
-        self._watch.begun(step)
+        if step is not Step.PRODUCE:  # Outputs are waited for as long as `delivery.timeout.ms` says, piece by piece.
+            self._watch.begun(step)
         try:
             result = self._steps[step]()
         except KafkaException as failure:
