@@ -169,9 +169,6 @@ class _Senders:
         for thread in self._threads:
             thread.start()
 
-    def look(self, now: float) -> None:
-        """No call of the brokers in memory hangs."""
-
     def _run(self, sender: Sender, turn: int) -> None:
         try:
             while True:

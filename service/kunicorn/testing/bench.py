@@ -153,9 +153,6 @@ class Carried:
     def start(self) -> None:
         """Does nothing: outputs are delivered by `deliver`."""
 
-    def look(self, now: float) -> None:
-        """Does nothing: a call that hung would hold up whoever looks."""
-
     def deliver(self) -> bool:
         """Deliver what waits; False if there is nothing."""
         if not self._outbox.waits:

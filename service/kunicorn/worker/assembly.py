@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
-from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, HandlerSetupError
+from kunicorn.errors import FENCED_STATUS, ConfigError, ExitCode, HandlerLoadError, HandlerSetupError
 from kunicorn.handler.call import ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import DeadLetterTarget, HandlerConfig, ProducingTarget
 from kunicorn.handler.decode.forms import need_arrow
@@ -47,7 +47,7 @@ from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.letters import LetterSender
 from kunicorn.worker.produce.outbox import Limits, Outbox, TransactionOrder
 from kunicorn.worker.produce.request_sizes import RequestSizes
-from kunicorn.worker.produce.sender import Acknowledging, Channel, Outputs, Sender, SenderThreads, Startable
+from kunicorn.worker.produce.sender import Acknowledging, Channel, Outputs, Sender, SenderThreads, Startable, end_worker
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.produce.transactions import GroupMetadata, Shared, Transactions
 from kunicorn.worker.progress import Interrupts, Slots
@@ -106,12 +106,14 @@ class Sending:
         senders: Sequence[Startable],
         group_metadata: GroupMetadata,
         end_left: Callable[[str], None],
+        hangs: Callable[[float], str | None],
     ) -> None:
         self.outbox = outbox
         self.group_metadata = group_metadata
         self.end_left = end_left
         """Begins to end what a dead worker has left open under that transactional.id; returns at once."""
         self._senders = senders
+        self._hangs = hangs
 
     def start(self) -> None:
         """Begin to send."""
@@ -120,8 +122,8 @@ class Sending:
 
     def look(self, now: float) -> None:
         """End the worker where the client hangs. `now`: seconds. Caller: the control thread, each second."""
-        for senders in self._senders:
-            senders.look(now)
+        if why := self._hangs(now):
+            end_worker(why, FENCED_STATUS)
 
 
 class _Outboxes(NamedTuple):
@@ -144,6 +146,7 @@ class _Senders:
         self._telemetry = SendTelemetry(given.counters, traced=traced)
         self._acknowledged: dict[str, Producer] = {}
         """Producers of what is sent at least once, by the kind of it."""
+        self._transactions: Sequence[Transactions] = ()
 
     def of_outputs(self, target: ProducingTarget) -> Sequence[Sender]:
         """The sender that delivers outputs at least once. Its producer is made now."""
@@ -189,7 +192,12 @@ class _Senders:
             timeout,
             RequestSizes(target.client),
         )
-        return [Transactions(producer, shared) for producer in producers]
+        self._transactions = [Transactions(producer, shared) for producer in producers]
+        return self._transactions
+
+    def hangs(self, now: float) -> str | None:
+        """Why one that delivers in transactions hangs, see `Transactions.hangs`; the others keep to their time-outs."""
+        return next(filter(None, [each.hangs(now) for each in self._transactions]), None)
 
     def end_left(self, left: str) -> None:
         """End what a dead worker has left open under that transactional.id. Returns at once, as the brokers may take
@@ -344,7 +352,7 @@ def _sending(given: _Given, outboxes: _Outboxes, table: Partitions) -> Sending:
             threads.append(senders(outboxes.outputs, of_outputs(target)))
         if letters is not None and apart is not None:
             threads.append(senders(apart, made.of_letters(letters, apart)))
-        sending = Sending(outboxes.outputs, threads, made.group_metadata, made.end_left)
+        sending = Sending(outboxes.outputs, threads, made.group_metadata, made.end_left, made.hangs)
         sending.start()
     except (KafkaException, ValueError, TypeError) as error:
         raise CannotServe("client", refused_by_producing(error), ExitCode.CONFIGURATION) from error

@@ -27,7 +27,7 @@ from tests.contract.supervisor.plan import PERSONS_FROM, Plan, drawn, with_perso
 from tests.contract.supervisor.seat import SESSION, Seat
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.supervisor.workers import Habits, StoryWorker
-from tests.contract.worker.choices import Choices, as_noted, by_chance
+from tests.contract.worker.choices import Choices, by_seed
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.consumer_group import ConsumerGroup
 from tests.fakes.simulation import TOPIC
@@ -381,7 +381,7 @@ class Story:
 
 def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence[int] | None = None) -> None:
     """That story. What it raises has the choices made as `choices`."""
-    choices = Choices(by_chance(f"{seed}:{number}") if noted is None else as_noted(noted))
+    choices = Choices(by_seed(f"{seed}:{number}", noted))
 
     plan = drawn(choices)
     if seed >= PERSONS_FROM:

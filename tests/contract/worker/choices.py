@@ -18,16 +18,13 @@ _NEVER = 1 << 60
 _DRAW_BYTES = 2
 
 
-def by_chance(seed: str) -> Draw:
-    """The same numbers for the same seed."""
+def by_seed(seed: str, noted: Iterable[int] | None = None) -> Draw:
+    """By chance, the same numbers for the same seed; or as they were drawn before."""
+    if noted is not None:
+        numbers = iter(noted)
+        return lambda number: min(next(numbers, 0), number - 1)
     random = Random(seed).random
     return lambda number: int(random() * number)
-
-
-def as_noted(noted: Iterable[int]) -> Draw:
-    """What was drawn before."""
-    numbers = iter(noted)
-    return lambda number: min(next(numbers, 0), number - 1)
 
 
 def from_bytes(drawn: bytes) -> Draw:

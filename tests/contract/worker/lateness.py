@@ -27,7 +27,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.worker.assembly import OWN
 from tests.contract.worker.assembled import clear
 from tests.contract.worker.brokers import ACK, StoryConsumer
-from tests.contract.worker.choices import Choices, by_chance
+from tests.contract.worker.choices import Choices, by_seed
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.handling import Handling
@@ -155,7 +155,7 @@ class _Plan(Plan):
 def waits(case: Case, memory: Memory, seed: int, trace: list[str] | None = None) -> Sequence[int]:
     """How long was waited for the worker, in nanoseconds, each time that it was. Raises `Violation`, or what the worker
     broke by."""
-    story = _Story(case, memory, Choices(by_chance(f"{case}/{seed}")), trace)
+    story = _Story(case, memory, Choices(by_seed(f"{case}/{seed}")), trace)
     story.tell()
     return story.waits
 

@@ -25,7 +25,7 @@ from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import DrainOver, Failed, FetcherStart, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from tests.contract.worker.brokers import ACK, HOPELESS, Output, StoryConsumer
-from tests.contract.worker.choices import Choices, by_chance
+from tests.contract.worker.choices import Choices, by_seed
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handling import Handling
 from tests.contract.worker.plan import TOPIC, Plan, Way, written
@@ -152,7 +152,7 @@ class Cell:
 
 def play(cell: Cell, memory: Memory, seed: int, trace: list[str] | None = None) -> None:
     """Raises `Violation`, or what the worker broke by."""
-    scene = Scene(cell, memory, Choices(by_chance(f"{cell}/{seed}")), trace)
+    scene = Scene(cell, memory, Choices(by_seed(f"{cell}/{seed}")), trace)
     scene.tell()
     scene.look_back()
 

@@ -44,7 +44,7 @@ from tests.contract.worker.brokers import (
     StoryConsumer,
     StoryProducer,
 )
-from tests.contract.worker.choices import Choices, as_noted, by_chance
+from tests.contract.worker.choices import Choices, by_seed
 from tests.contract.worker.fetching import StoryFetcher
 from tests.contract.worker.handlers import STAGE
 from tests.contract.worker.handling import Handling, Trouble, keep
@@ -570,7 +570,7 @@ def tell(
     noted: Sequence[int] | None = None,
 ) -> Story:
     """One story. Raises what is wrong; its choices are in the error's `choices`."""
-    choices = Choices(by_chance(f"{seed}/{number}") if noted is None else as_noted(noted))
+    choices = Choices(by_seed(f"{seed}/{number}", noted))
     return tell_as(choices, seed, memory, trace)
 
 

@@ -117,10 +117,6 @@ class LetterSender:
         """Keep the client's login fresh."""
         self._poll(0)
 
-    def hangs(self, now: float) -> str | None:
-        # `flush` keeps to its time-out.
-        return None
-
     def _poll(self, seconds: float) -> None:
         if self._producer is not None:
             self._producer.poll(seconds)

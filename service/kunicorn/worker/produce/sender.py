@@ -23,7 +23,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -94,11 +94,6 @@ class Sender(Protocol):
     def serve(self) -> None:
         """Serve the client while there is nothing to deliver."""
 
-    def hangs(self, now: float) -> str | None:
-        """Why the client will never have done as it was asked, as it looks; None as far as is known. `now`: seconds.
-        Caller: the control thread, each second.
-        """
-
 
 class Fenced(Exception):
     """Another producer has this worker's transactional.id: whatever we hold is not ours to commit any more."""
@@ -108,9 +103,6 @@ class Startable(Protocol):
     """Threads that take batches out of the outbox."""
 
     def start(self) -> None: ...
-
-    def look(self, now: float) -> None:
-        """End the worker where one of them hangs, see `Sender.hangs`. Caller: the control thread."""
 
 
 class SenderThreads:
@@ -124,11 +116,6 @@ class SenderThreads:
             sys.setswitchinterval(_SWITCH_SECONDS)
         for sender in self._senders:
             sender.start()
-
-    def look(self, now: float) -> None:
-        for each in self._senders:
-            if why := each.sender.hangs(now):
-                _die(f"worker {os.getpid()}: {why}\n", FENCED_STATUS)
 
 
 class _SenderThread(threading.Thread):
@@ -150,13 +137,14 @@ class _SenderThread(threading.Thread):
                 else:
                     self.sender.serve()
         except Fenced as error:
-            _die(f"worker {os.getpid()}: {error}\n", FENCED_STATUS)
+            end_worker(str(error), FENCED_STATUS)
         except BaseException:
-            _die(f"worker {os.getpid()}: the sender broke, exiting\n{traceback.format_exc()}", ExitCode.BUG)
+            end_worker(f"the sender broke, exiting\n{traceback.format_exc().rstrip()}", ExitCode.BUG)
 
 
-def _die(text: str, status: int) -> None:
-    os.write(2, text.encode()[-LARGEST_REPORT:])
+def end_worker(why: str, status: int) -> NoReturn:
+    """End this process now, whatever its threads are in. Any thread."""
+    os.write(2, f"worker {os.getpid()}: {why}\n".encode()[-LARGEST_REPORT:])
     os._exit(status)
 
 
@@ -406,10 +394,6 @@ class Acknowledging:
     def serve(self) -> None:
         """Keep the client's login fresh."""
         self._channel.serve()
-
-    def hangs(self, now: float) -> str | None:
-        # `flush` keeps to its time-out.
-        return None
 
     def _send(self, outputs: Sequence[Output]) -> list[tuple[Output, KafkaError]]:
         """Send the outputs; those that were not delivered."""

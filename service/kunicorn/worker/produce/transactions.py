@@ -249,6 +249,9 @@ class Transactions:
         self._producer.poll(0)
 
     def hangs(self, now: float) -> str | None:
+        """Why a call of its client will never end, as it looks; None as far as is known. `now`: seconds. Caller: the
+        control thread, each second.
+        """
         seen = self._watch.look(now)
         # Brokers that come back before they have ended the transaction may yet let the call end.
         if seen is None or seen[1] < max(self._shared.timeout, _HANGS_SECONDS):

@@ -39,9 +39,6 @@ class NoThreads:
     def start(self) -> None:
         """The test takes none."""
 
-    def look(self, now: float) -> None:
-        """Nobody is there."""
-
 
 def producers(
     target: ProducingTarget | None,
@@ -171,17 +168,11 @@ def test_a_worker_whose_producer_is_fenced_ends_by_a_status_of_its_own(error: st
 
 
 _HANGING = """
-from kunicorn.worker.produce import sender
+from kunicorn.worker.assembly import Sending
 
-class Hanging:
-    often = False
-
-    def hangs(self, now):
-        return f"hangs, and it is {now:g}" if now > 1 else None
-
-threads = sender.SenderThreads(None, [Hanging()])
-threads.look(1.0)
-threads.look(2.0)
+sending = Sending(None, [], None, None, lambda now: f"hangs, and it is {now:g}" if now > 1 else None)
+sending.look(1.0)
+sending.look(2.0)
 """
 
 
