@@ -22,6 +22,8 @@ class Call(NamedTuple):
     """None: the process died in it."""
     member: str
     pid: int
+    load: int = 0
+    """Number of the load that wrote the record, where a log was cut and there were several."""
 
 
 class Repeat(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import clock
+from kunicorn.positions import TopicPartition
 from tests.chaos.crowds import CROWDS, ONE, Crowd
 from tests.chaos.load import Load, customers
 from tests.chaos.stream import AuditStream, Written
@@ -283,6 +284,16 @@ class Group:
         poison = [offset for number, offset in self.load.poison if number == partition]
         present = self.stretches({partition: end})[-1]
         return present.lost(partition, self.audit.ended(partition, len(self.loads) - 1), poison)
+
+    def wait_committed(self, within: float = PATIENCE) -> None:
+        """Until the brokers say that the group has committed what was appended by now, under load."""
+        ends = {partition: len(times) for partition, times in self.load.appended.items()}
+
+        def done() -> bool:
+            committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS)
+            return all(committed[TopicPartition(self.topic, partition)] >= end for partition, end in ends.items())
+
+        self.wait_under_load(done, f"commits of what lies below {ends}", within)
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

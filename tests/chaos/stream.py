@@ -108,6 +108,7 @@ class _Slice:
 @dataclass
 class _Partition:
     number: int
+    load: int
     appended: Mapping[int, Sequence[int]]
     begun: Offsets = field(default_factory=Offsets)
     ended: Offsets = field(default_factory=Offsets)
@@ -222,7 +223,7 @@ class AuditStream:
     def _of(self, number: int, load: int) -> _Partition:
         found = self._partitions.get((number, load))
         if found is None:
-            found = self._partitions[number, load] = _Partition(number, self._written[load].appended)
+            found = self._partitions[number, load] = _Partition(number, load, self._written[load].appended)
             # What the first record behind a cut has waited for counts from the last one before it.
             found.last = self._of(number, load - 1).last if load else 0
         return found
@@ -281,7 +282,7 @@ class AuditStream:
                 pair = Repeat(before, again) if each.begin <= at else Repeat(again, before)
                 _keep(self._found.repeats, pair)
                 return
-        _keep(self._found.repeats, Repeat(Call(0, partition.number, offset, 0, "unknown", 0), again))
+        _keep(self._found.repeats, Repeat(Call(0, partition.number, offset, 0, "unknown", 0, partition.load), again))
 
     def _died_with(self, each: _Slice, offset: int, partition: _Partition) -> bool:
         return self._files[each.file].dead and offset not in partition.ended
@@ -304,7 +305,7 @@ class AuditStream:
 
     def _call(self, partition: _Partition, offset: int, file: int, begin: int, end: int | None = None) -> Call:
         process = self._files[file]
-        return Call(begin, partition.number, offset, end, process.member, process.pid)
+        return Call(begin, partition.number, offset, end, process.member, process.pid, partition.load)
 
 
 def _keep(kept: list[T], one: T) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from kunicorn.ipc.clock import NANOSECONDS
+from tests.chaos.calls import Repeat
+from tests.chaos.faults import Repeats
 from tests.chaos.group import LINKS, MEMBERS, PARTITIONS, Group, last_for, now
 from tests.chaos.offsets import Offsets
 from tests.chaos.stream import Found
@@ -30,7 +32,7 @@ from tests.soak import clocks, cut_logs, upgrades
 from tests.soak.beside import Beside
 from tests.soak.faults import ORDERLY, QUIET, held
 from tests.soak.figures import Faulted, Figures
-from tests.soak.outputs import Log, Outputs, counted, of_database, of_topic
+from tests.soak.outputs import Log, Outputs, Place, counted, of_database, of_topic
 from tests.soak.peers import LINKS as LINKS_OF_PEERS
 from tests.soak.peers import PeerGroup
 from tests.soak.plan import QUIET_SECONDS, Leg
@@ -54,6 +56,8 @@ class Tally:
     disorder: int = 0
     rebalances: int = 0
     restarts: int = 0
+    again: dict[Place, int] = field(default_factory=dict)
+    """When the last call began with an input that may be handled again as long as no transaction has its output."""
 
 
 def run(leg: Leg, figures: Figures, directory: Path, tell: Callable[[str], None]) -> Figures:
@@ -185,6 +189,8 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
             group.wait_whole()
             step = Step(name, hurt, now(), group.generation() - before)
             found = _read(group)
+        if fault.repeats is Repeats.UNCOMMITTED:
+            group.wait_committed()
         last_for(QUIET_SECONDS)
         # What happens until the next fault is this one's, but for pauses.
         later = _read(group)
@@ -192,6 +198,8 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
         more = [f"{name}: {complaint}" for complaint in fault.complaints(group, hurt)]
         _note(tally, replace(outcome, broken=(*outcome.broken, *more)), fault.repeats.value, found, later)
         _count(tally, name, len(group.members.started) - members)
+        if fault.repeats is Repeats.UNCOMMITTED:
+            _await_outputs(tally, found.repeats + later.repeats)
         tell(
             f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "
             f"longest pause {max(outcome.pauses, default=0):.2f} s"
@@ -225,6 +233,12 @@ def _note(tally: Tally, outcome: Outcome, allowed: str, *found: Found) -> None:
     broken = [*outcome.broken, *(f"{outcome.fault}: {each}" for each in disorder[:5])]
     pauses = [round(1000 * pause) for pause in outcome.pauses]
     tally.faults.append(Faulted(outcome.fault, allowed, outcome.repeated, outcome.rebalances, pauses, broken))
+
+
+def _await_outputs(tally: Tally, repeats: Sequence[Repeat]) -> None:
+    for _, again in repeats:
+        place = (again.partition, again.load), again.offset
+        tally.again[place] = max(again.begin, tally.again.get(place, 0))
 
 
 def _count(tally: Tally, name: str, started: int) -> None:
@@ -269,7 +283,7 @@ def _with_outputs(leg: Leg, group: Group, figures: Figures, stretches: Sequence[
         made = counted(of_database(database(group.directory)))
     else:
         topic = outputs_topic(group.topic)
-        made = counted(of_topic(group.kafka.bootstrap, topic, PARTITIONS, group.audit.load_of))
+        made = counted(of_topic(group.kafka.bootstrap, topic, PARTITIONS, group.audit.load_of), tally.again)
     # An input that was handled and is gone since may have lost its transaction with its log.
     owed = {
         (partition, number): range(stretch.begins.get(partition, 0), (stretch.left or {}).get(partition, 0))
@@ -279,6 +293,11 @@ def _with_outputs(leg: Leg, group: Group, figures: Figures, stretches: Sequence[
     missing = made.missing({log: group.audit.ended(*log) for log in owed}, owed)
     if missing:
         tally.broken.append(f"{missing} inputs have no output: {_first_missing(made, owed)}")
+    if made.early:
+        tally.broken.append(
+            f"{len(made.early)} inputs were handled again although a transaction had their output, by partition and "
+            f"load: {made.early[:5]}"
+        )
     if made.twice and leg.shape.delivery != "at least once":
         tally.broken.append(f"{made.twice} inputs have their output twice")
     return replace(figures, outputs=made.made, outputs_missing=missing, outputs_twice=made.twice)

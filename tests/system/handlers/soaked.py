@@ -8,14 +8,15 @@ from typing import Any
 from examples import offsets_in_sqlite
 from kunicorn import Batch, Record, Send, Worker
 from kunicorn.commands.demo.audit import handle, handle_async, handle_batch
+from kunicorn.ipc.clock import now_ns
 from tests.system.handlers.lethal import audit_log
 
 __all__ = ["handle", "handle_async", "handle_batch"]
 
 
 def output(record: Record) -> str:
-    """What is sent for a record: its place."""
-    return f"{record.partition}:{record.offset}"
+    """What is sent for a record: its place, and when it was made, by the clock of the audit."""
+    return f"{record.partition}:{record.offset}:{now_ns()}"
 
 
 def send(record: Record) -> Send:

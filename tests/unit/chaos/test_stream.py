@@ -122,7 +122,7 @@ def test_an_offset_that_two_loads_have_written_to_is_two_records_which_their_key
     assert [read.ended(0, load).lacking(0, 4) for load in (0, 1)] == [0, 2]
     journal.call(2, 3, 9_000, 9_001, key=8)
     read.read()
-    assert [each.again.offset for each in read.take().repeats] == [3]
+    assert [(each.again.offset, each.again.load) for each in read.take().repeats] == [(3, 1)]
 
 
 def test_a_record_that_no_load_has_written_is_an_error(journal: Journal) -> None:
