@@ -290,7 +290,7 @@ class Group:
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
 
         def done() -> bool:
-            committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS)
+            committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS, stable=False)
             return all(committed[TopicPartition(self.topic, partition)] >= end for partition, end in ends.items())
 
         self.wait_under_load(done, f"commits of what lies below {ends}", within)

@@ -56,9 +56,13 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[TopicPartit
         consumer.close()
 
 
-def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> dict[TopicPartition, int]:
-    """What the group has committed, as the broker says; −1001 for nothing."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+def committed_offsets(
+    bootstrap: str, group: str, topic: str, partitions: int, stable: bool = True
+) -> dict[TopicPartition, int]:
+    """What the group has committed, as the broker says; −1001 for nothing. `stable`: wait until no transaction that is
+    open has offsets of these partitions, which under load may not be for minutes."""
+    isolation = "read_committed" if stable else "read_uncommitted"
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": isolation})
     try:
         found = consumer.committed([Coordinates(topic, number) for number in range(partitions)], timeout=60)
         return {TopicPartition(topic, each.partition): each.offset for each in found}
