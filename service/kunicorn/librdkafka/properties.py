@@ -291,6 +291,11 @@ _RETRY_BACKOFF_MAX_MS = 1000
 _IN_ORDER: Mapping[str, Property] = {"max.in.flight.requests.per.connection": 1}
 """Idempotence keeps the order of requests that are repeated; without it the next one overtakes, of librdkafka's million
 that may be under way."""
+_KEEPS_BROKERS: Mapping[str, Property] = {"metadata.recovery.strategy": "none"}
+"""In transactions. A client that has lost all its connections at once forgets its brokers, and begins with
+`bootstrap.servers` anew (KIP-899); a call that sends offsets then waits without end for a coordinator that is forgotten
+(confluentinc/librdkafka 5511), and what was underway is aborted. Otherwise it connects again to those it knows by name,
+and metadata tells it of others."""
 _KBYTE = 1024
 _MOST_MESSAGES = 10_000_000
 """`buffer_memory` bounds what is on its way; the client's own limits shall never be met before it."""
@@ -322,6 +327,7 @@ def producer_properties(  # noqa: PLR0913 - each is a setting
         # How large a record may be is the topic's to say.
         "message.max.bytes": LARGEST_BYTES,
         **({} if acks == "all" else _IN_ORDER),
+        **({} if transactional_id is None else _KEEPS_BROKERS),
         **security,
         **{name: value for name, value in consumers_extra.items() if name.startswith(EVERY_CLIENTS)},
         **extra,

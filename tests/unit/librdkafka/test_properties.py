@@ -120,6 +120,13 @@ def test_without_idempotence_no_request_overtakes_one_that_is_repeated() -> None
     Producer({**found, "log_level": 0})
 
 
+def test_in_transactions_a_client_keeps_its_brokers_where_it_loses_all_unless_it_is_told_otherwise() -> None:
+    name = "metadata.recovery.strategy"
+    assert name not in of_outputs()
+    assert of_outputs(transactional_id="orders")[name] == "none"
+    assert of_outputs(transactional_id="orders", extra={name: "rebootstrap"})[name] == "rebootstrap"
+
+
 def test_letters_are_compressed_and_go_to_all_replicas_whatever_the_consumers_properties_say() -> None:
     extra: dict[str, str | int | float | bool] = {"compression.type": "none", "acks": 1, "enable.idempotence": False}
     found = letter_properties(
