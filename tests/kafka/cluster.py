@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
 from tests.kafka.broker import SMALL, Broker, java_command
+from tests.kafka.ports import KeptPorts
 from tests.kafka.properties import plan_nodes, server_properties
 from tests.waiting import wait_until
 
@@ -50,7 +51,8 @@ class KafkaCluster:
         self._kafka = distribution(version)
         self._keep = workdir is not None
         self.workdir = workdir or Path(tempfile.mkdtemp(prefix="kunicorn-kafka-"))
-        self._nodes = plan_nodes(brokers, self.workdir)
+        self.ports = KeptPorts()
+        self._nodes = plan_nodes(brokers, self.workdir, self.ports.take(2 * brokers))
         self._overrides = dict(overrides or {})
         self.brokers = [Broker(node, self._kafka, jvm) for node in self._nodes]
         self._admin: AdminClient | None = None
@@ -80,6 +82,7 @@ class KafkaCluster:
         for broker in self.brokers:
             if broker.alive:
                 broker.kill()
+        self.ports.close()
         if not self._keep:
             shutil.rmtree(self.workdir, ignore_errors=True)
 

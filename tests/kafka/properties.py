@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from kunicorn.commands.demo.ports import free_ports
 
 AS_KAFKA_SHIPS: Mapping[str, object] = dict.fromkeys(
     (
@@ -33,9 +31,8 @@ class Node:
     directory: Path
 
 
-def plan_nodes(count: int, workdir: Path) -> list[Node]:
-    """`count` nodes with ports that are free now, numbered from 1."""
-    ports = free_ports(2 * count)
+def plan_nodes(count: int, workdir: Path, ports: Sequence[int]) -> list[Node]:
+    """`count` nodes, numbered from 1, with two ports each."""
     return [Node(n + 1, ports[2 * n], ports[2 * n + 1], workdir / f"broker-{n + 1}") for n in range(count)]
 
 

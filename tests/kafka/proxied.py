@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kunicorn.commands.demo.member import python_module, python_path, start_child
-from kunicorn.commands.demo.ports import free_ports
 from kunicorn.kafka.versions import Api
 from tests.kafka.access import ACCESS
 from tests.kafka.certificates import make_certificates
@@ -44,9 +43,7 @@ class ProxiedCluster(KafkaCluster):
             more["format_arguments"] = [f"--add-scram={_MECHANISM}=[name={USER},password={_PASSWORD}]"]
         super().__init__(brokers, **more)
         self._security = security
-        taken = {port for node in self._nodes for port in (node.port, node.controller_port)}
-        wanted = 2 * len(links) * brokers
-        ports = iter([port for port in free_ports(wanted + len(taken)) if port not in taken])
+        ports = iter(self.ports.take(2 * len(links) * brokers))
         self._doors = {(link, node.id): next(ports) for link in links for node in self._nodes}
         self._behind = {key: next(ports) for key in self._doors}
         self.links = tuple(links)

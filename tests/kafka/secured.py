@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kunicorn.commands.demo.ports import free_ports
 from tests.kafka.access import ACCESS, Right, allow, forbid
 from tests.kafka.certificates import Certificates, make_certificates
 from tests.kafka.cluster import KafkaCluster
@@ -54,7 +53,7 @@ class SecuredCluster(KafkaCluster):
         directory.mkdir()
         self.certificates: Certificates = make_certificates(directory, KEY_PASSWORD, host=host)
         self._host = host
-        self._ports = dict(zip(LISTENERS, free_ports(len(LISTENERS)), strict=True))
+        self._ports = dict(zip(LISTENERS, self.ports.take(len(LISTENERS)), strict=True))
         self._overrides = {**self._listeners(), **self._tls(), **self._logins(), **ACCESS}
 
     def server(self, listener: str, host: str = "127.0.0.1") -> str:

@@ -10,12 +10,11 @@ def free_ports(count: int) -> list[int]:
     """Ports below Linux's ephemeral range (32768 and up).
 
     A port of that range may become the source port of anybody's outgoing connection before who asked has bound it, or
-    while a broker is down.
+    while a broker is down. One that somebody has bound is not free, whether they listen there or not.
     """
     ports: list[int] = []
     for port in random.sample(range(15_000, 32_000), k=1_000):
         with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
