@@ -199,7 +199,7 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
         _note(tally, replace(outcome, broken=(*outcome.broken, *more)), fault.repeats.value, found, later)
         _count(tally, name, len(group.members.started) - members)
         if fault.repeats is Repeats.UNCOMMITTED:
-            _await_outputs(tally, found.repeats + later.repeats)
+            _note_again(tally, found.repeats + later.repeats)
         tell(
             f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "
             f"longest pause {max(outcome.pauses, default=0):.2f} s"
@@ -235,7 +235,7 @@ def _note(tally: Tally, outcome: Outcome, allowed: str, *found: Found) -> None:
     tally.faults.append(Faulted(outcome.fault, allowed, outcome.repeated, outcome.rebalances, pauses, broken))
 
 
-def _await_outputs(tally: Tally, repeats: Sequence[Repeat]) -> None:
+def _note_again(tally: Tally, repeats: Sequence[Repeat]) -> None:
     for _, again in repeats:
         place = (again.partition, again.load), again.offset
         tally.again[place] = max(again.begin, tally.again.get(place, 0))

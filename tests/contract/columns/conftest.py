@@ -6,6 +6,7 @@ import pytest
 
 from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder
+from tests.compiled import compiled
 
 
 @pytest.fixture(params=["reference", "compiled"])
@@ -13,6 +14,6 @@ def decoder_class(request: pytest.FixtureRequest) -> type[Decoder]:
     """Each decoder in turn. `.ci/run` builds the compiled one first, and fails where that cannot be done."""
     if request.param == "reference":
         return reference.Decoder
-    module = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    module = compiled()
     found: type[Decoder] = module.Decoder
     return found

@@ -16,10 +16,10 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder, Part, Response
+from tests.compiled import compiled
 from tests.fakes.spoilt import TOPICS, VERSIONS, spoilt_response
 
 _LIMIT = 4000
@@ -89,12 +89,10 @@ def difference(seed: int, compiled: type[Decoder]) -> tuple[str, str]:
 
 
 def test_the_compiled_decoder_makes_of_spoilt_responses_what_the_reference_makes() -> None:
-    compiled = pytest.importorskip(
-        "kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`"
-    )
+    decoder = compiled().Decoder
     kinds: Counter[str] = Counter()
     for seed in range(_FIRST_SEED, _FIRST_SEED + 3000):
-        differs, kind = difference(seed, compiled.Decoder)
+        differs, kind = difference(seed, decoder)
         assert not differs, f"--seed {seed}: {differs}"
         kinds[kind] += 1
     # The tries are worth something: each of the three kinds is there.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kunicorn.worker.assembly import OWN
+from tests.compiled import compiled
 from tests.contract.worker.assembled import on_stage
 from tests.contract.worker.supervised import Memory
 
@@ -15,7 +16,7 @@ from tests.contract.worker.supervised import Memory
 def fetcher(request: pytest.FixtureRequest) -> str:
     """Who fetches. `.ci/run` builds the compiled decoder first, and fails where that cannot be done."""
     if request.param == OWN:
-        pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+        compiled()
     return str(request.param)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.compiled import compiled
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import COLLECTED_EVERY, collected_between
 from tests.contract.worker.choices import Choices, from_bytes
@@ -30,7 +31,7 @@ _STORIES, _STORIES_LONG = 400, 4_000
 def _play(kind: str, memory: Memory, stories: int, *, same: bool) -> None:
     """So many; `same`: as in every other run."""
     if kind == "own":
-        pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+        compiled()
     numbers, failing = count(), [b""]
 
     @settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.worker import loop
+from tests.compiled import compiled
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more
 from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM, OWN_FROM, STORES_FROM
@@ -18,7 +19,6 @@ _SEEDS_LONG = [
     *(kind + each for kind in (STORES_FROM, OWN_FROM, GATES_FROM, DECODERS_FROM) for each in range(100, 104)),
 ]
 """Of each kind of story."""
-_NOT_BUILT = "not built: install Rust (https://rustup.rs), `make venv`"
 
 
 @pytest.mark.timeout(600)
@@ -46,7 +46,7 @@ def test_every_story_of_letters_that_wait_and_of_handlers_that_keep_their_offset
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", first_and_more(0, 4))
 def test_every_story_of_our_own_fetcher_holds(part: int) -> None:
-    pytest.importorskip("kunicorn_columns", reason=_NOT_BUILT)
+    compiled()
     found = told(OWN_FROM + part, range(_EACH))
     assert found is None, str(found)
 
@@ -70,7 +70,7 @@ def test_every_story_of_records_that_cannot_be_decoded_holds(part: int) -> None:
 @pytest.mark.parametrize("seed", _SEEDS_LONG)
 def test_every_one_of_many_stories_holds(seed: int) -> None:
     if OWN_FROM <= seed < GATES_FROM:
-        pytest.importorskip("kunicorn_columns", reason=_NOT_BUILT)
+        compiled()
     found = told(seed, range(_EACH_LONG))
     assert found is None, str(found)
     came_through("stories after which a worker came to rest", "worker", _EACH_LONG, part=seed)

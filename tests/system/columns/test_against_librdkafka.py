@@ -14,12 +14,13 @@ from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder
 from kunicorn.handler.record import Record, milliseconds_of
 from kunicorn.positions import TopicPartition
+from tests.compiled import compiled
 from tests.kafka import KafkaCluster
 from tests.system.columns.fetching import READ_COMMITTED, READ_UNCOMMITTED, asker
 from tests.system.producing import begun, end_offsets, offsets_compacted, producer, transaction
 from tests.waiting import wait_until
 
-COMPILED = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+COMPILED = compiled()
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 ISOLATIONS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}

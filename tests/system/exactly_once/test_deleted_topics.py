@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.compiled import compiled
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members, merged
 from tests.system.outputs import committed_outputs
@@ -76,7 +77,7 @@ def test_what_our_own_fetcher_hears_of_a_topic_that_is_created_anew_waits_for_no
     kafka: KafkaCluster, topic: str, members_of: MembersOf
 ) -> None:
     """Its partitions are halted then; the supervisor would ask for metadata, and see why, five minutes later."""
-    pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    compiled()
     seldom = {"fetcher": "own", "metadata_max_age_ms": 900_000}
     begin_anew(kafka, topic, member_of_both(kafka, topic, members_of, "classic", seldom))
 

@@ -31,6 +31,7 @@ from kunicorn.pipeline.tasks.outcomes import Row, table
 from kunicorn.pipeline.tasks.ranges import Done, HandleRanges
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.progress import InFlight
+from tests.compiled import compiled
 from tests.fakes.fetched import batch, partition
 from tests.fakes.fetched import body as response
 from tests.fakes.fetched import record as sent
@@ -526,7 +527,7 @@ def test_records_that_wait_keep_none_in_memory_that_were_fetched_with_them(
     """Also those that are queued behind one of their key that waits."""
     most = 300_000
     monkeypatch.setattr("kunicorn.pipeline.tasks.concurrent._AHEAD_BYTES", most)
-    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    columns = compiled()
     decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
     before, over, alive = decoder.held(), threading.Event(), list[int]()
     deadline = time.monotonic() + SECONDS

@@ -11,6 +11,7 @@ from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTol
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, ON_RETURN, Completion
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
+from tests.compiled import compiled
 from tests.fakes import fetched
 from tests.fakes.counts import counts_of
 from tests.unit.worker.tables import LATER, P0, P1, Table, messages, offsets_of
@@ -146,7 +147,7 @@ def test_after_a_delay_a_partition_is_fetched_from_behind_what_has_arrived_with_
 @pytest.mark.parametrize("slots", [None, several("partition", 2)], ids=["runs", "records"])
 def test_a_record_that_waits_keeps_nothing_in_memory_of_what_was_fetched_with_it(slots: Slots | None) -> None:
     """A quiet partition's record comes with megabytes of a busy one's, and waits for its next try for hours."""
-    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    columns = compiled()
     decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
     held = decoder.held()
     table = Table(slots)
@@ -236,7 +237,7 @@ def test_of_a_run_that_is_as_large_as_all_there_is_the_end_is_let_go_of_and_othe
 
 
 def test_what_stays_of_a_run_that_is_let_go_of_keeps_none_of_the_rest_in_memory() -> None:
-    columns = pytest.importorskip("kunicorn_columns", reason="not built: install Rust (https://rustup.rs), `make venv`")
+    columns = compiled()
     decoder = columns.Decoder(read_committed=True, max_unpacked=1 << 24)
     held = decoder.held()
     table = Table(ahead_bytes=100_000)
