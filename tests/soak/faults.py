@@ -6,6 +6,7 @@ import resource
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
@@ -94,11 +95,15 @@ def _take_right(group: Group) -> Hurt:
     return hurt
 
 
+def largest_log(data: Path) -> int:
+    """Bytes of the largest log below it that still grows. A deleted topic's directory is there for another minute."""
+    return max(log.stat().st_size for log in data.glob("*/*.log") if not log.parent.name.endswith("-delete"))
+
+
 def _fill_disk(group: Group) -> Hurt:
     """No file of a broker may grow beyond what its largest log has, and a little: to the broker, its disk is full."""
     victim = chaos.another_broker(group)
-    logs = (victim.node.directory / "data").glob("*/*.log")
-    size = max(log.stat().st_size for log in logs) + ROOM
+    size = largest_log(victim.node.directory / "data") + ROOM
     hurt = Hurt(now())
     resource.prlimit(victim.pid, resource.RLIMIT_FSIZE, (size, size))
     wait_until(lambda: not victim.alive, f"broker {victim.id} to give up its disk", 120, 0.1)
