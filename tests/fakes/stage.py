@@ -30,6 +30,7 @@ class PlayedTopics:
 
     topic_id: Callable[[str], UUID | None] = lambda _: None
     is_gone: Callable[[str], bool] = lambda _: False
+    created_anew: Callable[[str], bool] = lambda _: False
     doubts: int = 0
     """How often somebody wanted to know anew."""
 

@@ -34,6 +34,25 @@ def test_on_three_brokers_that_learn_of_it_one_after_the_other_nothing_of_the_ol
     recreate(kafka_factory(3), topic, members_of, protocol, "latest")
 
 
+@BOTH
+def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for_metadata_to_be_due(
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str
+) -> None:
+    """No commit is refused, and the client is silent. The new topic's log ends before what was consumed of the old."""
+    kafka.create_topic(topic, 1)
+    members = members_of(kafka.bootstrap, topic, settings={"group": {"group_protocol": protocol}})
+    member = members.start()
+    produce(kafka.bootstrap, topic, 300)
+    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 1).popitem()[1] == 300, "all to be committed")
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, 1)
+    began = now_ns()
+    produce(kafka.bootstrap, topic, 100)
+    # By default metadata is asked for every five minutes, the ends of logs every ten seconds.
+    member.wait(lambda: len(handled_since(began, members)) == 100, "the new topic", 120)
+    assert member.stop() == 0
+
+
 def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str, policy: str) -> None:
     """A member consumes the topic, then the one that takes its name, and handles every record of both."""
     kafka.create_topic(topic, PARTITIONS)

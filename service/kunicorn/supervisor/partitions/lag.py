@@ -52,13 +52,19 @@ async def known_ends(offsets: Offsets, partitions: Collection[TopicPartition]) -
 
 
 async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
-    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown."""
-    wanted = list(assignment.table)
+    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown.
+
+    A log that ends before what was consumed of it by then may be that of a topic created anew. Where all is committed
+    no broker refuses anything, and librdkafka waits in silence for metadata: it would be five minutes.
+    """
+    consumed = {tp: each.position.offset if each.position else 0 for tp, each in assignment.table.items()}
     asked_ms = wall_ms()
-    ends = await known_ends(offsets, wanted)
-    for tp in wanted:
+    ends = await known_ends(offsets, consumed)
+    for tp in consumed:
         if (partition := assignment.table.get(tp)) is not None:
             partition.end_seen(ends.get(tp), asked_ms)
+    if any(end < consumed[tp] for tp, end in ends.items()):
+        assignment.table.doubt_topics()
 
 
 ages_log = logs.get("kunicorn.ages")

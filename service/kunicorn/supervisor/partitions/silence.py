@@ -34,6 +34,10 @@ log = logs.get("kunicorn.fetchers")
 
 _LOOKS = 6
 """So many looks in a row, a minute, at which nothing came though there was something to fetch."""
+_LOOKS_ANEW = 2
+"""The same for a topic that was created anew. librdkafka takes no leader's word whose epoch is below the highest it has
+seen under that name, and the new topic's begin at 0: where the former one's leaders had changed, its partitions are
+asked of brokers that do not lead them. A new fetch by the same client does not help, so that the worker is next."""
 _HOLDS_UP = frozenset({"circuit_breaker", "rate_limit", "delivery"})
 """What other partitions may wait for, too, without a word: as `kunicorn_partitions_waiting` names it."""
 _MOST_LOOKS = 90
@@ -50,9 +54,8 @@ class _Quiet:
     fetched_anew: int = 0
     """How many times, at this offset."""
 
-    @property
-    def patience(self) -> int:
-        return min(_LOOKS << max(0, self.fetched_anew - 1), _MOST_LOOKS)
+    def patience(self, looks: int) -> int:
+        return min(looks << max(0, self.fetched_anew - 1), _MOST_LOOKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,11 @@ class Silences:
     def __init__(self) -> None:
         self._quiet: dict[TopicPartition, _Quiet] = {}
 
-    def look(self, partitions: Iterable[Partition], batch_ms: Callable[[str], int]) -> Silent:
+    def look(
+        self, partitions: Iterable[Partition], batch_ms: Callable[[str], int], created_anew: Callable[[str], bool]
+    ) -> Silent:
         """The partitions of which something is to be done now. `batch_ms`: how long records of a topic may wait for a
-        fuller batch, in milliseconds.
+        fuller batch, in milliseconds; `created_anew`: whether another topic had that name before.
 
         A look counts only where the partition's worker is idle but for what is known to wait: one that could begin a
         record, and has none to begin, was given none. At a busy one the partition's records may wait for their turn.
@@ -93,9 +98,10 @@ class Silences:
             known = waiting[worker]
             if known is not None and partition.grant not in known:
                 quiet = _Quiet(quiet.offset, quiet.looks + 1, quiet.fetched_anew)
-            beyond = quiet.looks - quiet.patience
+            anew = created_anew(partition.tp.topic)
+            beyond = quiet.looks - quiet.patience(_LOOKS_ANEW if anew else _LOOKS)
             if beyond >= 0 and beyond * INTERVAL * 1000 >= batch_ms(partition.tp.topic):
-                (silent.lost if quiet.fetched_anew else silent.fetch_anew).append(partition)
+                (silent.lost if quiet.fetched_anew or anew else silent.fetch_anew).append(partition)
                 quiet = _Quiet(quiet.offset, 0, quiet.fetched_anew + 1)
             self._quiet[partition.tp] = quiet
         return silent
@@ -141,7 +147,8 @@ async def watch(
         # A look counts what it returns as fetched anew, and waits for longer the next time.
         if not is_steady():
             continue
-        silent = silences.look(assignment.table.values(), lambda topic: in_force.handling(topic).batch_ms)
+        table = assignment.table
+        silent = silences.look(table.values(), lambda topic: in_force.handling(topic).batch_ms, table.created_anew)
         metrics.count(catalogue.FETCHED_ANEW, len(silent.fetch_anew) + len(silent.lost))
         if silent.fetch_anew:
             log.warning(
@@ -154,7 +161,7 @@ async def watch(
             if worker is not None:
                 log.warning(
                     f"{worker} is replaced: of some of its partitions nothing has come although they were fetched "
-                    f"anew. If it goes on, see whether their leaders answer",
+                    f"anew, or their topic was created anew. If it goes on, see whether their leaders answer",
                     partitions=_told(each for each in silent.lost if each.worker is worker),
                 )
                 await replace(worker)

@@ -90,6 +90,10 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Whether another topic has its topic's name now."""
         return _other(partition.topic_id, self._topics.topic_id(partition.tp.topic))
 
+    def created_anew(self, topic: str) -> bool:
+        """Whether another topic had that name when this service first saw it."""
+        return self._topics.created_anew(topic)
+
     def cannot_be_committed(self, partition: Partition) -> bool:
         """Whether workers commit it, in transactions, and its topic was deleted, be it that another one has the name
         now. No transaction with its offset would end, and all others of its worker would wait for that one."""

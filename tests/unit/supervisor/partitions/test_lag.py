@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
+from kunicorn.group.protocol import LogOffset
 from kunicorn.positions import NO_TIMESTAMP, Position, TopicPartition
+from kunicorn.supervisor.partitions.lag import refresh_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.snapshot import _partition, lag_seconds
+from tests.fakes.stage import PlayedTopics, Stage, consumed
 
 
 def ago(seconds: float) -> int:
@@ -46,3 +51,37 @@ def test_what_a_job_is_not_to_handle_is_no_lag_of_it(stop: int | None, lag: int)
     status = _partition(partition, {}, 0, 0.0, kept=False)
     assert status.lag == lag
     assert (status.lag_seconds == 0.0) == (lag == 0)
+
+
+class Logs:
+    """Brokers whose logs all end at `end`; `meanwhile` happens while the answer is on its way."""
+
+    def __init__(self, end: int, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        self.end = end
+        self.meanwhile = meanwhile
+
+    async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+        self.meanwhile()
+        return {tp: LogOffset(0, self.end) for tp in queries}
+
+
+@pytest.mark.parametrize(("end", "doubts"), [(99, 1), (100, 0), (101, 0)])
+async def test_a_log_that_ends_before_what_was_consumed_of_it_may_be_of_a_topic_created_anew(
+    end: int, doubts: int
+) -> None:
+    topics = PlayedTopics()
+    stage = Stage(topics=topics)
+    stage.give(0)
+    logs: Any = Logs(end)
+    await refresh_ends(logs, stage.assignment)
+    assert topics.doubts == doubts
+
+
+async def test_what_is_consumed_while_the_end_is_asked_for_is_no_reason_to_doubt_the_topic() -> None:
+    topics = PlayedTopics()
+    stage = Stage(topics=topics)
+    stage.give(0)
+    logs: Any = Logs(100, meanwhile=lambda: stage.workers[0].consume(stage.start_of(0), 150))
+    await refresh_ends(logs, stage.assignment)
+    assert consumed(stage) == {0: 150}
+    assert topics.doubts == 0

@@ -14,7 +14,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.partitions.lag import INTERVAL
 from kunicorn.supervisor.partitions.silence import Silences, watch
 from kunicorn.supervisor.workers.process import WorkerProcess
-from tests.fakes.stage import Stage
+from tests.fakes.stage import PlayedTopics, Stage
 from tests.fakes.virtual_loop import in_virtual_time
 
 P0 = TopicPartition("orders", 0)
@@ -25,8 +25,8 @@ MINUTE = 6
 class Watched:
     """One partition that a worker fetches; its log ends at `end`."""
 
-    def __init__(self, end: int = 200, batch_ms: int = 0) -> None:
-        self.stage = Stage()
+    def __init__(self, end: int = 200, batch_ms: int = 0, created_anew: bool = False) -> None:
+        self.stage = Stage(topics=PlayedTopics(created_anew=lambda _: created_anew))
         self.stage.give(0)
         self.worker = self.stage.workers[0]
         self.end = end
@@ -49,8 +49,8 @@ class Watched:
 
     def looks(self, times: int) -> int:
         """In how many of so many looks the partition was to be fetched anew, or its worker to be replaced."""
-        table = self.stage.assignment.table.values()
-        found = [self.silences.look(table, lambda _: self.batch_ms) for _ in range(times)]
+        table = self.stage.assignment.table
+        found = [self.silences.look(table.values(), lambda _: self.batch_ms, table.created_anew) for _ in range(times)]
         return sum(bool(silent.fetch_anew or silent.lost) for silent in found)
 
 
@@ -65,6 +65,15 @@ def test_a_partition_of_which_nothing_comes_for_a_minute_is_fetched_anew_where_i
     again = watched.stage.start_of(0)
     assert (again.offset, again.leader_epoch) == (100, 3)
     assert again.grant != before.grant
+
+
+def test_of_a_topic_that_was_created_anew_the_worker_is_replaced_after_two_looks_and_the_next_one_later() -> None:
+    watched = Watched(created_anew=True)
+    table = watched.stage.assignment.table
+    assert watched.looks(1) == 0
+    silent = watched.silences.look(table.values(), lambda _: 0, table.created_anew)
+    assert (silent.fetch_anew, silent.lost) == ([], [watched.partition]), "a new fetch would not help its client"
+    assert [watched.looks(1) for _ in range(6)] == [0, 1, 0, 0, 0, 1]
 
 
 def test_what_another_member_is_given_meanwhile_is_not_taken_up_again() -> None:
