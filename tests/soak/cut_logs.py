@@ -90,12 +90,17 @@ def retention_complaints(group: Group, hurt: Hurt) -> Iterator[str]:
         (number, range(gap.start, min(gap.stop, start)))
         for number, start in group.deleted.items()
         for gap in group.audit.ended(number, len(group.cuts)).missing(start)
-        if gap.start >= group.begins.get(number, 0)
+        if gap.start >= group.begins.get(number, 0) and not is_poison(number, gap, group.load.poison)
     ]
     if not {number for number, _ in gaps} & hurt.partitions:
         yield f"nothing was deleted before {hurt.victim} had handled it: this was no fault"
     if silent := unsaid(gaps, said(group)):
         yield f"left out, deleted or not, and no member said so: {silent[:5]}"
+
+
+def is_poison(partition: int, gap: range, poison: Collection[tuple[int, int]]) -> bool:
+    """Whether nothing is missing there but records that kill whoever handles them: letters tell of those."""
+    return all((partition, offset) in poison for offset in gap)
 
 
 def starts(group: Group) -> dict[int, int]:
