@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -50,6 +52,33 @@ def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for
     produce(kafka.bootstrap, topic, 100)
     # By default metadata is asked for every five minutes, the ends of logs every ten seconds.
     member.wait(lambda: len(handled_since(began, members)) == 100, "the new topic", 120)
+    assert member.stop() == 0
+
+
+@pytest.mark.long
+def test_a_client_that_has_seen_later_leaders_under_the_name_is_replaced_where_the_new_topic_is_silent(
+    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
+) -> None:
+    """librdkafka takes no leader of a lower epoch. It forgets the epochs if it hears that the topic is gone: a worker
+    that was frozen meanwhile has not."""
+    kafka, partitions = kafka_factory(3), 12
+    kafka.create_topic(topic, partitions)
+    members = members_of(kafka.bootstrap, topic, workers=1)
+    member = members.start()
+    for _ in range(2):
+        kafka.rotate_replicas(topic)
+        kafka.elect_preferred(topic)
+        produce(kafka.bootstrap, topic, 300)
+    member.wait(lambda: member.lag() == 0 and handled_up_to(member) == 600, "the old topic", 120)
+    (worker,) = member.workers()
+    os.kill(worker["pid"], signal.SIGSTOP)
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions)
+    began = now_ns()
+    produce(kafka.bootstrap, topic, 600)
+    os.kill(worker["pid"], signal.SIGCONT)
+    member.wait(lambda: len(handled_since(began, members)) == 600, "all of the new topic", 90)
+    assert "or their topic was created anew" in member.output(), "its client was not at a loss: this shows nothing"
     assert member.stop() == 0
 
 
