@@ -40,7 +40,7 @@ def test_on_three_brokers_that_learn_of_it_one_after_the_other_nothing_of_the_ol
 def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for_metadata_to_be_due(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str
 ) -> None:
-    """No commit is refused, and the client is silent. The new topic's log ends before what was consumed of the old."""
+    """No commit is refused: what the client hears of its position, or where the logs end, has to do."""
     kafka.create_topic(topic, 1)
     members = members_of(kafka.bootstrap, topic, settings={"group": {"group_protocol": protocol}})
     member = members.start()

@@ -55,7 +55,8 @@ async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
     """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown.
 
     A log that ends before what was consumed of it by then may be that of a topic created anew. Where all is committed
-    no broker refuses anything, and librdkafka waits in silence for metadata: it would be five minutes.
+    no commit is refused, and a client that asks brokers which do not lead the new topic hears nothing of it either:
+    metadata would tell when it is due, five minutes later.
     """
     consumed = {tp: each.position.offset if each.position else 0 for tp, each in assignment.table.items()}
     asked_ms = wall_ms()
