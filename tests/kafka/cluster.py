@@ -130,6 +130,11 @@ class KafkaCluster:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
         self.reassign(topic, {number: [*each[1:], each[0]] for number, each in self.replicas(topic).items()})
 
+    def lead_anew(self, topic: str) -> None:
+        """Have each partition led by the next of its replicas."""
+        self.rotate_replicas(topic)
+        self.elect_preferred(topic)
+
     def reassign(self, topic: str, wanted: Mapping[int, Sequence[int]]) -> None:
         """Give each partition these replicas; blocks until they are."""
         partitions = [{"topic": topic, "partition": number, "replicas": list(each)} for number, each in wanted.items()]

@@ -16,7 +16,7 @@ from tests.chaos.faults import Fault, Hurt, Kind, Repeats
 from tests.chaos.group import Group, kill, last_for, now
 from tests.golden.make import COMMIT
 from tests.kafka.access import Right, admit, deny
-from tests.kafka.cluster import VERSION, KafkaCluster
+from tests.kafka.cluster import VERSION
 from tests.kafka.proxied import USER
 from tests.soak import clocks, cut_logs, upgrades
 from tests.system.earlier import NotInHistory, check_history
@@ -59,14 +59,8 @@ def _configure(group: Group, *change: str) -> None:
 def _move_leaders(group: Group) -> Hurt:
     """Every partition to the next broker of its replicas, as a balancer does it, while all of them are there."""
     hurt = Hurt(now())
-    lead_anew(group.kafka, group.topic)
+    group.kafka.lead_anew(group.topic)
     return hurt
-
-
-def lead_anew(kafka: KafkaCluster, topic: str) -> None:
-    """Have each partition led by the next of its replicas."""
-    kafka.rotate_replicas(topic)
-    kafka.elect_preferred(topic)
 
 
 def _retention(group: Group) -> Hurt:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.chaos import faults as chaos
 from tests.kafka.proxied import Direction
-from tests.soak.faults import QUIET, lead_anew
+from tests.soak.faults import QUIET
 from tests.soak.peers import PeerGroup
 
 SHARED = frozenset(
@@ -67,7 +67,7 @@ THEIRS: Mapping[str, Callable[[PeerGroup], None]] = {
     "scale-in": lambda group: group.stop(group.any_member()),
     "rolling-restart": _restart_all,
     "rolling-static": _restart_all,
-    "move-leaders": lambda group: lead_anew(group.kafka, group.topic),
+    "move-leaders": lambda group: group.kafka.lead_anew(group.topic),
     "slow-network": lambda group: chaos.slow(group.kafka, group.link),
     "reset-connections": lambda group: chaos.reset(group.kafka, group.link),
     "cut-briefly": lambda group: _cut(group, chaos.BRIEFLY, "to", "from"),

@@ -12,8 +12,8 @@ from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import bitmap
 from kunicorn.ipc.messages import Drain, Failed, FetcherStopped, StopFetcher
-from kunicorn.librdkafka.properties import producer_properties
 from tests.kafka import KafkaCluster
+from tests.producers import of_outputs
 from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.outputs import committed_outputs
 from tests.system.producing import consumed, headers_of, produce, producer
@@ -61,18 +61,10 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
     processes.module(HANDLERS)
 
     def make(handler: str, **configure: Any) -> WorkerProcess:
-        properties = producer_properties(
+        properties = of_outputs(
             bootstrap_servers=[kafka.bootstrap],
             client_id="rig",
-            security={},
-            consumers_extra={},
             extra={"topic.metadata.propagation.max.ms": 500},
-            transactional_id=None,
-            transaction_timeout_ms=10_000,
-            delivery_timeout_ms=30_000,
-            linger_ms=5,
-            compression_type="none",
-            acks="all",
             buffer_memory=1 << 24,
         )
         target = ProducingTarget("at_least_once", f"{topic}.out", "rig", properties, 1000, 1 << 24, 5)

@@ -7,9 +7,9 @@ import threading
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from kunicorn.librdkafka.properties import producer_properties
 from tests.chaos.group import last_for
 from tests.kafka import ProxiedCluster
+from tests.producers import of_outputs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(240)
@@ -23,22 +23,9 @@ class Transactions:
     """One after the other, each with offsets, as a worker's client has them; in a thread of its own."""
 
     def __init__(self, kafka: ProxiedCluster, outputs: str) -> None:
-        properties = producer_properties(
-            bootstrap_servers=kafka.bootstrap_over(LINK),
-            client_id="lost-connections",
-            security={},
-            consumers_extra={},
-            extra={},
-            transactional_id="lost-connections",
-            transaction_timeout_ms=10_000,
-            delivery_timeout_ms=10_000,
-            linger_ms=0,
-            compression_type="none",
-            acks="all",
-            buffer_memory=1 << 20,
-        )
-        self._producer = Producer(properties)
-        self._group = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "lost-connections"})
+        servers, name = kafka.bootstrap_over(LINK), "lost-connections"
+        self._producer = Producer(of_outputs(bootstrap_servers=servers, transactional_id=name, linger_ms=0))
+        self._group = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": name})
         self._outputs = outputs
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._go_on, daemon=True)

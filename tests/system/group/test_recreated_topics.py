@@ -66,8 +66,7 @@ def test_a_client_that_has_seen_later_leaders_under_the_name_is_replaced_where_t
     members = members_of(kafka.bootstrap, topic, workers=1)
     member = members.start()
     for _ in range(2):
-        kafka.rotate_replicas(topic)
-        kafka.elect_preferred(topic)
+        kafka.lead_anew(topic)
         produce(kafka.bootstrap, topic, 300)
     member.wait(lambda: member.lag() == 0 and handled_up_to(member) == 600, "the old topic", 120)
     (worker,) = member.workers()

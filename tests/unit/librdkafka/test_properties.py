@@ -12,8 +12,8 @@ from kunicorn.librdkafka.properties import (
     OWNED_PROPERTIES,
     client_properties,
     letter_properties,
-    producer_properties,
 )
+from tests.producers import of_outputs
 
 
 def properties(**overrides: Any) -> dict[str, str | int | float | bool]:
@@ -88,25 +88,6 @@ def test_librdkafka_takes_the_properties_whatever_the_memory(
 def test_a_size_that_is_no_number_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"\[kafka.librdkafka\] '{name}' = '50MB' is no number"):
         properties(memory_per_worker_mb=256, extra={name: "50MB"})
-
-
-def of_outputs(**overrides: Any) -> dict[str, str | int | float | bool]:
-    """A producer's, with everything at its plainest."""
-    arguments: dict[str, Any] = {
-        "bootstrap_servers": ["a:1"],
-        "client_id": "orders-0",
-        "security": {},
-        "consumers_extra": {},
-        "extra": {},
-        "transactional_id": None,
-        "transaction_timeout_ms": 10_000,
-        "delivery_timeout_ms": 30_000,
-        "linger_ms": 5,
-        "compression_type": "none",
-        "acks": "all",
-        "buffer_memory": 1 << 25,
-    }
-    return producer_properties(**{**arguments, **overrides})
 
 
 IN_FLIGHT = "max.in.flight.requests.per.connection"

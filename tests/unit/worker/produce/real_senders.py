@@ -7,12 +7,13 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from kunicorn.librdkafka.properties import Property, producer_properties
+from kunicorn.librdkafka.properties import Property
 from kunicorn.worker.produce.outbox import Outbox
 from kunicorn.worker.produce.request_sizes import RequestSizes
 from kunicorn.worker.produce.sender import Acknowledging, Channel, Sender
 from kunicorn.worker.produce.telemetry import SendTelemetry
 from kunicorn.worker.stats import Counters
+from tests.producers import of_outputs
 
 DELIVERY_TIMEOUT_MS = 60_000
 
@@ -37,18 +38,10 @@ def maker(properties: Mapping[str, Property]) -> Callable[[], Any]:
 
 def acknowledging(brokers: str, box: Outbox, table: Table, *, buffer_memory: int) -> Sender:
     """Of outputs, at least once."""
-    properties = producer_properties(
+    properties = of_outputs(
         bootstrap_servers=[brokers],
         client_id="c",
-        security={},
-        consumers_extra={},
-        extra={},
-        transactional_id=None,
-        transaction_timeout_ms=60_000,
         delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-        linger_ms=5,
-        compression_type="none",
-        acks="all",
         buffer_memory=buffer_memory,
     )
     channel = Channel(maker(properties), RequestSizes(properties))
