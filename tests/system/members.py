@@ -25,6 +25,7 @@ QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}
 GROUP_PROTOCOL = "classic"
 """What groups speak whose settings do not say; see `--group-protocol`."""
 
+_LINE_OF_THE_LOG = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) .*\n")
 _ROOT = Path(__file__).parents[2]
 _IMPORTABLE = os.pathsep.join([str(_ROOT / "service"), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 """The service, whether or not it is installed, and the tests' own handlers (`tests.system.handlers`)."""
@@ -160,6 +161,11 @@ class MemberProcess:
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def stacks(self) -> str:
+        """What was written past the log. A process that is aborted writes its stacks letter by letter, and a line of
+        the log may come between any two."""
+        return _LINE_OF_THE_LOG.sub("", self.output())
 
     # -- waiting
 

@@ -63,7 +63,7 @@ def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to
     for rung in LADDER[behaviour]:
         assert f"{said}: {rung}" in member.output()
     if "killing it" not in member.output():  # Killed while it says them, it may not have come to it.
-        assert ("Current thread" in member.output()) == ("aborting it" in member.output()), "all stacks, before it dies"
+        assert ("Current thread" in member.stacks()) == ("aborting it" in member.output()), "all stacks, before it dies"
     assert stage.committed()[0] == 2, "invariant 1: the record that hung is not passed"
     wait_until(lambda: not procfs.living_in_session(member.pid), "what it killed to be gone", 30)
     audited = {"handler": {"entrypoint": "tests.system.handlers.audited:handle"}}

@@ -99,7 +99,7 @@ def test_a_member_all_of_whose_workers_hang_in_setup_is_not_ready_and_each_is_ki
     member.wait(lambda: "no worker is ready: worker" in member.get("/readyz")[1], "/readyz to say so")
     member.wait(lambda: "was not ready within 3 s (workers.start_timeout_ms)" in member.output(), "the limit")
     member.wait(lambda: any(worker["restarts"] for worker in member.status().get("workers", [])), "a death")
-    member.wait(lambda: "in setup" in member.output(), "its stack")
+    member.wait(lambda: "in setup" in member.stacks(), "its stack")
     assert member.get("/livez")[0] == 200
     database.hangs.unlink()
     member.wait_running(PARTITIONS)
