@@ -31,7 +31,7 @@ JOBS ?= 4
 
 .PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
-.PHONY: bench bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
+.PHONY: bench bench-whole bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
 .PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-lake-columns bench-store-calls bench-differential bench-features bench-sharing bench-producing
 
 help:  ## what can be made
@@ -175,6 +175,10 @@ soak: columns  ## group after group under thousands of records a second, hurt an
 bench: venv  ## ours beside every peer, in about an hour; QUICK=1, ONLY="aiokafka java", KINDS=delay: parts of it
 	$(BIN)/python -m bench.peers --write $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) \
 	  $(if $(KINDS),--keep --kinds $(KINDS))
+
+# What was measured stays when a series is cut off: the next one goes on. Then commit the page.
+bench-whole: columns tools  ## all of docs/benchmarks.md anew, in about three hours; ONLY="growth memory": parts of it
+	$(BIN)/python -m bench.whole $(if $(ONLY),--only $(ONLY))
 
 bench-growth: venv  ## how our cost grows with partitions, workers, sizes and work, in about a quarter of an hour
 	$(BIN)/python -m bench.peers.growth --write

@@ -1,6 +1,6 @@
 """Two commits in turns: what has a change cost? `make bench-pairs OLD=commit`
 
-    python -m bench.pairs --old COMMIT [--pairs N] [--only features | quick | export]
+    python -m bench.pairs --old COMMIT [--pairs N] [--only features | quick | export [--write]]
 
 `features`: CPU time a record of each feature around a handler that does nothing, in one thread, no broker. `quick`:
 CPU time a record of a worker that drains a topic, all its threads counted. `export`, which is not part of the whole:
@@ -20,8 +20,10 @@ import random
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from statistics import median
 
@@ -29,10 +31,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.fetchers import fill as fill_with_orders
+from bench.pages import write_section
 from bench.quick import fill
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, toml
 
+TITLE = "An export beside the one before columns"
 ROOT = Path(__file__).parents[1]
 _TOPIC = "pairs"
 _RECORDS = 1_000_000
@@ -156,19 +160,40 @@ def show(console: Console, pairs: Sequence[Pair]) -> bool:
     return good
 
 
+def page(old: str, pairs: Sequence[Pair]) -> str:
+    """The section of docs/benchmarks.md on exports."""
+    (name,) = pairs[0][0]
+    ratios = [new[name] / before[name] for before, new in pairs]
+    low, high = interval(ratios, random.Random(1))
+    before, after = (median(pair[at][name] for pair in pairs) for at in (0, 1))
+    text = (
+        f"`make bench-pairs OLD={old} ONLY=export`, {date.today()}: `kunicorn pipeline export` of {_MANY:,} JSON "
+        f"orders of 200 bytes on two cores, at the last commit that exported by messages and at this one, in turns, "
+        f"{len(pairs)} pairs. The start of Spark does not count. It took {before:.0f} ns a record, and takes "
+        f"{after:.0f}. The ratio is {median(ratios):.3f}, and in 95 of 100 such series between {low:.3f} and "
+        f"{high:.3f}. The goal is a third."
+    )
+    return textwrap.fill(text, 120, break_on_hyphens=False)
+
+
 def main() -> int:
     """Measure, print, judge."""
     parser = argparse.ArgumentParser(prog="python -m bench.pairs", description=__doc__)
     parser.add_argument("--old", required=True, help="the commit to compare with")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--only", choices=["features", "quick", "export"])
+    parser.add_argument("--write", action="store_true", help=f"of exports, into docs/benchmarks.md, section {TITLE}")
     options = parser.parse_args()
+    if options.write and options.only != "export":
+        parser.error("--write is for exports: add --only export")
     console, good = Console(width=130), True
     with checked_out(options.old) as old:
         if options.only == "export":
             with KafkaCluster() as kafka, tempfile.TemporaryDirectory(prefix="kunicorn-lakes-") as directory:
                 arguments = exported(Path(directory), kafka.bootstrap)
                 found = in_turns(lambda where: measured(where, _EXPORT, *arguments), old, options.pairs)
+            if options.write:
+                write_section(TITLE, page(options.old, found))
             return 0 if show(console, found) else 1
         if options.only != "quick":
             good &= show(console, in_turns(lambda where: measured(where, _FEATURES), old, options.pairs))
