@@ -46,9 +46,17 @@ class KeptRecords(offsets_in_sqlite.Payments):
         self.db.execute("PRAGMA synchronous = OFF")
 
     def handle(self, record: Record) -> None:
-        audit_log().begin([record])
-        super().handle(record)
-        audit_log().end([record])
+        self.keep([record])
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """The effects of the records, and the offset behind them, in one transaction."""
+        audit_log().begin(records)
+        with self.transaction():
+            for record in records:
+                if self.moves_on(record):
+                    self.pay(record)
+            # Before the commit: who is killed behind it has no say any more, and nobody gets these records again.
+            audit_log().end(records)
 
 
 class KeptBatches(KeptRecords):
@@ -56,12 +64,3 @@ class KeptBatches(KeptRecords):
 
     def handle(self, batch: Any) -> None:
         self.keep(batch)
-
-    def keep(self, batch: Sequence[Record]) -> None:
-        """The effects of the batch, and the offset behind it."""
-        audit_log().begin(batch)
-        with self.transaction():
-            for record in batch:
-                if self.moves_on(record):
-                    self.pay(record)
-        audit_log().end(batch)
