@@ -35,7 +35,7 @@ _BEFORE_COLUMNS = "21c57acd"
 
 PROGRAMS: Sequence[str] = (
     "bench.peers --write",
-    "bench.peers --broker shipped --first 1 --write",
+    "bench.peers --broker small --first 1 --write",
     "bench.peers.growth --write",
     "bench.peers.anatomy --write",
     "bench.handover --write",

@@ -1,7 +1,7 @@
 """Ours beside every peer: throughput, cost, memory and delays, audited, in one run. `make bench`
 
     python -m bench.peers [--quick] [--only WORD …] [--kinds KIND …] [--first N] [--scale X] [--keep]
-                         [--broker small|shipped] [--write] [--page]
+                         [--broker shipped|small] [--write] [--page]
 
 Contenders live in environments of their own, made on the first run. One that cannot be had or fails is told in the
 tables with the reason. Every run is on disk as soon as it is over, so that Ctrl-C loses the run at hand only; `--page`
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.pages import write_section
-from bench.peers import delays, run
+from bench.peers import broker, delays, run
 from bench.peers.contenders import Contender, Setting
 from bench.peers.environments import Unavailable
 from bench.peers.goals import Goal, goals
 from bench.peers.loads import fill
-from bench.peers.page import BROKERS, KINDS, page, page_as_shipped, pictures, under
+from bench.peers.page import KINDS, page, page_of_small, pictures, under
 from bench.peers.plan import Plan, Series, full, loops_of_work, quick
 from bench.peers.results import Measured, Results
 from bench.topics import create
@@ -48,10 +48,10 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="what the last run left of what is not measured now")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into docs/")
     parser.add_argument("--page", action="store_true", help="measure nothing: what the last run left")
-    parser.add_argument("--broker", choices=BROKERS, default="small", help="its JVM: %(choices)s; a page for each")
+    parser.add_argument("--broker", choices=broker.KINDS, default=broker.SHIPPED, help="%(choices)s")
     parser.add_argument("--results", type=Path, help="default: reports/peers-BROKER.json")
     options = parser.parse_args()
-    broker = BROKERS[options.broker]
+    beside = broker.KINDS[options.broker]
     results_at = options.results or REPORTS / f"peers-{options.broker}.json"
     if options.page and not results_at.exists():
         parser.error(f"--page: there is no {results_at}; measure first, without --page")
@@ -61,20 +61,20 @@ def main() -> int:
     if not options.page:
         try:
             wanted = replace(plan, series=plan.series[: options.first])
-            measure(wanted, results, options.only, options.kinds, broker.flags)
+            measure(wanted, results, options.only, options.kinds, beside)
         except KeyboardInterrupt:
             print("interrupted: what there is so far follows", flush=True)
     reached = goals(plan, results)
     show(reached)
-    if options.write and options.broker == "shipped":
-        write_section(broker.title, page_as_shipped(plan, results, reached))
+    if options.write and options.broker == broker.LITTLE:
+        write_section(beside.title, page_of_small(plan, results, reached))
     elif options.write:
         pictures(plan, results)
-        write_section(broker.title, page(plan, results, reached))
+        write_section(beside.title, page(plan, results, reached))
     return 1 if any(goal.reached is False for goal in reached) else 0
 
 
-def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection[str], jvm: Sequence[str]) -> None:
+def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection[str], beside: broker.Kind) -> None:
     """All runs of the plan. Blocks."""
     words = [word.lower() for word in only]
     runs = [
@@ -84,7 +84,7 @@ def measure(plan: Plan, results: Results, only: Iterable[str], kinds: Collection
     ]
     results.forget({(series.case, who) for series, _, who in runs})
     loops, unavailable = loops_of_work(), prepared({who for _, _, who in runs})
-    with KafkaCluster(jvm=jvm) as kafka:
+    with beside.cluster() as kafka:
         for load in dict.fromkeys(series.case.load for series, _, _ in runs if series.case.kind != "delay"):
             print(f"filling {load}: {load.records:,} records", flush=True)
             fill(kafka, load)

@@ -14,8 +14,8 @@ from collections import Counter
 from statistics import median
 
 from bench.pages import write_section
+from bench.peers import broker, run, tree
 from bench.peers import contenders as c
-from bench.peers import run, tree
 from bench.peers.contenders import Contender, Setting
 from bench.peers.loads import Load, fill
 from bench.peers.page import conditions, paragraph, rows_of
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     options = parser.parse_args()
     found: dict[Contender, list[dict[str, float]]] = {who: [] for who in COMPARED}
-    with KafkaCluster() as kafka:
+    with broker.KINDS[broker.SHIPPED].cluster() as kafka:
         fill(kafka, LOAD)
         for number in range(options.rounds):
             for who in COMPARED:

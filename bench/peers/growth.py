@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from bench.pages import write_section
-from bench.peers import run
+from bench.peers import broker, run
 from bench.peers.contenders import BATCH_2, Contender, Setting, kunicorns
 from bench.peers.environments import Unavailable
 from bench.peers.loads import Load, fill
@@ -121,7 +121,7 @@ def main() -> int:
     options = parser.parse_args()
     found: list[Found] = []
     loops = loops_of_work() / 20
-    with KafkaCluster() as kafka:
+    with broker.KINDS[broker.SHIPPED].cluster() as kafka:
         filled: set[Load] = set()
         try:
             for number, step in enumerate(steps(options.scale)):

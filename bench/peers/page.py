@@ -10,35 +10,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.pages import PAGE
+from bench.peers import broker
 from bench.peers import contenders as c
 from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.goals import Goal
 from bench.peers.plan import HEADLINE, Case, Plan
 from bench.peers.plot import Bar, bars
 from bench.peers.results import Results
-from tests.kafka import AS_SHIPPED, SMALL
 from tests.kafka.cluster import VERSION
 
-
-class Jvm(NamedTuple):
-    """How the broker is started: its flags, the section that figures beside it go to, and what that says of it."""
-
-    flags: Sequence[str]
-    title: str
-    told: str
-
-
-BROKERS = {
-    "small": Jvm(SMALL, "Beside every peer", "a small JVM (C1, serial collector, 512 MB)"),
-    "shipped": Jvm(
-        AS_SHIPPED,
-        "Beside every peer, the broker as Kafka's scripts start it",
-        "Kafka's own JVM flags (C2, G1, 1 GB)",
-    ),
-}
 PICTURES = PAGE.parent / "pictures"
 KINDS = {
     "nothing": "nothing to do",
@@ -62,12 +44,14 @@ def page(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
     return "\n\n".join([*parts, *_tables(plan, results)])
 
 
-def page_as_shipped(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
-    """What was measured beside such a broker; most of it is not."""
-    command = "python -m bench.peers --broker shipped --first 1"
-    told = "As above, with the broker as most people run it."
+def page_of_small(plan: Plan, results: Results, reached: Sequence[Goal]) -> str:
+    """What was measured beside a small broker; most of it is not."""
+    command = f"python -m bench.peers --broker {broker.LITTLE} --first 1"
+    told = "As above, with a broker that starts quickly, and takes more of the processor from then on."
     measured = [goal for goal in reached if goal.reached is not None]
-    return "\n\n".join([conditions(command, HEADLINE, "shipped"), told, _goal_table(measured), *_tables(plan, results)])
+    return "\n\n".join(
+        [conditions(command, HEADLINE, broker.LITTLE), told, _goal_table(measured), *_tables(plan, results)]
+    )
 
 
 def _tables(plan: Plan, results: Results) -> list[str]:
@@ -95,13 +79,13 @@ def pictures(plan: Plan, results: Results) -> None:
         (PICTURES / name).write_text(bars(title, unit, ranked))
 
 
-def conditions(command: str, taking_part: Iterable[Contender], broker: str = "small") -> str:
+def conditions(command: str, taking_part: Iterable[Contender], beside: str = broker.SHIPPED) -> str:
     """What it was measured with."""
     versions = dict.fromkeys(f"{who.title.split(',')[0]} {who.version()}" for who in taking_part)
     return paragraph(
-        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with {BROKERS[broker].told} and "
-        f"one contender at a time on the same {os.cpu_count()} cores ({_processor()}), Linux "
-        f"{platform.release().split('-')[0]}, {_python()}. {'; '.join(versions)}."
+        f"`{command}`, {datetime.now():%Y-%m-%d}: one broker of Apache Kafka {VERSION} with "
+        f"{broker.KINDS[beside].told} and one contender at a time on the same {os.cpu_count()} cores ({_processor()}), "
+        f"Linux {platform.release().split('-')[0]}, {_python()}. {'; '.join(versions)}."
     )
 
 
