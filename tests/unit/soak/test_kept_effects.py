@@ -16,6 +16,7 @@ from kunicorn import Record, TopicPartition
 from kunicorn.commands.demo.audit import Kind, read_audit
 from tests.system.handlers.soaked import KeptBatches, KeptRecords
 
+WORKER: Any = SimpleNamespace(group_id="g")
 BATCH = [Record.of(Message(topic="t", partition=0, offset=at, value=b"1")) for at in range(3)]
 
 
@@ -37,14 +38,14 @@ def test_a_process_that_is_killed_right_behind_its_commit_has_said_what_it_handl
     if not (child := os.fork()):
         try:
             handler = Dies()
-            handler.setup(SimpleNamespace(group_id="g"), {"path": path})
+            handler.setup(WORKER, {"path": path})
             handler.store_offsets({TopicPartition("t", 0): 0})
             handler.handle(given)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == behind_the_commit
     after = KeptRecords()
-    after.setup(SimpleNamespace(group_id="g"), {"path": path})
+    after.setup(WORKER, {"path": path})
     (committed,) = after.load_offsets([]).values()
     after.teardown()
     (file,) = read_audit(tmp_path / "audit")
