@@ -29,6 +29,8 @@ class Crowd(NamedTuple):
     ordering: str = "partition"
     together: bool = False
     """Batches: records are in hand at the same time."""
+    linger_ms: int = 5
+    """How long the producer keeps a record back, for others to go with it."""
 
 
 def _several(ordering: str, entrypoint: str) -> Crowd:

@@ -139,7 +139,7 @@ class Group:
 
     def _add_load(self) -> None:
         keys = customers(self.crowd.keys, len(self.loads))
-        load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, keys)
+        load = Load(self.kafka.bootstrap, self.topic, self.crowd.rate, keys, self.crowd.linger_ms)
         self.loads.append(load)
         self._written.append(Written(load.marks, load.appended))
 

@@ -76,6 +76,7 @@ class Load:
         topic: str,
         rate: int,
         keys: Sequence[bytes] = tuple(customers(1000)),
+        linger_ms: int = 5,
         more: Mapping[str, str | int] | None = None,
     ) -> None:
         """`more`: further properties of the producer."""
@@ -83,7 +84,7 @@ class Load:
             {
                 "bootstrap.servers": bootstrap,
                 "partitioner": "murmur2_random",
-                "linger.ms": 5,
+                "linger.ms": linger_ms,
                 "enable.idempotence": True,
                 # With several in flight, threads of an idempotent producer poll without waiting, on clusters of several
                 # brokers (librdkafka#3692): half a core for a thousand records a second.

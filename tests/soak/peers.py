@@ -24,6 +24,7 @@ from tests.kafka.broker import java_command
 from tests.kafka.cluster import VERSION
 from tests.soak.consumed import Consumption
 from tests.soak.plan import Shape
+from tests.soak.terms import LINGER_MS
 from tests.waiting import wait_until
 
 RATE = 1_000
@@ -62,7 +63,7 @@ class PeerGroup:
         self.directory.mkdir(parents=True)
         self.kafka.create_topic(self.topic, PARTITIONS)
         self.id = self._id()
-        self.load = Load(self.kafka.bootstrap, self.topic, RATE)
+        self.load = Load(self.kafka.bootstrap, self.topic, RATE, linger_ms=LINGER_MS)
         self.consumption = Consumption(self.directory, self.load.appended)
         self.rng = random.Random(self.topic)
         self._started = 0
