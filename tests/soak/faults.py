@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.chaos import faults as chaos
 from tests.chaos.faults import Fault, Hurt, Kind, Repeats
 from tests.chaos.group import Group, kill, last_for, now
 from tests.golden.make import COMMIT
+from tests.kafka import KafkaCluster
 from tests.kafka.access import Right, admit, deny
 from tests.kafka.cluster import VERSION
 from tests.kafka.proxied import USER
@@ -72,12 +73,29 @@ def _retention(group: Group) -> Hurt:
         kill(pid, signal.SIGSTOP)
     last_for(3)
     ends = {partition: len(times) for partition, times in group.load.appended.items()}
-    places = [TopicPartition(group.topic, partition, end) for partition, end in ends.items()]
-    for place, done in group.kafka.admin().delete_records(places).items():
-        group.deleted[place.partition] = done.result(60).low_watermark
+    group.deleted.update(delete_records(group.kafka, group.topic, ends))
     for pid in workers:
         kill(pid, signal.SIGCONT)
     return hurt
+
+
+def delete_records(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> Mapping[int, int]:
+    """Delete what lies below these offsets, by partition; where the logs begin from then on."""
+    admin, places = kafka.admin(), [TopicPartition(topic, partition, end) for partition, end in ends.items()]
+
+    def deleted() -> Mapping[int, int] | None:
+        # The client asks the leaders that it has last heard of, and brokers that were restarted get theirs back.
+        admin.list_topics(topic, timeout=60)
+        try:
+            return {
+                place.partition: done.result(60).low_watermark for place, done in admin.delete_records(places).items()
+            }
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return None
+
+    return wait_until(deleted, "leaders to delete records", 60, 0.5)
 
 
 def _take_right(group: Group) -> Hurt:
