@@ -16,7 +16,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.chaos.faults import Hurt
 from tests.chaos.group import PARTITIONS, Group, kill, last_for, now
-from tests.kafka import Broker
+from tests.kafka import Broker, KafkaCluster
+from tests.kafka.leaders import answers_of_leaders
 from tests.waiting import wait_until
 
 CHECKED = {"log.retention.check.interval.ms": 1_000}
@@ -105,10 +106,15 @@ def is_poison(partition: int, gap: range, poison: Collection[tuple[int, int]]) -
 
 def starts(group: Group) -> dict[int, int]:
     """Where the brokers' logs start."""
+    return log_starts(group.kafka, group.topic, range(PARTITIONS))
+
+
+def log_starts(kafka: KafkaCluster, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Likewise, of any topic."""
     earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-    asked = {TopicPartition(group.topic, number): earliest for number in range(PARTITIONS)}
-    found = group.kafka.admin().list_offsets(asked, request_timeout=60)
-    return {place.partition: done.result(60).offset for place, done in found.items()}
+    admin, asked = kafka.admin(), {TopicPartition(topic, number): earliest for number in partitions}
+    found = answers_of_leaders(admin, topic, lambda: admin.list_offsets(asked, request_timeout=60))
+    return {partition: answer.offset for partition, answer in found.items()}
 
 
 def _start_behind(group: Group, offsets: Mapping[int, int]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.chaos import faults as chaos
@@ -18,6 +18,7 @@ from tests.golden.make import COMMIT
 from tests.kafka import KafkaCluster
 from tests.kafka.access import Right, admit, deny
 from tests.kafka.cluster import VERSION
+from tests.kafka.leaders import answers_of_leaders
 from tests.kafka.proxied import USER
 from tests.soak import clocks, cut_logs, upgrades
 from tests.system.earlier import NotInHistory, check_history
@@ -82,20 +83,8 @@ def _retention(group: Group) -> Hurt:
 def delete_records(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> Mapping[int, int]:
     """Delete what lies below these offsets, by partition; where the logs begin from then on."""
     admin, places = kafka.admin(), [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-
-    def deleted() -> Mapping[int, int] | None:
-        # The client asks the leaders that it has last heard of, and brokers that were restarted get theirs back.
-        admin.list_topics(topic, timeout=60)
-        try:
-            return {
-                place.partition: done.result(60).low_watermark for place, done in admin.delete_records(places).items()
-            }
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
-                raise
-            return None
-
-    return wait_until(deleted, "leaders to delete records", 60, 0.5)
+    deleted = answers_of_leaders(admin, topic, lambda: admin.delete_records(places))
+    return {partition: answer.low_watermark for partition, answer in deleted.items()}
 
 
 def _take_right(group: Group) -> Hurt:

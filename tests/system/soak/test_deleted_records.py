@@ -1,4 +1,4 @@
-"""How the soak deletes records from logs whose leaders have moved."""
+"""How the soak cuts logs whose leaders have moved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.soak.cut_logs import log_starts
 from tests.soak.faults import delete_records
 from tests.system.producing import produce
 
@@ -14,7 +15,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
 PARTITIONS = range(6)
 
 
-def test_records_are_deleted_though_the_client_has_last_heard_of_other_leaders(
+def test_records_are_deleted_and_logs_looked_up_though_the_client_has_last_heard_of_other_leaders(
     kafka_factory: Callable[..., KafkaCluster],
 ) -> None:
     kafka = kafka_factory(brokers=3)
@@ -24,3 +25,5 @@ def test_records_are_deleted_though_the_client_has_last_heard_of_other_leaders(
     assert delete_records(kafka, "t", dict.fromkeys(PARTITIONS, 1)) == dict.fromkeys(PARTITIONS, 1)
     kafka.lead_anew("t")
     assert delete_records(kafka, "t", dict.fromkeys(PARTITIONS, 2)) == dict.fromkeys(PARTITIONS, 2)
+    kafka.lead_anew("t")
+    assert log_starts(kafka, "t", PARTITIONS) == dict.fromkeys(PARTITIONS, 2)
