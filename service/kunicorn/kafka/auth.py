@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import gc
 import hashlib
 import hmac
 import re
@@ -19,6 +20,7 @@ import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from kunicorn.errors import ConfigError
@@ -219,6 +221,14 @@ _EACH_SECONDS = 1.5
 """For an address of a host that has a further one: long enough for a lost packet, which comes again after a second."""
 
 
+_CONNECTIONS = count(1)
+"""Of this process."""
+_COLLECTED_EVERY = 8
+"""A connection that has ended is a cycle of objects, with TLS of up to a megabyte (its buffer, the CAs). The garbage
+collector goes by the number of objects, and workers have it look seldom: what hangs up on each attempt, as a balancer
+before a dead broker does, would fill their memory."""
+
+
 async def connect(address: Address, security: Security, protocol: Callable[[], P]) -> P:
     """Connect, and shake hands where TLS is spoken; the protocol that was made, with its transport. The system looks
     after a connection that is silent for a minute. The caller sets the time limit.
@@ -229,6 +239,8 @@ async def connect(address: Address, security: Security, protocol: Callable[[], P
     Raises `OSError`, `AuthenticationFailed` where one side refuses the other's certificate, and `ConnectionLost` where
     the handshake ends otherwise.
     """
+    if next(_CONNECTIONS) % _COLLECTED_EVERY == 0:
+        gc.collect()
     loop = asyncio.get_running_loop()
     if not security.encrypted:
         return _kept_alive(*await loop.create_connection(protocol, **await _place(address)))
