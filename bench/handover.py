@@ -17,7 +17,6 @@ import re
 import signal
 import sys
 import tempfile
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ import confluent_kafka
 import kunicorn
 from bench import brokers
 from bench.contestants import CONTESTANTS, HANDLER_MS, PARTITIONS, RATE, WORKERS, Contestant, Entry, Member
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from tests.chaos.calls import Call, longest_waits, repeats
 from tests.kafka import KafkaCluster
@@ -251,7 +250,7 @@ def conditions() -> str:
 
 def laid_out(paragraphs: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A paragraph, the table, the other paragraphs."""
-    head, *notes = (textwrap.fill(paragraph, 120, break_on_hyphens=False) for paragraph in paragraphs)
+    head, *notes = map(paragraph, paragraphs)
     table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
     return "\n\n".join((head, table, *notes))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import textwrap
 import time
 from contextlib import ExitStack
 from datetime import datetime
@@ -23,7 +22,7 @@ import confluent_kafka
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from bench.quick import start_worker
 from bench.topics import create
 from kunicorn.ipc.messages import Configure
@@ -154,15 +153,13 @@ def baselines(bootstrap: str) -> list[int]:
 
 def page(rows: list[Row], empty: list[int], brokers: int) -> str:
     """The section of docs/benchmarks.md."""
-    head = textwrap.fill(
+    head = paragraph(
         f"`make bench-memory`, {datetime.now():%Y-%m-%d}: peak resident memory in MB by `memory_per_worker_mb`. "
         f"{brokers} brokers, each with its share of the partitions; Kafka {VERSION}, confluent-kafka "
         f"{confluent_kafka.__version__}. The handler never returns from its first record, so the client fetches all "
         f"that it may hold. A worker with nothing to fetch takes {' and '.join(map(str, empty))} MB (librdkafka; own "
         "fetcher, with pyarrow), those pages included that it shares with its template; what a handler's own objects "
-        "take comes on top.",
-        120,
-        break_on_hyphens=False,
+        "take comes on top."
     )
     table = [
         f"| records | form | {' | '.join(f'{budget} MB' for budget in BUDGETS_MB)} |",

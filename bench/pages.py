@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -20,3 +22,14 @@ def write_section(title: str, body: str, page: Path = PAGE) -> None:
     else:
         text = text.rstrip() + "\n\n" + section
     page.write_text(text)
+
+
+def sections(text: str) -> Mapping[str, str]:
+    """A page's sections by their titles."""
+    found = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)[1:]
+    return dict(zip(found[::2], found[1::2], strict=True))
+
+
+def paragraph(text: str) -> str:
+    """Broken into lines, as the page has them."""
+    return textwrap.fill(text, 120, break_on_hyphens=False)

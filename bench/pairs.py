@@ -20,18 +20,18 @@ import random
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from bench.fetchers import fill as fill_with_orders
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from bench.quick import fill
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, toml
@@ -145,17 +145,35 @@ def interval(ratios: Sequence[float], chance: random.Random) -> tuple[float, flo
     return medians[_SAMPLES // 40], medians[-_SAMPLES // 40]
 
 
+class Compared(NamedTuple):
+    """What two commits came to by one name."""
+
+    old: float
+    new: float
+    """Nanoseconds a record, medians."""
+    ratio: float
+    """The median of the pairs' ratios."""
+    low: float
+    high: float
+    """Its interval."""
+
+
+def compared(name: str, pairs: Sequence[Pair], chance: random.Random) -> Compared:
+    """Of all pairs, by that name."""
+    ratios = [new[name] / old[name] for old, new in pairs]
+    old, new = (median(pair[at][name] for pair in pairs) for at in (0, 1))
+    return Compared(old, new, median(ratios), *interval(ratios, chance))
+
+
 def show(console: Console, pairs: Sequence[Pair]) -> bool:
     """The table; whether nothing is slower for certain by more than two in a hundred."""
     table = Table("what", "old, ns", "new, ns", "new / old", "95 of 100")
     chance, good = random.Random(1), True
     for name in [each for each in pairs[0][1] if each in pairs[0][0]]:
-        ratios = [new[name] / old[name] for old, new in pairs]
-        low, high = interval(ratios, chance)
-        good &= low <= _LIMIT
-        before, after = (median(pair[at][name] for pair in pairs) for at in (0, 1))
-        ratio = f"{median(ratios):.3f}"
-        table.add_row(name.replace("[", r"\["), f"{before:.0f}", f"{after:.0f}", ratio, f"{low:.3f} to {high:.3f}")
+        found = compared(name, pairs, chance)
+        good &= found.low <= _LIMIT
+        times = f"{found.old:.0f}", f"{found.new:.0f}", f"{found.ratio:.3f}"
+        table.add_row(name.replace("[", r"\["), *times, f"{found.low:.3f} to {found.high:.3f}")
     console.print(table)
     return good
 
@@ -163,17 +181,15 @@ def show(console: Console, pairs: Sequence[Pair]) -> bool:
 def page(old: str, pairs: Sequence[Pair]) -> str:
     """The section of docs/benchmarks.md on exports."""
     (name,) = pairs[0][0]
-    ratios = [new[name] / before[name] for before, new in pairs]
-    low, high = interval(ratios, random.Random(1))
-    before, after = (median(pair[at][name] for pair in pairs) for at in (0, 1))
+    found = compared(name, pairs, random.Random(1))
     text = (
         f"`make bench-pairs OLD={old} ONLY=export`, {date.today()}: `kunicorn pipeline export` of {_MANY:,} JSON "
         f"orders of 200 bytes on two cores, at the last commit that exported by messages and at this one, in turns, "
-        f"{len(pairs)} pairs. The start of Spark does not count. It took {before:.0f} ns a record, and takes "
-        f"{after:.0f}. The ratio is {median(ratios):.3f}, and in 95 of 100 such series between {low:.3f} and "
-        f"{high:.3f}. The goal is a third."
+        f"{len(pairs)} pairs. The start of Spark does not count. It took {found.old:.0f} ns a record, and takes "
+        f"{found.new:.0f}. The ratio is {found.ratio:.3f}, and in 95 of 100 such series between {found.low:.3f} and "
+        f"{found.high:.3f}. The goal is a third."
     )
-    return textwrap.fill(text, 120, break_on_hyphens=False)
+    return paragraph(text)
 
 
 def main() -> int:

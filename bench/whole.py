@@ -17,12 +17,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 
-from bench.pages import PAGE, write_section
+from bench.pages import PAGE, sections, write_section
 
 TITLE = "When this was measured"
 ROOT = Path(__file__).parents[1]
@@ -139,12 +139,6 @@ def one(program: str, code: str) -> Measured:
 def log_of(program: str) -> Path:
     """Where its output goes."""
     return _REPORTS / f"whole-{re.sub(r'[^a-z0-9]+', '-', program.removeprefix('bench.').removesuffix(' --write'))}.log"
-
-
-def sections(text: str) -> Mapping[str, str]:
-    """A page's sections by their titles."""
-    found = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)[1:]
-    return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def kept() -> list[Measured]:

@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from statistics import median
 
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from bench.peers import broker, run, tree
 from bench.peers import contenders as c
 from bench.peers.contenders import Contender, Setting
 from bench.peers.loads import Load, fill
-from bench.peers.page import conditions, paragraph, rows_of
+from bench.peers.page import conditions, rows_of
 from tests.kafka import KafkaCluster
 
 TITLE = "Where a record's time goes"

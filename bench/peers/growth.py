@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from statistics import median
 from typing import NamedTuple
 
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from bench.peers import broker, run
 from bench.peers.contenders import BATCH_2, Contender, Setting, kunicorns
 from bench.peers.environments import Unavailable
 from bench.peers.loads import Load, fill
-from bench.peers.page import PICTURES, conditions, paragraph, rows_of
+from bench.peers.page import PICTURES, conditions, rows_of
 from bench.peers.plan import loops_of_work
 from bench.peers.plot import Point, curve
 from tests.kafka import KafkaCluster

@@ -6,12 +6,11 @@ import os
 import platform
 import sys
 import sysconfig
-import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from bench.pages import PAGE
+from bench.pages import PAGE, paragraph
 from bench.peers import broker
 from bench.peers import contenders as c
 from bench.peers.contenders import CONTENDERS, Contender
@@ -207,8 +206,3 @@ def _cell(text: str) -> str:
 def rows_of(rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def paragraph(text: str) -> str:
-    """Broken into lines, as the page has them."""
-    return textwrap.fill(text, 120, break_on_hyphens=False)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import whole
-from bench.pages import PAGE
-from bench.whole import ELSEWHERE, PROGRAMS, TITLE, Measured, missing_of, page, sections
+from bench.pages import PAGE, sections
+from bench.whole import ELSEWHERE, PROGRAMS, TITLE, Measured, missing_of, page
 
 BENCH = Path(whole.__file__).parent
 LAST = PROGRAMS[-1]
