@@ -22,7 +22,6 @@ from collections.abc import Callable
 from datetime import datetime
 from itertools import product
 from pathlib import Path
-from textwrap import fill
 from typing import NamedTuple
 
 import confluent_kafka
@@ -30,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kunicorn
-from bench.pages import write_section
+from bench.pages import paragraph, write_section
 from bench.topics import create
 from tests.kafka import KafkaCluster
 from tests.kafka.cluster import VERSION
@@ -118,7 +117,7 @@ def page(found: list[Measured], workers: int) -> str:
         f"Goals: {START_GOAL:.0f} s to start 10,000 partitions, {IDLE_GOAL:g} % of a core in the supervisor for 1,000 "
         f"idle ones, {IDLE_WORKER_GOAL:g} % in a worker over our own fetcher for 10,000.",
     )
-    head, *notes = (fill(paragraph, 120, break_on_hyphens=False) for paragraph in paragraphs)
+    head, *notes = map(paragraph, paragraphs)
     return "\n\n".join((head, table, *notes))
 
 

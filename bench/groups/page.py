@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from textwrap import fill
 
 from bench.groups.cases import (
     ASSIGNMENT_INTERVAL,
@@ -21,7 +20,7 @@ from bench.groups.cases import (
     STARTING,
     Row,
 )
-from bench.pages import PAGE, write_section
+from bench.pages import PAGE, paragraph, write_section
 from kunicorn.kafka.versions import Api
 
 TITLE = "Large groups, modelled"
@@ -107,7 +106,7 @@ def section(rows: Sequence[Row]) -> str:
         "timer, records.",
         _on_records(rows),
     )
-    return "\n\n".join(each if each.startswith("|") else fill(each, 120, break_on_hyphens=False) for each in paragraphs)
+    return "\n\n".join(each if each.startswith("|") else paragraph(each) for each in paragraphs)
 
 
 def _on_records(rows: Sequence[Row]) -> str:
