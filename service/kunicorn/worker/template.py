@@ -30,7 +30,7 @@ import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of 
 
 from kunicorn.allocator import with_library, without_library
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.load import find, find_middleware, print_line_by_line
+from kunicorn.handler.load import find, find_middleware, keeps_offsets, print_line_by_line
 from kunicorn.ipc.messages import (
     Fork,
     Forked,
@@ -127,7 +127,7 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
         found = [(each, find(each, yields=True)) for each in preload.entrypoints]
         for each in preload.middlewares:
             find_middleware(each)
-        keepers = [entrypoint for entrypoint, target in found if hasattr(target, "load_offsets")]
+        keepers = [entrypoint for entrypoint, target in found if keeps_offsets(target)]
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
     seconds = time.monotonic() - began

@@ -227,6 +227,19 @@ async def test_a_template_whose_import_fails_ends_beside_a_thread_that_the_impor
     assert template.how_it_ended == "exit 3"
 
 
+@pytest.mark.parametrize(("load_offsets", "keeps"), [("None", False), ("lambda self, partitions: {}", True)])
+async def test_a_handler_whose_load_offsets_is_none_is_no_keeper_of_offsets(
+    tmp_path: Path, load_offsets: str, keeps: bool
+) -> None:
+    name = f"keeps_offsets_{keeps}"
+    source = f"class Orders:\n  load_offsets = {load_offsets}\n  def __call__(self, record): ...\nhandle = Orders()\n"
+    template = _importing(tmp_path, name, source)
+    await template.ready()
+    assert template.keepers == (frozenset({f"{name}:handle"}) if keeps else frozenset())
+    template.close()
+    await until(template.dead.is_set)
+
+
 def _importing(folder: Path, name: str, source: str) -> Template:
     (folder / f"{name}.py").write_text(source)
     path = [str(folder), *sys.path]
