@@ -26,7 +26,7 @@ def bucket_served(log: Path, name: str) -> Iterator[Mapping[str, str]]:
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
         )
     try:
-        wait_until(lambda: _made(f"{server}/{name}"), "the server", 60, every=0.1)
+        wait_until(lambda: _made(f"{server}/{name}"), "the server", every=0.1)
         yield {
             "AWS_ENDPOINT_URL": server,
             "AWS_ACCESS_KEY_ID": "x",

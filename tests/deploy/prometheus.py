@@ -75,7 +75,7 @@ class Prometheus:
             stderr=self._log,
             stdin=subprocess.DEVNULL,
         )
-        wait_until(self._answers, "Prometheus to answer", 30, every=0.1)
+        wait_until(self._answers, "Prometheus to answer", every=0.1)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -108,13 +108,13 @@ class KafkaCluster:
         replicas = replication or min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
         self.admin().create_topics([topic])[name].result(30)
-        wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
+        wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}")
         return name
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Let the topic have so many partitions, and wait until each has a leader as far as the brokers know."""
         self.admin().create_partitions([NewPartitions(topic, count)])[topic].result(60)
-        wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}", 30)
+        wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}")
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """By name, as a broker knows them, which learns a moment later of what the controller has confirmed."""
@@ -143,7 +143,7 @@ class KafkaCluster:
         main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
         where = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
         self.tool(main, *where, "--execute", timeout=180)
-        wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned", 90)
+        wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned")
 
     def replicas(self, topic: str) -> dict[int, list[int]]:
         """Brokers of each partition; the first is to lead it."""

@@ -175,7 +175,7 @@ def offsets_compacted(bootstrap: str, topic: str, end: int) -> list[int]:
         # The cleaner passes several times over what is compacted while it is being written.
         return len(reads) > 4 and all(each == reads[-1] for each in reads[-5:]) and len(reads[-1]) < end // 2
 
-    wait_until(settled, "a compacted log", 60, every=0.5)
+    wait_until(settled, "a compacted log", every=0.5)
     return reads[-1]
 
 

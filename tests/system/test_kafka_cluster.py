@@ -26,7 +26,7 @@ def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None
     assert producer.flush(60) == 0
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    message = wait_until(lambda: consumer.poll(0.5), "the record", 20)
+    message = wait_until(lambda: consumer.poll(0.5), "the record")
     consumer.commit(asynchronous=False)
     consumer.close()
     assert (message.key(), message.value()) == (b"key", b"value")

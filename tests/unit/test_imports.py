@@ -92,7 +92,7 @@ def test_a_stop_while_the_service_still_loads_is_one_in_order(tmp_path: Path) ->
     command = [sys.executable, "-m", "kunicorn", "run", "--config", str(config)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_until(children.read_text, "the template to be started", 30)
+    wait_until(children.read_text, "the template to be started")
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=30)
     assert process.returncode == 0, said

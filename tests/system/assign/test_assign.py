@@ -79,7 +79,6 @@ def test_a_worker_killed_in_the_middle_repeats_no_more_than_it_had_in_hand(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
 def test_a_hot_partition_gets_a_worker_to_itself_and_each_is_handled_once_up_to_its_end(
     kafka: KafkaCluster, topic: str, assigned: Assigned
 ) -> None:
@@ -90,9 +89,9 @@ def test_a_hot_partition_gets_a_worker_to_itself_and_each_is_handled_once_up_to_
     eager = {"workers": {"sharing_interval_ms": 300}}
     members = assigned([topic], start="earliest", stop="end", settings=eager, env={"KUNICORN_HANDLER_MS": "2"})
     member = members.start()
-    member.wait(lambda: member.output().count(" moves from worker ") >= 2, "two moves", 60)
+    member.wait(lambda: member.output().count(" moves from worker ") >= 2, "two moves")
     produce(kafka.bootstrap, topic, 500, partition=0)
-    assert member.exit_code(within=90) == 0, member.output()
+    assert member.exit_code() == 0, member.output()
     report = Audit(members.audit).check({TopicPartition(topic, each): range(count) for each, count in counts.items()})
     assert report.holds, report
     assert report.repeated == ()
@@ -264,7 +263,7 @@ def test_a_topic_deleted_in_the_middle_does_not_keep_a_replay_from_ending(
     ).start()
     member.wait_running(2)
     kafka.admin().delete_topics([doomed])[doomed].result(30)
-    assert member.exit_code(within=90) == 6, member.output()
+    assert member.exit_code() == 6, member.output()
     assert f"halted, or their topic is deleted, before their end: {doomed}:0" in member.output()
 
 

@@ -69,7 +69,7 @@ class Reader:
             found.extend(self._consumer.consume(min(number - len(found), 10_000), 1))
             return len(found) >= number
 
-        wait_until(enough, f"{number} records of librdkafka's", 60, every=0)
+        wait_until(enough, f"{number} records of librdkafka's", every=0)
         assert not any(message.error() for message in found)
         return found
 

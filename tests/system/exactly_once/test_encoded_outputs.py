@@ -127,7 +127,7 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
     member.wait(lambda: waits in member.get("/metrics")[1], "the partition to wait")
     with registry(file, port=port) as again:
         assert again == url
-        member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed", 90)
+        member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed")
         assert member.stop() == 0, member.output()[-3000:]
         reads: Any = AvroDeserializer(SchemaRegistryClient({"url": url}), conf=BY_TOPIC)
         for name, numbers in (("out", range(LATE)), ("late", range(LATE, RECORDS))):

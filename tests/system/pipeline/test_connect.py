@@ -19,7 +19,7 @@ from kunicorn.errors import ExitCode
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS = 180.0

@@ -24,7 +24,7 @@ from tests.system.members import group_settings, merged, toml
 from tests.system.producing import produce
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 
 def test_clients_that_live_on_use_the_password_of_now(topic: str, tmp_path: Path) -> None:

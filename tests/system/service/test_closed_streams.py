@@ -26,5 +26,5 @@ def test_a_service_that_is_started_with_closed_streams_works_and_writes_its_log_
     (template,) = procfs.children(member.pid)
     for pid in (member.pid, template.pid):
         assert [fd for fd in closed if os.readlink(f"/proc/{pid}/fd/{fd}") != os.devnull] == []
-    assert member.stop(within=20) == 0
+    assert member.stop() == 0
     assert "Traceback" not in member.output()

@@ -250,7 +250,7 @@ def test_leave_tells_of_a_group_from_which_this_user_may_not_remove_anybody(
     member = Consumer({"bootstrap.servers": guarded.bootstrap, "group.id": "left", "group.instance.id": "pod-0"})
     try:
         member.subscribe(["open"])
-        wait_until(lambda: member.poll(0.1) or member.assignment(), "the member's partitions", 20)
+        wait_until(lambda: member.poll(0.1) or member.assignment(), "the member's partitions")
         rules = [
             rule(ResourceType.GROUP, "left", "User:alice", AclOperation.READ),
             rule(ResourceType.GROUP, "left", "User:ANONYMOUS", AclOperation.DESCRIBE),

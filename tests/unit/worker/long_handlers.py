@@ -22,7 +22,7 @@ def forget() -> None:
 def long(records: list[Record]) -> None:
     """Until it is let go on."""
     begun.append((records[0].topic, records[0].offset))
-    goes_on.wait(60)
+    goes_on.wait(600)
 
 
 def fail(record: Record) -> None:
@@ -47,4 +47,4 @@ def wait(record: Record) -> None:
 async def wait_async(record: Record) -> None:
     """Likewise."""
     begun.append((record.topic, record.offset))
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)

@@ -38,7 +38,7 @@ def each(record: Record) -> Send:
 def late(record: Record) -> None:
     """A record that fails when it is told to."""
     calls.append([record.offset])
-    goes_on.wait(60)
+    goes_on.wait(600)
     raise ValueError(f"{record.offset} cannot be handled")
 
 
@@ -47,7 +47,7 @@ def each_late(record: Record) -> Send:
     if record.offset in hopeless:
         return each(record)
     calls.append([record.offset])
-    goes_on.wait(60)
+    goes_on.wait(600)
     return Send(value=b"%d" % record.offset)
 
 

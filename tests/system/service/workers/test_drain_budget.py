@@ -31,8 +31,8 @@ def overrun(stage: Scene, how: str) -> tuple[MemberProcess, MemberProcess, int]:
     stage.wait_marked("0@1 sleeps", first)
     (worker,) = {w["pid"] for w in first.workers() if w["partitions"]}
     second = stage.members.start()
-    second.wait_running(1, 30)
-    first.wait_running(1, 30)
+    second.wait_running(1)
+    first.wait_running(1)
     return first, second, worker
 
 
@@ -85,7 +85,7 @@ def drained_for_another(stage: Scene, how: str) -> tuple[MemberProcess, MemberPr
         stage.send(partition, "handled", f"{how} 30 once", "after it")
         stage.wait_marked(f"{partition}@1 sleeps", first)
     second = stage.members.start()
-    (leaving,) = first.wait(lambda: first.partitions("stopping"), "the drain", 30)
+    (leaving,) = first.wait(lambda: first.partitions("stopping"), "the drain")
     (worker,) = [w["pid"] for w in first.workers() if w["worker"] == leaving["worker"]]
     return first, second, leaving["partition"], worker
 

@@ -21,7 +21,7 @@ def test_counters_of_all_workers_are_summed_and_kept_when_workers_are_recycled(
         settings={"kafka": {"statistics_interval_ms": 500}, "workers": {"max_records": 300}},
     )
     member = members.start()
-    member.wait_running(4, within=60)
+    member.wait_running(4)
     for count in (1000, 2000):
         produce(kafka.bootstrap, topic, 1000)
         member.wait(lambda: member.metric("shop_orders_shipped_total") == count, f"{count} counted")  # noqa: B023

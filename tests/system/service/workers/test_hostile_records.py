@@ -22,7 +22,7 @@ from tests.system.members import Members
 from tests.system.outputs import committed_outputs
 from tests.system.producing import committed_offsets, end_offsets, headers_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 
 TOPIC = "hostile"
 LARGE = b"x" * 50_000_000

@@ -46,7 +46,7 @@ def test_the_oldest_record_has_an_age_though_its_worker_is_busy_elsewhere_or_its
         told = ages()
         return None not in told.values() and told == pytest.approx(expected, rel=0.1, abs=60)
 
-    member.wait(dated, f"the ages {expected}", 40)
+    member.wait(dated, f"the ages {expected}")
     (stage.marks / "go on").touch()
     member.wait(lambda: ages()[0] == ages()[1] == 0.0, "what was waiting to be handled")
     assert member.stop() == 0
