@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.waiting import wait_until
 
 
@@ -20,7 +20,7 @@ def bucket_served(log: Path, name: str) -> Iterator[Mapping[str, str]]:
     """A bucket while the block runs: the environment in which clients find server and rights. `log`: where the server
     writes what it is asked.
     """
-    server = f"http://127.0.0.1:{(port := free_port())}"
+    server = f"http://127.0.0.1:{(port := kept_port())}"
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import CHART
 from tests.deploy.tools import Tools
+from tests.kafka.ports import kept_port
 from tests.waiting import wait_until
 
 _CONFIG = """
@@ -51,7 +51,7 @@ class Prometheus:
     def __init__(self, tools: Tools, directory: Path, rules: str, every: int = 1, lookback: int = 5) -> None:
         self._tools, self._directory, self._lookback, self._every = tools, directory, lookback, every
         self._targets = directory / "targets.json"
-        self._port = free_port()
+        self._port = kept_port()
         (directory / "rules.yaml").write_text(rules)
         (directory / "prometheus.yaml").write_text(
             _CONFIG.format(

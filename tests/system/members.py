@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.waiting import PATIENCE, wait_until
 
 QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}
@@ -84,7 +84,7 @@ class MemberProcess:
         `options` are further ones of `kunicorn run`, `more` further tables of the settings' file, `python` is the
         interpreter of the environment that kunicorn is installed in."""
         self.name = name
-        self.port = free_port()
+        self.port = kept_port()
         self.log = directory / f"{name}.log"
         self.config = directory / f"{name}.toml"
         own: dict[str, dict[str, Any]] = {

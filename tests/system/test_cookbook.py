@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kunicorn.commands.broker import produce
-from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import collector, total
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, commands, files, write_files
 from tests.postgres import postgres
 from tests.system.embedded import SERVICE, Desk
@@ -44,7 +44,7 @@ def dsn() -> Iterator[str]:
 
 def desk_for(page: Path, directory: Path) -> Desk:
     """A directory with the page's files, and what all recipes have in common."""
-    port = free_port()
+    port = kept_port()
     write_files(INDEX, directory, port)
     write_files(page, directory, port)
     config = directory / "config.toml"

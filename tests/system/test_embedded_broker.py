@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 
@@ -40,7 +40,7 @@ def handle(record):
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    (tmp_path / "config.toml").write_text(CONFIG.format(port=free_port()))
+    (tmp_path / "config.toml").write_text(CONFIG.format(port=kept_port()))
     (tmp_path / "handlers.py").write_text(HANDLERS)
     return tmp_path
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kunicorn
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, commands, write_files
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
@@ -33,8 +33,8 @@ DEPLOY = [
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    write_files(README, tmp_path, free_port())
-    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(free_port())})
+    write_files(README, tmp_path, kept_port())
+    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(kept_port())})
 
 
 def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import HELMS, template
 from tests.deploy.tools import Tools
 from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, blocks, commands, files, write_files
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
@@ -34,8 +34,8 @@ def tools() -> Tools:
 
 def desk_for(step: int, directory: Path) -> tuple[Desk, Path]:
     page = STEPS[step - 1]
-    write_files(page, directory, free_port())
-    return Desk(directory, {"KUNICORN_HTTP__PORT": str(free_port())}), page
+    write_files(page, directory, kept_port())
+    return Desk(directory, {"KUNICORN_HTTP__PORT": str(kept_port())}), page
 
 
 def orders_in(database: Path, what: str = "count(*)") -> int:

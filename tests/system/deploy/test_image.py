@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import EXAMPLE, ROOT, template
 from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context, environment
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.kubernetes.release import not_json
 from tests.system.members import group_settings, merged, toml
 from tests.system.producing import producer
@@ -234,7 +234,7 @@ class Release:
 
 def released(tools: Tools, directory: Path, bootstrap: str, topic: str) -> Release:
     """As `helm install` with the example's values, and these."""
-    port = free_port()
+    port = kept_port()
     values = {"kafka.bootstrap_servers": f"{{{bootstrap}}}", "group.id": topic, "group.topics": f"{{{topic}}}"}
     sets = [f"config.{key}={value}" for key, value in {**values, "http.port": port, "workers.count": 1}.items()]
     for name, file, template_file in (("config", "config.toml", "configmap"), ("handlers", "handlers.py", "handlers")):

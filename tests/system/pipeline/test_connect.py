@@ -14,8 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from kunicorn.errors import ExitCode
+from tests.kafka.ports import kept_port
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 
@@ -30,7 +30,7 @@ _PATH = {"PYTHONPATH": os.pathsep.join([str(_ROOT / "service"), str(_ROOT)]), "P
 @pytest.fixture
 def remote(tmp_path: Path, audit: Path) -> Iterator[str]:
     """The URL of a Connect server; the wheel of PySpark has all of it."""
-    port = free_port()
+    port = kept_port()
     settings = {**QUICK_START, "spark.connect.grpc.binding.port": str(port), "spark.sql.codegen.wholeStage": "false"}
     options = [part for setting, value in settings.items() for part in ("--conf", f"{setting}={value}")]
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"

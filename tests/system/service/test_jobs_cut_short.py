@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ CUT_SHORT = "stopped before the end"
 
 
 def desk_with(directory: Path, source: str) -> Desk:
-    (directory / "config.toml").write_text(CONFIG.format(port=free_port(), source=source))
+    (directory / "config.toml").write_text(CONFIG.format(port=kept_port(), source=source))
     (directory / "handlers.py").write_text(HANDLERS)
     return Desk(directory)
 

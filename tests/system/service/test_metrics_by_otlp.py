@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import Collector, attributes_of, collector, total
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.system.members import MemberProcess, group_settings, merged
 from tests.waiting import wait_until
 
@@ -119,7 +119,7 @@ def test_a_service_that_is_over_before_the_exporter_is_loaded_exports_what_it_ha
 
 
 def test_a_collector_that_is_away_costs_a_line_and_no_more(kafka: KafkaCluster, tmp_path: Path) -> None:
-    member = started(kafka, tmp_path, "otlp-away", f"http://127.0.0.1:{free_port()}/v1/metrics", 500)
+    member = started(kafka, tmp_path, "otlp-away", f"http://127.0.0.1:{kept_port()}/v1/metrics", 500)
     try:
         member.wait(lambda: handled(member) >= GOOD, "records to be handled")
         failed = 'kunicorn_otlp_exports_total{group="otlp-away",result="failed"}'

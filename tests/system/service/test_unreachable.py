@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_ports
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.system.members import MemberProcess, Members
 from tests.system.scene import Scene
 
@@ -29,7 +29,7 @@ def silent_server() -> Iterator[str]:
 @contextmanager
 def nobody() -> Iterator[str]:
     """A port that refuses connections."""
-    yield f"127.0.0.1:{free_ports(1)[0]}"
+    yield f"127.0.0.1:{kept_port()}"
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import ssl
 import urllib.request
 from pathlib import Path
 
-from kunicorn.commands.demo.ports import free_port
 from kunicorn.observe.catalogue import every_of_jobs
 from kunicorn.pipeline.report import Exposed, Tasks
 from kunicorn.pipeline.state import Counts
 from kunicorn.settings import HttpSettings
 from tests.kafka.certificates import make_certificates
+from tests.kafka.ports import kept_port
 
 
 def served(http: HttpSettings, trusted: ssl.SSLContext | None = None) -> str:
@@ -25,7 +25,7 @@ def test_with_a_certificate_they_are_served_over_tls_and_a_bad_one_is_only_said(
 
     def http(key: str) -> HttpSettings:
         files = {"tls_certificate_file": str(made.certificate("server")), "tls_key_file": str(made.key(key))}
-        return HttpSettings.model_validate({"host": "127.0.0.1", "port": free_port(), **files})
+        return HttpSettings.model_validate({"host": "127.0.0.1", "port": kept_port(), **files})
 
     with Exposed(asked := http("server"), "catch-up", said.append) as exposed:
         exposed.moved(Counts(records=7), saves=1, left=30)
@@ -39,7 +39,7 @@ def test_with_a_certificate_they_are_served_over_tls_and_a_bad_one_is_only_said(
 
 
 def test_counters_are_served_while_the_job_runs_and_a_taken_port_is_only_said() -> None:
-    http, said = HttpSettings(host="127.0.0.1", port=free_port()), list[str]()
+    http, said = HttpSettings(host="127.0.0.1", port=kept_port()), list[str]()
     with Exposed(http, "catch-up", said.append) as exposed:
         exposed.moved(Counts(records=7, skipped=1), saves=2, left=30)
         exposed.underway(Tasks(8, done=3, running=2))
