@@ -36,14 +36,14 @@ def bucket_served(log: Path, name: str) -> Iterator[Mapping[str, str]]:
         }
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def _made(url: str) -> bool:
     """Whether the server has made the bucket, asked directly: a proxy would answer for it."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(url, method="PUT"), timeout=30):
+        with opener.open(urllib.request.Request(url, method="PUT"), timeout=60):
             return True
     except (OSError, http.client.HTTPException):
         return False

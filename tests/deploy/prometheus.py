@@ -80,7 +80,7 @@ class Prometheus:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         self._log.close()
 
     def scrape(self, ports: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class Prometheus:
         """The samples of an instant query. Raises `AssertionError` with Prometheus' words for one that is wrong."""
         url = f"http://127.0.0.1:{self._port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return found
         except urllib.error.HTTPError as error:

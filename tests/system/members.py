@@ -271,5 +271,5 @@ def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNUL
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )

@@ -35,7 +35,7 @@ class Scene:
         sender: Producer = producer(self.kafka.bootstrap)
         for value in values:
             sender.produce(self.topic, value=value.encode(), partition=partition)
-        assert sender.flush(30) == 0, "not everything was delivered"
+        assert sender.flush(60) == 0, "not everything was delivered"
 
     def ends(self) -> dict[TopicPartition, int]:
         """Log ends, as the broker says."""

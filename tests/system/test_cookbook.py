@@ -168,7 +168,7 @@ def test_lines_of_a_service_name_tenant_place_and_outcome(tmp_path: Path) -> Non
 def test_topics_that_settings_need_are_created_once_and_found_to_be_there(tmp_path: Path, kafka: KafkaCluster) -> None:
     page = COOKBOOK / "topics.md"
     desk = desk_for(page, tmp_path)
-    if "orders" not in kafka.admin().list_topics(timeout=30).topics:
+    if "orders" not in kafka.admin().list_topics(timeout=60).topics:
         kafka.create_topic("orders", 2)
     config = tmp_path / "config.toml"
     config.write_text(re.sub(r"127\.0\.0\.1:\d+", kafka.bootstrap, config.read_text()))
@@ -178,7 +178,7 @@ def test_topics_that_settings_need_are_created_once_and_found_to_be_there(tmp_pa
     assert [name for name in names if f"+ {name}: " in planned.stdout] == names, planned.stdout
     assert desk.type(check).returncode == 2
     assert desk.type(apply).returncode == 0
-    wait_until(lambda: set(names) <= kafka.admin().list_topics(timeout=30).topics.keys(), "the topics")
+    wait_until(lambda: set(names) <= kafka.admin().list_topics(timeout=60).topics.keys(), "the topics")
     checked = desk.type(check)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

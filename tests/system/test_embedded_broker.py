@@ -109,7 +109,7 @@ def test_topics_can_be_named_without_settings_and_any_client_consumes_them(tmp_p
         consumer.close()
         assert {order["id"] for order in orders} == set(range(30))
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_the_end_of_the_mock_itself_is_told(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_three_brokers_go_on_without_a_killed_one_and_take_it_back(kafka_factory
     kafka.broker(2).kill()
     for number in range(60):
         producer.produce("t", str(number))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     kafka.broker(2).start()
     kafka.wait_until_ready()
 

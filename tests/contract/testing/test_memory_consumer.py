@@ -23,7 +23,7 @@ def bootstrap() -> Iterator[str]:
         for partition in range(2):
             for value in VALUES:
                 producer.produce("orders", value.encode(), partition=partition)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         yield address
 
 

@@ -51,7 +51,7 @@ def fill(kafka: KafkaCluster, topic: str, partitions: int, each: int, size: int)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 10**6})
     for number, partition in product(range(each), range(partitions)):
         producer.produce(topic, b"x" * size, f"k{number}", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def order(handler: str, topic: str, ordering: str) -> HandlerConfig:

@@ -55,7 +55,7 @@ def writer(ledger: Ledger) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 def read_and_kill(reads: int, writers: int) -> None:

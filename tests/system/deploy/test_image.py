@@ -259,7 +259,7 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
         wait_until(lambda: _ready(release.port), "readiness", every=0.2)
         sender = producer(kafka.bootstrap)
         sender.produce(topic, value=b"one", partition=1)
-        assert sender.flush(30) == 0
+        assert sender.flush(60) == 0
         wait_until(lambda: f"{topic}-1@0" in log.read_text(), "the record to be handled", every=0.2)
         status = Path(f"/proc/{pid}/status").read_text()
         assert re.search(rf"^Uid:\s+{UID}\s+{UID}\s+{UID}", status, flags=re.MULTILINE), status
@@ -283,7 +283,7 @@ def _in_container(pid: int, uid: int, image: Path, *arguments: str) -> int:
         ["nsenter", f"--target={pid}", "--mount", "--pid", *user, str(image / "kunicorn/bin/kunicorn"), *arguments],
         env=environment(image, "service"),
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=240,
         check=False,
     ).returncode
 

@@ -24,7 +24,7 @@ def three() -> Iterator[KafkaCluster]:
 
 def create_on(kafka: KafkaCluster, topic: str, broker: Broker) -> None:
     """A topic of one partition with one replica, there."""
-    kafka.admin().create_topics([NewTopic(topic, 1, replica_assignment=[[broker.id]])])[topic].result(30)
+    kafka.admin().create_topics([NewTopic(topic, 1, replica_assignment=[[broker.id]])])[topic].result(60)
 
 
 @pytest.mark.long

@@ -36,7 +36,7 @@ class Transactions:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         # Where a call of the client blocks for good, the thread goes with the process.
-        self._thread.join(10)
+        self._thread.join(60)
         self._group.close()
 
     def _go_on(self) -> None:

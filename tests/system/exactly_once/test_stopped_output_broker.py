@@ -32,7 +32,7 @@ def test_while_no_broker_takes_the_outputs_the_status_says_so_and_nothing_is_con
     three.create_topic(topic, 1)
     victim = three.broker(3)
     out = f"{topic}.out"
-    three.admin().create_topics([NewTopic(out, 1, replica_assignment=[[victim.id]])])[out].result(30)
+    three.admin().create_topics([NewTopic(out, 1, replica_assignment=[[victim.id]])])[out].result(60)
     # So short that outputs are refused and sent anew, and not only late.
     producing = {"delivery": delivery, "topic": out, "delivery_timeout_ms": 5000}
     settings = {"producing": producing}

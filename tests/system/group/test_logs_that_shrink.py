@@ -68,7 +68,7 @@ def test_after_an_unclean_election_a_running_member_goes_on_where_the_logs_part(
     """Neither at the end of the log, which would skip what came since, nor at its start (KIP-320)."""
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
-    three.admin().create_topics([wanted])[topic].result(30)
+    three.admin().create_topics([wanted])[topic].result(60)
     leader, follower = three.broker(1), three.broker(2)
     members = members_of(three.bootstrap, topic, settings={"group": {"auto_offset_reset": "latest"}})
     member = members.start()
@@ -99,7 +99,7 @@ def test_after_an_unclean_election_commands_count_from_where_the_logs_part_as_a_
     """The log has grown beyond the committed offset by then, so that its edges alone tell nothing (KIP-320)."""
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
-    three.admin().create_topics([wanted])[topic].result(30)
+    three.admin().create_topics([wanted])[topic].result(60)
     leader, follower = three.broker(1), three.broker(2)
     members = members_of(three.bootstrap, topic)
     member = members.start()

@@ -87,7 +87,7 @@ def test_brokers_without_the_protocol_get_a_classic_member(
     assert member.status()["group"]["protocol"] == "classic"
     assert 'group_protocol = "classic"' in member.output()
     checked = [sys.executable, "-m", "kunicorn", "check", "--config", str(member.config)]
-    told = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=60, env=member.environment)
+    told = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=240, env=member.environment)
     assert "1 now; this member would get 3 of 6 partitions" in told.stdout, told.stdout + told.stderr
     second = members.start()
     second.wait_running(PARTITIONS // 2)

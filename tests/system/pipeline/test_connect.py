@@ -46,7 +46,7 @@ def remote(tmp_path: Path, audit: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
-        server.wait(20)
+        server.wait(60)
 
 
 def answers(port: int, server: subprocess.Popen[bytes], log: Path) -> bool:

@@ -28,7 +28,7 @@ START_SECONDS = 480.0
 def metrics(port: int) -> dict[str, float]:
     """What the driver tells now; nothing while it does not listen yet."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             told = answer.read().decode()
     except OSError:
         return {}

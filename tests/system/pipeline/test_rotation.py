@@ -63,6 +63,6 @@ def rotate(cluster: SecuredCluster, secret: Path) -> None:
     secret.write_text("another-one")
     hashed = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
     change = UserScramCredentialUpsertion("carol", hashed, b"another-one")
-    cluster.admin().alter_user_scram_credentials([change])["carol"].result(10)
+    cluster.admin().alter_user_scram_credentials([change])["carol"].result(60)
     end = time.monotonic() + 1.5 * SESSION_MS / 1000
     wait_until(lambda: time.monotonic() > end, "the sessions to end", SESSION_MS)

@@ -115,6 +115,6 @@ def _nodes(web: str) -> int:
 
 def _asked(url: str) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers={"Accept": "application/json"}), timeout=30) as answer:
+    with opener.open(urllib.request.Request(url, headers={"Accept": "application/json"}), timeout=60) as answer:
         told: dict[str, Any] = json.load(answer)
     return told

@@ -111,7 +111,7 @@ def test_a_password_that_is_rotated_in_its_file_reaches_supervisor_and_workers(
     change = UserScramCredentialUpsertion(
         "carol", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), b"distinctive-n3w"
     )
-    secured.admin().alter_user_scram_credentials([change])["carol"].result(10)
+    secured.admin().alter_user_scram_credentials([change])["carol"].result(60)
     handles_on(stage, member, 2.5 * SESSION_MS / 1000)
     assert "distinctive" not in member.output()
 

@@ -28,7 +28,7 @@ def act(member: MemberProcess, action: str, body: dict[str, Any] | None = None, 
         {"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)["said"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["said"]
@@ -87,7 +87,7 @@ def command(member: MemberProcess, *arguments: str, token: str | None = TOKEN) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -24,7 +24,7 @@ def ask(member: MemberProcess, method: str, path: str) -> int:
     """The status code of one request."""
     request = urllib.request.Request(f"http://127.0.0.1:{member.port}{path}", method=method)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -62,7 +62,7 @@ def test_a_thousand_idle_and_hostile_connections_delay_no_heartbeat(scene: Scene
         member.wait_running(4)
         generation, rebalances = member.generation(), len(stage.rebalances())
         for number in range(1000):
-            client = open_sockets.enter_context(socket.create_connection(("127.0.0.1", member.port), timeout=5))
+            client = open_sockets.enter_context(socket.create_connection(("127.0.0.1", member.port), timeout=60))
             with suppress(ConnectionError):  # The oldest are closed for those that come after them.
                 client.sendall(SLOW[number % len(SLOW)])
         began, ages = clock.now(), []
@@ -93,7 +93,7 @@ body and never ends it."""
 
 def refused(member: MemberProcess, data: bytes) -> bytes:
     """The status code of the answer to these bytes; nothing where the connection was just closed."""
-    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", member.port), timeout=30) as client:
+    with suppress(ConnectionError), socket.create_connection(("127.0.0.1", member.port), timeout=60) as client:
         client.sendall(data)
         return client.recv(100)[9:12]
     return b""

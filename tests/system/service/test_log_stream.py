@@ -82,7 +82,7 @@ def _send(kafka: KafkaCluster, topic: str) -> None:
     for number in range(RECORDS):
         headers: list[tuple[str, str | bytes | None]] = [("traceparent", f"00-{TRACE}-{SPAN}-01".encode())]
         producer.produce(topic, key=str(number).encode(), value=b"x", partition=number % 4, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def said(lines: list[dict[str, Any]], event: str, logger: str) -> list[dict[str, Any]]:

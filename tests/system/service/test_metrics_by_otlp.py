@@ -44,7 +44,7 @@ def send(kafka: KafkaCluster, count: int, value: bytes = b"good") -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(count):
         producer.produce("paid", value, partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 SLOW_TO_LOAD = """

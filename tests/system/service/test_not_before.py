@@ -70,7 +70,7 @@ def test_a_stop_waits_for_no_record_whose_time_has_not_come(
     member.wait(lambda: member.partitions()[0]["lag_seconds"] is not None, "the age to be known")
     assert (member.partitions()[0]["lag"], member.partitions()[0]["lag_seconds"]) == (1, 0.0)
     asked = [sys.executable, "-m", "kunicorn", "lag", "--config", str(member.config), "--json"]
-    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=60)
+    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=240)
     assert json.loads(shown.stdout)["partitions"][0]["oldest_seconds"] == 0.0
     assert member.stop() == 0
     assert Audit(members.audit).check({TopicPartition(topic, 0): range(0)}).handled == 0

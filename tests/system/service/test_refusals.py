@@ -207,7 +207,7 @@ def guarded() -> Iterator[KafkaCluster]:
             rule(ResourceType.GROUP, "shown", "User:ANONYMOUS", AclOperation.DESCRIBE),
         ]
         for done in cluster.admin().create_acls(reserve).values():
-            done.result(10)
+            done.result(60)
         yield cluster
 
 
@@ -256,7 +256,7 @@ def test_leave_tells_of_a_group_from_which_this_user_may_not_remove_anybody(
             rule(ResourceType.GROUP, "left", "User:ANONYMOUS", AclOperation.DESCRIBE),
         ]
         for done in guarded.admin().create_acls(rules).values():
-            done.result(10)
+            done.result(60)
         text = config(bootstrap=guarded.bootstrap, topic="open", group_id="left")
         said = kunicorn("leave", text, tmp_path, arguments=["--instance", "pod-0", "--yes"])
     finally:
@@ -271,4 +271,4 @@ def test_check_finds_nothing_wrong_with_what_works_and_never_joins(
     said = kunicorn("check", config(bootstrap=kafka.bootstrap, topic=topic, group_id=topic), tmp_path)
     expect(said, ExitCode.CLEAN, f"{topic} (3 partitions)", GOOD)
     assert "FAILED" not in said.text
-    assert topic not in {group.group_id for group in kafka.admin().list_consumer_groups().result(10).valid}
+    assert topic not in {group.group_id for group in kafka.admin().list_consumer_groups().result(60).valid}

@@ -47,7 +47,7 @@ def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
     plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
     kafka.tool(REASSIGN, "--bootstrap-server", kafka.bootstrap, "--reassignment-json-file", str(plan), "--execute")
     every = [Coordinates(topic, number) for number in before]
-    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(30)
+    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(60)
     wanted = {number: order[0] for number, order in orders.items()}
     wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}")
 
@@ -117,7 +117,7 @@ def test_a_deleted_topic_leaves_the_others_to_go_on(
         member.wait_running(PARTITIONS)
     with Flow(three.bootstrap, topic, 400):
         produce(three.bootstrap, doomed, 1_000)
-        three.admin().delete_topics([doomed])[doomed].result(30)
+        three.admin().delete_topics([doomed])[doomed].result(60)
         for member in both:
             member.wait(lambda member=member: runs(member, topic), "its share of the other topic")
         produce(three.bootstrap, topic, 1_000)

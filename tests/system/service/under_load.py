@@ -125,6 +125,6 @@ def silence(group: UnderLoad, what: str, at_most: float) -> Iterator[None]:
         yield
     finally:
         over.set()
-        watcher.join(10)
+        watcher.join(60)
     print(f"{what}: no heartbeat answered for {longest:.2f} s")
     assert longest <= at_most, f"{what}: {longest:.2f} s without a heartbeat"

@@ -156,7 +156,7 @@ def produce(brokers: Brokers, partition: int, records: int) -> None:
     producer = Producer({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
     for number in range(records):
         producer.produce(brokers.topic, str(number).encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 async def test_the_metadata_names_broker_partitions_and_leaders(brokers: Brokers, cluster: Cluster) -> None:

@@ -279,10 +279,10 @@ async def test_a_join_is_told_as_sent_once_its_frame_is_written(
 
     broker.script |= {Api.API_VERSIONS: hold, Api.JOIN_GROUP: lambda _: Silence}
     joining = asyncio.create_task(coordinator.join(**JOIN | member))
-    await asyncio.wait_for(connecting.wait(), 10)
+    await asyncio.wait_for(connecting.wait(), 60)
     assert not coordinator.join_sent.is_set()
     release.set()
-    await asyncio.wait_for(coordinator.join_sent.wait(), 10)
+    await asyncio.wait_for(coordinator.join_sent.wait(), 60)
     assert (await cluster.connection(broker.node_id, CONTROL)).in_flight == 1
     joining.cancel()
 

@@ -258,7 +258,7 @@ async def test_stopping_frees_the_port_and_may_be_done_twice_or_without_a_start(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await server.stop()
     await server.stop()
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
     again = Server(HttpSettings(host="127.0.0.1", port=port), service.status, Metrics())
     await again.start()

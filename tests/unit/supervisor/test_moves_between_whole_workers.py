@@ -59,7 +59,7 @@ class WholeWorker(PlayedWorker):
     def end(self) -> None:
         """Drain."""
         self._parts.hooks.drain()
-        self._thread.join(20)
+        self._thread.join(60)
         for handling in self._parts.handlings.every:
             handling.tear_down()
 

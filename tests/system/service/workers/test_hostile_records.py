@@ -96,7 +96,7 @@ def fill(kafka: KafkaCluster) -> dict[Place, bytes | None]:
     aborting.init_transactions(30)
     aborting.begin_transaction()
     aborting.produce(TOPIC, b"aborted", partition=ABORTED_PARTITION)
-    aborting.flush(30)
+    aborting.flush(60)
     aborting.abort_transaction(30)
     send(ABORTED_PARTITION, {"value": b"after"})
     return written

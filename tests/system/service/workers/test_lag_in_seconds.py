@@ -21,7 +21,7 @@ def send(stage: Scene, partition: int, *values: str, age: float) -> None:
     for value in values:
         made_ms = int((time.time() - age) * 1000)
         sender.produce(stage.topic, value=value.encode(), partition=partition, timestamp=made_ms)
-    assert sender.flush(30) == 0, "not everything was delivered"
+    assert sender.flush(60) == 0, "not everything was delivered"
 
 
 def test_the_oldest_record_has_an_age_though_its_worker_is_busy_elsewhere_or_its_partition_is_halted(

@@ -28,7 +28,7 @@ def send_keyed(stage: Scene, count: int) -> None:
     for number in range(count):
         key = number % KEYS
         sender.produce(stage.topic, b"v", b"key %d" % key, partition=key % PARTITIONS)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
 
 
 def wait_handled(stage: Scene, member: MemberProcess, count: int) -> None:

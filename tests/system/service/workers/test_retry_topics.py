@@ -112,7 +112,7 @@ def test_a_retry_topic_that_does_not_exist_ends_the_start(scene: SceneMaker) -> 
 def said(member: MemberProcess, *command: str) -> str:
     """What a command prints, with the member's settings."""
     arguments = [sys.executable, "-m", "kunicorn", *command, "--config", str(member.config)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, env=member.environment)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240, env=member.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

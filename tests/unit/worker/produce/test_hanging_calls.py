@@ -112,5 +112,5 @@ def test_of_offsets_that_are_never_sent_it_says_so_when_the_brokers_may_end_the_
     assert told[-1] is not None
     assert f"for the step 'offsets' of a transaction, has not ended for {LONG} s" in told[-1]
     over.set()
-    thread.join(30)
+    thread.join(60)
     assert sender.hangs(LONG + 1.0) is None
