@@ -22,7 +22,7 @@ from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
-LIMIT = 10.0
+LIMIT = 60.0
 
 
 def login(mechanism: str = "SCRAM-SHA-256", user: str = "alice", password: str | None = None) -> Sasl:

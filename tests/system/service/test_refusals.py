@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 ROOT = Path(__file__).parents[3]
 GOOD = "tests.system.handlers.audited:handle"
 NOBODY = "127.0.0.1:1"
-WITHIN = 40.0
+WITHIN = 240.0
 
 
 @dataclass(frozen=True)

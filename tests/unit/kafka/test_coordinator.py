@@ -102,9 +102,9 @@ async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
 ) -> None:
     monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 5.0)
-    async with FakeBroker(8) as frozen, asyncio.timeout(28):
+    async with FakeBroker(8) as frozen, asyncio.timeout(100):
         broker.lead([broker, frozen], {})
-        cluster = cluster_of(broker, connect_timeout=30.0, request_timeout=30.0)
+        cluster = cluster_of(broker, connect_timeout=120.0, request_timeout=120.0)
         await cluster.refresh(["t"])
         # Tried later than the frozen one, which is therefore asked first.
         await cluster.connection(broker.node_id, "control")

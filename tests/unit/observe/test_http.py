@@ -159,7 +159,7 @@ async def test_a_thousand_idle_connections_keep_no_probe_out(server: Server) -> 
     idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(1000)]
     began = time.monotonic()
     assert (await ask(server, "/livez"))[0] == 200
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 60.0
     assert server._connections is not None
     await until(lambda: len(server._connections._open) <= MOST_CONNECTIONS, "the oldest connections to be closed")  # type: ignore[union-attr]
     for _, writer in idle:
