@@ -179,6 +179,10 @@ class MemberProcess:
         assert code is None, f"{self.name} exited with {code}\n{self.output()[-6000:]}"
         return True
 
+    def wait_said(self, text: str) -> None:
+        """Until it is in the log, which each process writes when it comes to it."""
+        self.wait(lambda: text in self.output(), f"{text!r} in the log")
+
     # -- ending
 
     def stop(self, within: float = PATIENCE, number: signal.Signals = signal.SIGTERM) -> int:

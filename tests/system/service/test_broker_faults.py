@@ -49,13 +49,13 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
             kafka.broker(1).kill()
         for member in members:
             member.wait(lambda member=member: kafka.bootstrap in (member.status()["outage"] or ""), "the outage")
-            assert member.metric("kunicorn_brokers_reached") == 0
+            member.wait(lambda member=member: member.metric("kunicorn_brokers_reached") == 0, "no broker in /metrics")
             assert member.get("/readyz")[0] == 200
         kafka.broker(1).start()
         kafka.wait_until_ready()
         for member in members:
             member.wait(lambda member=member: member.status()["outage"] is None, "the broker")
-            assert member.metric("kunicorn_brokers_reached") == 1
+            member.wait(lambda member=member: member.metric("kunicorn_brokers_reached") == 1, "it in /metrics")
         members[0].wait(lambda: len(stage.handled(0)) > before + 200, "new records to be handled")
         assert [member.generation() for member in members] == generations, "a lost coordinator costs nothing"
     finish(stage, members)

@@ -25,7 +25,7 @@ def test_a_handler_that_starts_a_thread_at_import_is_imported_by_every_worker_af
     for partition in range(4):
         stage.send(partition, "a", "b")
         stage.wait_handled(partition, 1, member)
-    assert "starts 1 threads, which do not survive a fork" in member.output()
+    member.wait_said("starts 1 threads, which do not survive a fork")
     victim = member.workers()[0]["pid"]
     os.kill(victim, signal.SIGKILL)
     for partition in range(4):
@@ -50,7 +50,7 @@ def test_a_worker_whose_module_is_being_replaced_ends_nothing_and_is_back_when_t
     for partition in range(4):
         stage.send(partition, "by the other worker")
         stage.wait_handled(partition, 0, member)
-    assert "cannot import name 'handle_order'" in member.output()
+    member.wait_said("cannot import name 'handle_order'")
     module.write_text("from tests.system.handlers.threaded import handle\n")
     member.wait(lambda: {w["partitions"] for w in member.workers()} == {2}, "both to have partitions again")
     assert member.stop() == 0

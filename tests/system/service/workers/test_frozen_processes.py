@@ -70,7 +70,7 @@ def test_a_template_that_does_not_answer_is_replaced_and_the_partitions_of_a_dea
     os.kill(worker, signal.SIGKILL)
     stage.send(0, "handled by a worker of the next template")
     stage.wait_handled(0, 0, member)
-    assert f"the template (pid {template}) did not fork within 10 s" in member.output()
+    member.wait_said(f"the template (pid {template}) did not fork within 10 s")
     assert template_of(member) != template
     assert member.stop() == 0
     assert stage.judge({worker}).holds

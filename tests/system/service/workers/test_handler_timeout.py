@@ -44,7 +44,7 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
     """Only the record that took too long was begun twice."""
     stage.wait_handled(0, 2, member)
     assert timeouts(stage, member) == 1
-    assert f"has had {stage.topic}-0@1 in hand for " in member.output()
+    member.wait_said(f"has had {stage.topic}-0@1 in hand for ")
     assert member.stop() == 0
     assert stage.committed()[0] == 3
     assert len(stage.begun(0, 1)) == 2
@@ -160,6 +160,6 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
     member = members.start(more=tables)
     produced = held(end_offsets(kafka.bootstrap, late, 1) | end_offsets(kafka.bootstrap, long, 1))
     member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled")
-    assert f"has had {late}-0@0 in hand for " in member.output()
+    member.wait_said(f"has had {late}-0@0 in hand for ")
     assert member.workers()[0]["restarts"] == 0
     assert member.stop() == 0

@@ -45,14 +45,14 @@ def test_workers_have_the_rate_together_and_the_busy_one_gets_it(scene: SceneMak
     member = stage.members.start()
     member.wait_running(2)
     member.wait(partial(has, member, 20.0, 1), "the group to be described")
-    stage.send(0, *["x"] * 100)
+    stage.send(0, *["x"] * 200)
     member.wait(lambda: waits(stage, member), "records to wait for the rate")
-    stage.wait_handled(0, 99, member)
-    times = begun(stage, 1, 100)
-    assert (times[-1] - times[0]) / clock.NANOSECONDS > 99 / 20 * 0.8, "never faster than the rate"
+    stage.wait_handled(0, 199, member)
+    times = begun(stage, 1, 200)
+    assert (times[-1] - times[0]) / clock.NANOSECONDS > 199 / 20 * 0.8, "never faster than the rate"
     assert "kunicorn_rate_limit_per_second{" in member.get("/metrics")[1]
     assert member.stop() == 0
-    assert stage.committed()[0] == 100
+    assert stage.committed()[0] == 200
     report = stage.judge()
     assert report.holds, report
 
