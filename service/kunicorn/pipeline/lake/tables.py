@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.lake.columns import kinds, kinds_changed, nullable
+from kunicorn.pipeline.lake.columns import NOT_NULL, kinds, kinds_changed, nullable
 from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.lake.newest import PART_BYTES, newest_in_parts
 from kunicorn.pipeline.plan import as_json
@@ -65,6 +66,7 @@ class DeltaLake:
         self.file_schema = schema
         self._by = list(partitioning.columns)
         self._schema = pa.schema([*schema, *(pa.field(*each) for each in partitioning.columns.items())])
+        _check_readable(kinds(schema))
         self._table: Any = None
 
     def open(self, done: int = 0) -> None:
@@ -206,6 +208,26 @@ class MergedDelta(DeltaLake):
         """See `DeltaLake`: they are merged, or will be written anew."""
         for name in (self._target / CHANGES).names(".parquet"):
             (self._target / CHANGES).delete(name)
+
+
+_READABLE = re.compile(
+    r"bool|int\d+|float|double|null|(large_)?(string|binary)|(string|binary)_view|fixed_size_binary\[\d+\]|date\d+\[\w+\]"
+    r"|decimal128\(.*\)|timestamp\[[mu]s(, tz=UTC)?\]|dictionary<values=string.*|struct|map|(large_)?list|list of \d+"
+)
+_SIGNED = {"uint8": "int16", "uint16": "int32", "uint32": "int64", "uint64": "decimal128(20, 0)"}
+
+
+def _check_readable(columns: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a type that readers of Delta lack. `columns`: as `kinds` has them.
+
+    The library would take unsigned numbers for signed ones of the same width: no reader gets beyond the first larger
+    one. Nanoseconds are a feature of a table that readers do not have.
+    """
+    for path, told in columns.items():
+        kind = told.removesuffix(NOT_NULL)
+        if not _READABLE.fullmatch(kind):
+            other = _SIGNED.get(kind, "timestamp('us', 'UTC')" if kind.startswith("timestamp") else "another")
+            raise ConfigError(f"--columns: {path} is of {kind}, which readers of Delta tables lack; choose {other}")
 
 
 def _deltalake() -> Any:
