@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
+from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.range_job import Stop, stopping
-from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
+from kunicorn.pipeline.report import FinishedStream, Say, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
     JobFailed,
