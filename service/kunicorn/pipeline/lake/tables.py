@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -49,8 +50,10 @@ class TableLog(Protocol):
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         """Add a round's files at once, unless that has happened already. Raises `NotCommitted`."""
 
-    def clear(self) -> None:
-        """Delete the files of rounds that are none of the table's. Caller: when no round is underway."""
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """Delete these files of a round, or whatever rounds that were cut off have left: what is none of the table's.
+        Caller: behind the round's commit; or before it begins any, once all other exports are overtaken.
+        """
 
 
 APP_ID = "kunicorn-export"
@@ -130,9 +133,8 @@ class DeltaLake:
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
 
-    def clear(self) -> None:
-        """Delete the files of rounds that are none of the table's: here there are none. Caller: when no round is
-        underway."""
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """See `TableLog`: here all are the table's."""
 
     _refused = "Nothing of it is in the table"
     """What is told of a round that the table does not take."""
@@ -204,10 +206,11 @@ class MergedDelta(DeltaLake):
         deleted = merge.when_matched_delete("source.value IS NULL").when_matched_update_all()
         deleted.when_not_matched_insert_all("source.value IS NOT NULL").execute()
 
-    def clear(self) -> None:
-        """See `DeltaLake`: they are merged, or will be written anew."""
-        for name in (self._target / CHANGES).names(".parquet"):
-            (self._target / CHANGES).delete(name)
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """See `TableLog`: they are merged, or will be written anew."""
+        below = self._target / CHANGES
+        for name in below.names(".parquet") if files is None else [Path(each.path).name for each in files]:
+            below.delete(name)
 
 
 _READABLE = re.compile(
