@@ -38,7 +38,7 @@ from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
-from kunicorn.worker.limits.gate import Gates
+from kunicorn.worker.limits.gate import Gate, Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
 from kunicorn.worker.progress import (
     Attempt,
@@ -124,6 +124,11 @@ class Partitions:
         with self._lock:
             self._grants.stop(list(self._open.values()))
             self.draining = True
+
+    def change_rate(self, gate: Gate, per_second: float, burst: float) -> None:
+        """Have the gate's handler go on at another rate, also with records that wait for theirs already."""
+        with self._lock:
+            self._gates.change_rate(gate, per_second, burst, (each.tracker for each in self._open.values()), now_ns())
 
     def in_hand(self, now: int) -> InHand | None:
         """See `worker.pong`."""

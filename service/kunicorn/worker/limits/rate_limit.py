@@ -125,6 +125,7 @@ class KeyedRateLimit(RateLimit):
                 break
             bucket.take(1, now)
             count += 1
+        self._waits += not count
         return count
 
     def hold_ns(self, flight: InFlight, now: int) -> int:
@@ -133,7 +134,6 @@ class KeyedRateLimit(RateLimit):
         wait = bucket.wait_ns(now)
         bucket.take(1, now)
         flight.paid = 1
-        self._waits += 1
         return wait
 
     def forgo(self, flight: InFlight, now: int) -> None:

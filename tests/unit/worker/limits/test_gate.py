@@ -312,6 +312,37 @@ def test_what_waits_for_its_keys_rate_pays_anew_where_refused_records_are_put_be
     assert until - now_ns() < 1001 * NANOSECONDS, "for one token, as the one that waited has given its own back"
 
 
+@pytest.mark.parametrize(("per_second", "seconds"), [(0.001, 1000), (0.004, 250), (0.000_25, 4000)])
+def test_what_waits_for_its_keys_rate_goes_on_at_another_one_in_the_same_order(per_second: float, seconds: int) -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 1, "key", "records", "tenant"))
+    table = Table(Slots("none", 4, gate=limited))
+    table.begin(P0, *range(5))
+    table.handle(table.take())
+    assert table.started() == [], "all are of one tenant"
+    before = [flight for flight, _ in table.table.held()]
+    waits = limited.rate_use()
+    table.table.change_rate(limited, per_second, 1)
+    now, held = now_ns(), list(table.table.held())
+    assert [flight for flight, _ in held] == before
+    expected = [seconds * (place + 1) for place in range(4)]
+    assert [(until - now) / NANOSECONDS for _, until in held] == pytest.approx(expected, abs=seconds / 2)
+    assert f"limited to {per_second:g} a second" in held[0][0].why
+    assert limited.rate_use() == waits, "none of them waits a second time"
+
+
+def test_what_waited_for_its_keys_rate_when_that_changed_and_waits_for_a_retry_now_keeps_that_time() -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 1, "key", "records"))
+    table = ten(limited, runs=False)
+    table.handle(table.take())
+    assert table.started() == []
+    (first, *_), *_ = list(table.table.held())
+    table.table.change_rate(limited, 0.004, 1)
+    table.table.try_again(first)
+    assert table.take() is first, "the loop had found its wait over"
+    table.table.park(Attempt(first), "retry", "it failed")
+    assert first not in [flight for flight, _ in table.table.held()]
+
+
 # -- batches with records that cannot be decoded -----------------------------------------------------------------------
 
 
