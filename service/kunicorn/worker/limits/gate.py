@@ -192,9 +192,9 @@ class Gate:
         with self._lock:
             self._ended(flight, calls, None, now)
 
-    def failed(self, flight: InFlight, error: BaseException, now: int) -> int | None:
+    def failed(self, flight: InFlight, error: BaseException, now: int, *, beside: bool = False) -> int | None:
         """Note a failed call. Returns until when (nanoseconds) its records are to wait, as the call counts as no try;
-        None: what becomes of them is for others to say."""
+        None: what becomes of them is for others to say. `beside`: others' failure was told of in it."""
         if isinstance(error, _NOTHING_LEARNT):
             self.withdrawn(flight)
             if not isinstance(error, NotEncodableYet):
@@ -202,7 +202,8 @@ class Gate:
             return None
         counts = self._circuit.counts(error)
         with self._lock:
-            self._ended(flight, 1, error if counts else None, now)
+            if not beside:
+                self._ended(flight, 1, error if counts else None, now)
             if not counts or self._breaker.state is State.CLOSED:
                 return None
             return max(now, self._breaker.until)
