@@ -38,7 +38,7 @@ from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
-from kunicorn.worker.limits.gate import Gate, Gates
+from kunicorn.worker.limits.gate import CIRCUIT_BREAKER, Gate, Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
 from kunicorn.worker.progress import (
     Attempt,
@@ -510,6 +510,12 @@ class Partitions:
             self._count_failure(attempt, retried=waits_for == "retry", failed=waits_for != "wait")
             if waits_for == "wait":
                 self._counters.count(c.WAITS, 1, flight.tp.topic)
+            gate = flight.tracker.slots.gate
+            if waits_for == CIRCUIT_BREAKER and gate is not None:
+                # Rows of the same call, behind another outcome or of another partition: it is no try of theirs either.
+                for each in self._open.values():
+                    if each.tracker.slots.gate is gate:
+                        self._scheduler.undecide(each.tracker, gate.counts)
             self._scheduler.wait(flight, waits_for, why)
             return self._left_hands(flight)
 

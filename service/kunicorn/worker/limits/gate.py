@@ -208,6 +208,10 @@ class Gate:
                 return None
             return max(now, self._breaker.until)
 
+    def counts(self, error: BaseException) -> bool:
+        """See `Circuit`."""
+        return self._circuit.counts(error)
+
     def withdrawn(self, flight: InFlight) -> None:
         """Note that these records have left the handler's hands, and nothing was learnt by that."""
         with self._lock:

@@ -88,3 +88,11 @@ def test_rows_of_all_partitions_wait_for_the_circuit_breaker_that_their_call_has
     opened, failures, _, skipped = told_by(worker)
     assert (opened, failures, skipped) == (1, 1, 0)
     assert sorted(topic for call in calls[1:] for topic in call) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_rows_behind_another_outcome_wait_for_the_circuit_breaker_that_another_partitions_rows_have_opened() -> None:
+    passed_over.add(("b", 0))
+    worker = handle(*TOPICS)
+    opened, failures, _, skipped = told_by(worker)
+    assert (opened, failures, skipped) == (1, 1, 1)
+    assert sorted(topic for call in calls[1:] for topic in call) == ["a", "a", "b", "c", "c"]

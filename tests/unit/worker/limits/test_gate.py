@@ -61,6 +61,29 @@ def test_of_several_calls_at_a_time_one_probes() -> None:
     assert len(table.started()) == 3, "all but the slot that the first still has"
 
 
+def test_all_rows_wait_that_failed_in_the_call_which_opened_the_circuit_breaker_and_other_outcomes_stand() -> None:
+    config = HandlerConfig(
+        f"{sending_handlers.__name__}:away_at_first",
+        "batch",
+        {},
+        10,
+        1,
+        0,
+        0,
+        on_failure="dead_letter",
+        circuit_breaker=OPENS_AT_ONCE,
+    )
+    sending_handlers.forget()
+    sending_handlers.hopeless.update({2, 7})
+    with WholeWorker(config, map(record, range(10)), None) as worker:
+        worker.hand_out()
+        worker.until_consumed(10)
+        assert worker.brokers.values(LETTERS) == []
+    first, *later = sending_handlers.calls
+    assert first == list(range(10))
+    assert [offset for call in later for offset in call] == [0, 1, 3, 4, 5, 6, 8, 9]
+
+
 def test_no_handler_waits_for_a_suspect_of_one_whose_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [now_ns()]
     monkeypatch.setattr("kunicorn.worker.partitions.now_ns", lambda: clock[0])
