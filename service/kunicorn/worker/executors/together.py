@@ -99,6 +99,7 @@ class TogetherExecutor(InlineExecutor):
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))
         took = now_ns() - started
+        self._tell_if_uncalled(cells[0], error)
         said = error
         if isinstance(error, OfFirst) or (isinstance(error, OfSome) and self._interruption is not None):
             said = error.error  # It failed as a whole, or was ended from outside: nobody knows in whose rows.

@@ -226,6 +226,12 @@ class Gate:
                 for place, message in enumerate(flight.messages):
                     self._rate.dropped(message, now, saved=not place)
 
+    def saved(self, now: int) -> None:
+        """Note that a call with records which have started was not made. What becomes of them is told besides."""
+        if self._rate is not None:
+            with self._lock:
+                self._rate.saved(now)
+
     def goes_on(self, flight: InFlight, rest: InFlight) -> None:
         """Note that leading records of a call are done, and that the others, `rest`, will be told of in its place."""
         with self._lock:

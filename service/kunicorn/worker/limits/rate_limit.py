@@ -68,6 +68,11 @@ class RateLimit:
         if not self._by_call:
             self.unused((message,), now)
         elif saved:
+            self.saved(now)
+
+    def saved(self, now: int) -> None:
+        """Note a call that was not made: where calls count, it takes no token."""
+        if self._by_call:
             self._bucket.take(-1, now)
             self._used -= 1
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+from confluent_kafka import Message
 
-from kunicorn.handler.call import OfSome, OfUncalled
-from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
+from kunicorn import Batch, Record
+from kunicorn.handler.call import OfSome, OfUncalled, calls_for
+from kunicorn.handler.config import CircuitBreaking, Decoding, FilterRule, HandlerConfig, RateLimiting
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.encode import NotEncodableYet
+from kunicorn.handler.filter import filters_of
+from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.retry import End
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
+from kunicorn.worker.executors.inline import InlineExecutor
+from kunicorn.worker.executors.together import TogetherExecutor
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from kunicorn.worker.stats import Counters
@@ -204,6 +210,87 @@ def test_of_a_run_before_which_an_output_is_refused_only_what_the_handler_did_no
     else:
         table.handle(in_hand, 2)
     assert used_of(limited) == 3, "the refused one, and two of the run"
+
+
+def drop_all(record: Record) -> bool:
+    """A filter."""
+    return False
+
+
+def decode_later(data: bytes) -> object:
+    """A decoder whose registry is away."""
+    raise NotDecodableYet("away")
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize(
+    ("why", "used"),
+    [
+        ("it is called", 1),
+        ("the loop looks around first", 0),
+        ("a filter drops all records", 0),
+        ("the first record cannot be decoded", 0),
+        ("no record can be decoded yet", 0),
+        ("the last record cannot be decoded", 1),
+        ("the handler is interrupted", 1),
+        ("its output cannot be encoded yet", 1),
+    ],
+)
+def test_a_batch_that_does_not_come_to_the_handler_gives_its_calls_token_back(
+    why: str, used: int, *, across: bool
+) -> None:
+    called = []
+
+    def handle(records: Batch) -> None:
+        called.append(len(records))
+        if why == "the handler is interrupted":
+            raise DrainDeadline
+        if why == "its output cannot be encoded yet":
+            raise NotEncodableYet("away")
+
+    filters = [FilterRule(function=f"{__name__}:drop_all")] if why.startswith("a filter") else []
+    value = f"{__name__}:decode_later" if why == "no record can be decoded yet" else "json"
+    config = HandlerConfig(
+        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", "calls"),
+        decoding=Decoding(value), filters=filters,
+    )  # fmt: skip
+    drops: Drops = deque()
+    limited = gate_of(config, Counters(), drops)
+    assert limited is not None
+    told = filters_of(config, lambda message, name, *, saved: drops.append(Drop(message, saved)))
+    slots = Slots("partition", 1, runs=True, bounds=Bounds(10, None, 0, 0), gate=limited, across=across)
+    table = Table(slots)
+    values = [b"1"] * 6
+    if why.endswith("cannot be decoded"):
+        values[0 if "first" in why else -1] = b"{"
+    for partition, rows in ((P0, values[:3]), (P1, values[3:])) if across else ((P0, values),):
+        table.begin(partition)
+        given = [
+            Message(topic=partition.topic, partition=partition.partition, offset=at, value=value, timestamp=(1, 1000))
+            for at, value in enumerate(rows)
+        ]
+        table.table.feed(partition, 0, given, 0)
+    calls = calls_for(Handler("shop:handle", handle, False, filters=told), config)
+    executor = (TogetherExecutor if across else InlineExecutor)(calls, table.ledger.cells)
+    failed: list[tuple[InFlight, BaseException]] = []
+
+    class Told:
+        def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
+            table.table.put_down(flight)
+            failed.append((flight, error))
+
+        def finished(self) -> None:
+            raise AssertionError
+
+    executor.begin(table.table, slots, Told())
+    if why == "the loop looks around first":
+        table.table.interrupts.request()
+    assert executor.serve()
+    for flight, error in failed:
+        assert table.table.take_up(flight, now_ns())
+        limited.failed(flight, error, now_ns())
+    limited.room(now_ns())
+    assert (len(called), used_of(limited)) == (used, used)
 
 
 def test_a_call_that_a_drain_deadline_ends_has_used_its_token() -> None:
