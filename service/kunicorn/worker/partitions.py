@@ -222,6 +222,10 @@ class Partitions:
         """See `Grants`."""
         return self._grants.fetching(tp)
 
+    def topic_id(self, tp: TopicPartition) -> str:
+        """See `Grants`."""
+        return self._grants.topic_id(tp)
+
     def delay(self, tp: TopicPartition, why: str) -> Grant | None:
         """See `Grants`."""
         with self._lock:
