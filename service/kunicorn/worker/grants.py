@@ -306,7 +306,8 @@ class Grants:
         for grant, failure in self._faulty:
             if grant.number not in self.open or grant.state is not GrantState.ASIDE:
                 continue  # It has ended, or is to end, otherwise.
-            if grant.tracker.bytes or grant.tracker.waiting:
+            # What is in hand or on its way may fail, and is tried again here: elsewhere its tries begin anew.
+            if grant.tracker.bytes or grant.tracker.waiting or grant.busy:
                 left.append((grant, failure))
             else:
                 self.end(grant, failure)
