@@ -323,6 +323,7 @@ class Grants:
         self._close(grant.tracker)
         # What a record that was interrupted has left must not count under the next grant.
         grant.tracker.discarded = True
+        self._scheduler.forget(grant.tracker)
         del self.open[grant.number]
         if self._by_partition.get(grant.tp) is grant:
             del self._by_partition[grant.tp]
