@@ -209,6 +209,11 @@ class Delays:
             _, _, grant = heapq.heappop(self._waiting)
             self._table.end_delay(grant)
 
+    def forget_ended(self) -> None:
+        """Drop the partitions whose grant has ended meanwhile: the wait may be a day, and each rebalance adds one."""
+        self._waiting = [each for each in self._waiting if not each[2].tracker.closed]
+        heapq.heapify(self._waiting)
+
 
 _LOOK_NS = NANOSECONDS
 """So long others are held back: a fetch under way may wait half a second for records (`fetch.wait.max.ms`) before the

@@ -78,6 +78,8 @@ class Grants:
         """Records of more than one topic may be in one batch."""
         self.stops: dict[TopicPartition, int] = {}
         """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        self.ended = 0
+        """How many have ended."""
         self._parts, self._slots_of = parts, slots_of
         self._scheduler, self._deliveries = scheduler, deliveries
         self._by_partition: dict[TopicPartition, Grant] = {}
@@ -329,6 +331,8 @@ class Grants:
         self._close(grant.tracker)
         # What a record that was interrupted has left must not count under the next grant.
         grant.tracker.discarded = True
+        self._scheduler.forget(grant.tracker)
+        self.ended += 1
         del self.open[grant.number]
         if self._by_partition.get(grant.tp) is grant:
             del self._by_partition[grant.tp]

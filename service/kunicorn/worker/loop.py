@@ -200,6 +200,8 @@ class Loop:
         self._delays = Delays(table, settings.delays)
         self._line = HeadOfLine(table, settings.ahead_bytes, settings.delays)
         self._turns = 0
+        self._ended = 0
+        """Grants that had ended when it looked last."""
 
     @property
     def progress(self) -> int:
@@ -218,6 +220,7 @@ class Loop:
             self._client.log_in()
             self._meet_failures(now)
             self._failures.try_again(now)
+            self._forget_ended()
             self._watch_lease(now)
             self._hooks.call_due(now)
             self._delays.end_due(now)
@@ -226,6 +229,13 @@ class Loop:
             self._fetch(now)
             executors.wake()
             executors.serve(now_ns() + _TURN_NS)
+
+    def _forget_ended(self) -> None:
+        """Have nothing wait any more of grants that have ended."""
+        if (ended := self._table.ended) != self._ended:
+            self._ended = ended
+            self._failures.forget_ended()
+            self._delays.forget_ended()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
         """Interrupt the handler, if it still has that record in hand, and all records that it got of the grant by

@@ -94,6 +94,11 @@ class Partitions:
         with self._lock:
             return not self._open
 
+    @property
+    def ended(self) -> int:
+        """Number of grants that have ended. Caller: the loop."""
+        return self._grants.ended
+
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def start(self, starts: Iterable[FetcherStart]) -> None:

@@ -500,6 +500,8 @@ class Scheduler:
         """
         flight.tracker.sending.remove(flight)
         flight.lane.sending.pop(flight, None)
+        # Each entry names its origin, and none is the garbage collector's: nothing would ever free the two.
+        flight.entries = []
         self.on_their_way -= 1
         if flight.given_up is not None:
             if flight in self._letters:
@@ -736,6 +738,16 @@ class Scheduler:
                 lane.ready = False
         self._suspected = deque(lane for lane in self._suspected if lane.tracker is not tracker)
         tracker.beyond.clear()
+
+    def forget(self, tracker: OffsetTracker) -> None:
+        """Let go of a closed partition's records, of which none is in hand or on its way. They, their lanes and their
+        partition name each other: the garbage collector, which comes seldom, would find a backlog's keys much later.
+        """
+        for lane in tracker.lanes.values():
+            lane.queue.clear()
+            lane.overtaken = None
+        tracker.lanes.clear()
+        tracker.order.clear()
 
 
 def _lowest_queued(flights: Iterable[InFlight]) -> InFlight | None:
