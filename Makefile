@@ -132,6 +132,7 @@ test-again: venv  ## `make test` RUNS times in a row, each at the first try; BUS
 
 test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
+	$(PYTEST) tests/unit tests/contract/assignors -m "not long" --hypothesis-profile fresh -n $(JOBS) --dist loadfile
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/service/workers -m "not long" --kafka-version 3.9.1
 

@@ -12,7 +12,7 @@ from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM, OWN_FROM, STOR
 from tests.contract.worker.stories import read, told
 
 _SEED = 1
-_EACH = 250
+_EACH = 125
 _EACH_LONG = 10_000
 _SEEDS_LONG = [
     *range(100, 104),
