@@ -20,6 +20,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until, until_of
+from kunicorn.supervisor.partitions.lag import watch_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.run_until import RunUntil
 from tests.fakes.played_workers import PlayedWorker
@@ -231,6 +232,28 @@ async def test_a_position_outside_of_the_log_is_looked_up_again_with_the_same_en
     await bench.run_until.learn([partition])
     assert bench.with_end == [partition]
     assert partition.stop == END
+
+
+def test_a_job_whose_log_was_cut_below_its_end_ends_where_the_log_does() -> None:
+    async def story() -> None:
+        bench = Bench(Until(end=True))
+        await bench.give(0)
+        partition = bench.stage.assignment.table[tps(0)[0]]
+        lost = Failed(partition.grant, FailureKind.TRUNCATED, 104, 3, "a leader was elected uncleanly")
+        bench.stage.assignment.worker_failed(bench.worker, lost)
+        bench.end = 101
+        offsets: Any = bench
+        watching = asyncio.ensure_future(watch_ends(offsets, bench.stage.assignment))
+        await bench.run_until.learn([partition])
+        bench.stage.resolve(0)
+        bench.consume(0, 101)
+        assert bench.why() is None
+        await asyncio.sleep(30.0)
+        assert bench.why() == "everything that was assigned is handled up to its end"
+        assert partition.reason == "handled up to its end, offset 101"
+        watching.cancel()
+
+    in_virtual_time(story, sockets=False)
 
 
 def test_so_many_records_and_so_long() -> None:
