@@ -744,6 +744,8 @@ class Scheduler:
         partition name each other: the garbage collector, which comes seldom, would find a backlog's keys much later.
         """
         for lane in tracker.lanes.values():
+            for flight in lane.queue:
+                flight.decided = flight.refusal = None
             lane.queue.clear()
             lane.overtaken = None
         tracker.lanes.clear()

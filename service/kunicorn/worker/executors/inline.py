@@ -14,7 +14,7 @@ from confluent_kafka import Message
 from kunicorn.handler.call import Calls, Interruption, OfSome, OfUncalled, met
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode import NotEncodableYet
-from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout, clear_frames
 from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.clock import now_ns
 from kunicorn.worker.executors.executor import Poisoned, Supply, Told
@@ -57,6 +57,8 @@ class InlineExecutor:
         """What was in hand for too long, and at which offset."""
         self._interruption: Interruption | None = None
         """What was raised in the call that goes on."""
+        self._raised: BaseException | None = None
+        """What the call has raised."""
 
     def begin(self, table: Supply, slots: Slots, loop: Told) -> None:
         self._table, self._slots, self._loop = table, slots, loop
@@ -76,7 +78,14 @@ class InlineExecutor:
         if (flight := self._table.start_next(self._slots)) is None:
             return False
         self._handle(flight)
+        if self._raised is not None:
+            self._let_go(self._raised)
         return True
+
+    def _let_go(self, raised: BaseException) -> None:
+        """Keep nothing of a call that has failed."""
+        self._raised = self._interruption = None
+        clear_frames(raised)
 
     def _handle(self, flight: InFlight) -> None:
         self.calls += 1
@@ -183,5 +192,6 @@ class InlineExecutor:
             finally:
                 self._interruptible = None
         except BaseException as error:
+            self._raised = error
             return met(error, self._interruption, cells[cell])
         return None
