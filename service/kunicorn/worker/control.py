@@ -63,8 +63,8 @@ def apply(worker: Assembled, said: Said) -> None:
             _tell_of_transactions(worker, said)
         case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
             worker.runner.time_out(grant, offset, overdue_ns)
-        case DrainOver():
-            worker.runner.end_drain()
+        case DrainOver(grants=grants):
+            worker.runner.end_drain(grants)
         case Rates(rates=rates):
             _change(worker, rates)
         case Drain():

@@ -288,7 +288,7 @@ class Grants:
         """Wait no more for letters that do not arrive, once nothing else is on its way: their records are not done, and
         the partition's next owner begins with them."""
         tracker = grant.tracker
-        if (tracker.running or tracker.failed) and not grant.overdue:
+        if (tracker.running or tracker.failed) and not tracker.overdue:
             return  # What is in hand would not be done any more, and be handled a second time.
         sending = tracker.sending
         if self._deliveries.letters_apart and all(flight.given_up is not None for flight in sending):

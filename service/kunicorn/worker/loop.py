@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout
@@ -119,11 +119,6 @@ class Executors:
         if not self._out_of_turn:
             self._next = (self._next + 1) % len(self._inline)
         return first
-
-    @property
-    def overdue(self) -> bool:
-        """Whether a call in this thread was interrupted by a signal, which is yet to come."""
-        return any(executor.is_overdue for executor in self._inline)
 
     def on_signal(self) -> None:
         """See `InlineExecutor.on_signal`. Raises what interrupts."""
@@ -244,17 +239,17 @@ class Loop:
         for flight in self._table.overdue(grant, offset, overdue_ns):
             self._executors.interrupt(flight, HandlerTimeout(), offset)
 
-    def end_drain(self) -> None:
-        """Have `DrainDeadline` raised in the calls of other threads, and in tasks, whose partition is to be given up.
-        Caller: the control thread, as the loop's may be in a call."""
-        for flight in self._table.let_go():
+    def end_drain(self, grants: Collection[int] | None) -> None:
+        """Have `DrainDeadline` raised in what the partitions of these grants wait for, calls and hooks; None: of all
+        that are to be given up. Caller: the control thread, as the loop's may be in a call."""
+        for flight in self._table.let_go(grants):
             self._executors.interrupt(flight, DrainDeadline(), flight.offset)
+        self._hooks.end_drain(grants)
 
     def on_interruption(self) -> None:
         """Raise `HandlerTimeout` or `DrainDeadline` in the call, or the hook, that is under way in this thread, where
         that is meant. Caller: the signal handler, which may run while this thread holds the table's lock."""
-        if not self._executors.overdue:
-            self._hooks.interrupt()
+        self._hooks.on_signal()
         self._executors.on_signal()
 
     def place(self) -> Mapping[str, Any]:

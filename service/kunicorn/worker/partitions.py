@@ -170,21 +170,21 @@ class Partitions:
                 self._counters.count(c.HANDLER_TIMEOUTS, others, grant.tp.topic)
             return found
 
-    def let_go(self) -> list[InFlight]:
-        """Have grants that are to end do so now, whatever the loop is in: records that have failed, and wait for it,
-        are handled again by the partition's next owner. What is left in hand of them, but for the loop's own calls.
+    def let_go(self, numbers: Collection[int] | None) -> list[InFlight]:
+        """Have these grants (None: all) that are to end do so now, whatever the loop is in: records that have failed,
+        and wait for it, are handled again by the partition's next owner. What is left in hand of them.
         """
         with self._lock:
-            ending = [each for each in self._open.values() if each.state is GrantState.STOPPING]
+            meant = [each for each in self._open.values() if numbers is None or each.number in numbers]
+            ending = [each for each in meant if each.state is GrantState.STOPPING]
             for grant in ending:
-                grant.overdue = True
+                grant.tracker.overdue = True
                 for flight in list(grant.tracker.failed):
                     self._put_back_failed(flight)
                 if grant.tracker.sending:
                     self._grants.leave_letters(grant)
                     self._grants.conclude(grant)
-            trackers = [each.tracker for each in ending if not each.tracker.slots.runs]
-            return [flight for tracker in trackers for flight in tracker.running]
+            return [flight for grant in ending for flight in grant.tracker.running]
 
     # -- loop: the client ----------------------------------------------------------------------------------------------
 
@@ -448,11 +448,11 @@ class Partitions:
     def put_down(self, flight: InFlight) -> None:
         """Note that the call with these records has failed: they are out of hand, and the loop is to take them up."""
         with self._lock:
-            if (grant := self._open[flight.tracker.grant]).overdue:
+            if flight.tracker.overdue:
                 self._put_back_failed(flight)
             else:
                 self._scheduler.fail(flight)
-                grant.mirror.left(flight)
+                self._open[flight.tracker.grant].mirror.left(flight)
 
     # -- senders' threads ----------------------------------------------------------------------------------------------
 

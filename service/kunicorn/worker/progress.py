@@ -79,8 +79,6 @@ class Grant:
     """While delayed: what `/status` calls it."""
     why: str = ""
     """While delayed, in words."""
-    overdue: bool = False
-    """It is to be given up, and the time for that is over: nothing of it waits for the loop."""
     failure: GrantFailure | None = None
     """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
@@ -441,6 +439,8 @@ class OffsetTracker:
     """Where a call gets a run: index of the ledger's word in which the call stores how far it is."""
     closed: bool = False
     """Nothing of it is started any more."""
+    overdue: bool = False
+    """Its drain budget is over: nothing of it waits for the loop."""
     discarded: bool = False
     """It is lost: nothing that it has left is to be delivered."""
     served: bool = False

@@ -39,14 +39,20 @@ async def fail_async(record: Record) -> None:
 
 
 def wait(record: Record) -> None:
-    """Until it is interrupted."""
+    """Until it is interrupted, or that one is let go on."""
     begun.append((record.topic, record.offset))
     while not goes_on.is_set():
         time.sleep(0.001)
 
 
+async def stay_async(record: Record) -> None:
+    """As long as that one."""
+    begun.append((record.topic, record.offset))
+    await asyncio.to_thread(goes_on.wait, 60)
+
+
 async def wait_async(record: Record) -> None:
-    """Likewise."""
+    """Until it is interrupted."""
     begun.append((record.topic, record.offset))
     await asyncio.sleep(600)
 

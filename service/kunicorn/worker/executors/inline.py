@@ -133,11 +133,6 @@ class InlineExecutor:
         self._overdue = flight, offset
         signal.pthread_kill(self._thread, signal.SIGUSR1)
 
-    @property
-    def is_overdue(self) -> bool:
-        """Whether `interrupt` has sent the signal."""
-        return self._overdue is not None
-
     def on_signal(self) -> None:
         """Raise `HandlerTimeout` or `DrainDeadline` in the handler, if its record is the one that was meant. Caller:
         the signal handler.
@@ -148,10 +143,10 @@ class InlineExecutor:
         if (call := self._interruptible) is None:
             return
         error: BaseException
-        if overdue is not None and overdue[0] in call.flights and overdue[1] == self._at(overdue[0]):
-            error = HandlerTimeout()
-        elif any(flight.tracker.closed for flight in call.flights):
+        if any(flight.tracker.overdue for flight in call.flights):
             error = DrainDeadline()
+        elif overdue is not None and overdue[0] in call.flights and overdue[1] == self._at(overdue[0]):
+            error = HandlerTimeout()
         else:
             return
         self._interruptible = None  # Once: a second signal must not hit the code that deals with the first.

@@ -316,7 +316,7 @@ def test_records_that_were_kept_from_the_handler_and_are_put_back_cost_nothing(c
         assert not table.table.take_up(decided, now_ns())
     else:
         table.table.stop([1])
-        table.table.let_go()
+        table.table.let_go([1])
     assert used_of(limited) == 0
 
 
