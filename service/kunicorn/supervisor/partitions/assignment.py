@@ -241,7 +241,11 @@ class Assignment:
     async def _escalate(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
         named = ", ".join(str(p.tp) for p in list(held)[:3])
         reason = f"still had {named} in hand when the drain budget was over"
-        await self.pool.escalate(worker, reason, lambda: all(p.worker is not worker for p in held))
+
+        def left() -> list[int]:
+            return [p.grant for p in held if p.worker is worker]
+
+        await self.pool.escalate(worker, reason, lambda: not left(), lambda: worker.interrupt_handler(left()))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop released partitions, whose offsets are committed or not ours to commit; take up those that came back
