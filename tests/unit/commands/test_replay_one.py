@@ -173,7 +173,7 @@ def test_the_debugger_stands_where_the_handler_raised_before_its_teardown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("import sys\np sys.modules['desk_shop'].SAID\nwhere\nq\n"))
-    replayed = replay_one.replay(settings(handler_timeout_ms=1000), message(b"nonsense"), debug=True)
+    replayed = replay_one.replay(settings(handler_timeout_ms=10_000), message(b"nonsense"), debug=True)
     said = capsys.readouterr().out
     assert "desk_shop.py(8)handle()" in said.replace("\n->", "")
     assert "[{}]" in said, "set up, and not torn down yet"
