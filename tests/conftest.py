@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ from tests.kafka.cluster import VERSION
 from tests.system import members
 
 _FIRST_WITH_CONSUMER_PROTOCOL = 4
+_DESCRIPTORS = 16_384
+"""Both ends of a thousand connections are in one process; many machines allow 1,024 unless they are asked for more."""
 
 # What is slow on a busy machine is not wrong: whether a rule holds is all that is asked.
 settings.register_profile("rules", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,6 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test is collected."""
     members.GROUP_PROTOCOL = config.getoption("--group-protocol")
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(_DESCRIPTORS, most)
+    if allowed != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, wanted), most))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

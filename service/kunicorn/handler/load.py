@@ -98,7 +98,16 @@ def load(entrypoint: str, *, yields: bool = False) -> Handler:
     Caller: a process that handles, once. Blocks and raises like `find`, and also raises what `__init__` raises.
     """
     target = find(entrypoint, yields=yields)
-    return handler_of(entrypoint, instance(_NAMED.format(entrypoint), target) if inspect.isclass(target) else target)
+    if not inspect.isclass(target):
+        return handler_of(entrypoint, target)
+    handler = handler_of(entrypoint, instance(_NAMED.format(entrypoint), target))
+    if keeps_offsets(target) and not handler.keeps_offsets:
+        # The supervisor, which goes by the class, would commit nothing.
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: its class has load_offsets, and its instances have None: set it to "
+            f"None in the class"
+        )
+    return handler
 
 
 def handler_of(entrypoint: str, target: Any) -> Handler:
@@ -106,6 +115,11 @@ def handler_of(entrypoint: str, target: Any) -> Handler:
     call = _call_of(target)
     hooks: dict[str, Any] = {name: getattr(target, name, None) for name in HOOKS}
     return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
+
+
+def keeps_offsets(target: Any) -> bool:
+    """Whether the handler that `find` found stores its own offsets; a hook that is None is none."""
+    return getattr(target, "load_offsets", None) is not None
 
 
 def find(entrypoint: str, *, yields: bool = False) -> Any:
@@ -354,7 +368,7 @@ def _check_class(entrypoint: str, cls: type) -> None:
 
 
 def _has_method(cls: type, name: str) -> bool:
-    return any(name in each.__dict__ for each in cls.__mro__)
+    return next((each.__dict__[name] for each in cls.__mro__ if name in each.__dict__), None) is not None
 
 
 def _call_of(target: Any) -> Any:

@@ -143,9 +143,9 @@ class Failures:
         flight, error = attempt.flight, as_failure(error)
         gate, time = flight.tracker.slots.gate, now
         if gate is not None:
-            if not attempt.calls:
+            if not (attempt.calls or attempt.beside):
                 gate.withdrawn(flight)
-            elif (until := gate.failed(flight, error, now)) is not None:
+            elif (until := gate.failed(flight, error, now, beside=attempt.beside)) is not None:
                 self._hold_for_circuit(attempt, error, until, now)
                 return
             # Also of a failure without a call: between two clocks lies every outage since the worker began.

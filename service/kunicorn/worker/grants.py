@@ -165,6 +165,11 @@ class Grants:
         grant = self._by_partition.get(tp)
         return grant if grant is not None and grant.state is GrantState.FETCHING else None
 
+    def topic_id(self, tp: TopicPartition) -> str:
+        """Which topic of that name the partition is of, by its grant; empty where that is not known."""
+        grant = self._by_partition.get(tp)
+        return "" if grant is None else grant.tracker.topic_id
+
     def advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones; only
         where nothing that was fetched is unfinished and in memory."""
@@ -303,7 +308,8 @@ class Grants:
         for grant, failure in self._faulty:
             if grant.number not in self.open or grant.state is not GrantState.ASIDE:
                 continue  # It has ended, or is to end, otherwise.
-            if grant.tracker.bytes or grant.tracker.waiting:
+            # What is in hand or on its way may fail, and is tried again here: elsewhere its tries begin anew.
+            if grant.tracker.bytes or grant.tracker.waiting or grant.busy:
                 left.append((grant, failure))
             else:
                 self.end(grant, failure)

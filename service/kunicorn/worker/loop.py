@@ -44,12 +44,13 @@ _TURN_NS = 100_000_000
 
 
 class Failure(NamedTuple):
-    """Records whose call has failed, by that error, after so many nanoseconds, at that time."""
+    """Records whose call has failed, by that error, after so many nanoseconds, at that time; for so many calls."""
 
     flight: InFlight
     error: BaseException
     took_ns: int
     at_ns: int
+    calls: int
 
 
 class Executors:
@@ -147,16 +148,16 @@ class Executors:
         calls = (executor.calling() for executor in self._executors.values())
         return next((found for found in calls if found is not None), None)
 
-    def fail(self, flight: InFlight, error: BaseException) -> None:
+    def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
         """Note a record's failure: it is out of hand at once, for the loop may be in a handler's call for long, and
-        what becomes of it is the loop's to say. Caller: any thread."""
+        what becomes of it is the loop's to say. `calls`: see `executor.Told`. Caller: any thread."""
         if isinstance(error, DrainDeadline):
             self._table.put_back(flight)
         else:
             now = now_ns()
             took_ns = max(0, now - flight.since_ns)
             self._table.put_down(flight)
-            self._failed.append(Failure(flight, error, took_ns, now))
+            self._failed.append(Failure(flight, error, took_ns, now, calls))
         self._stirred.set()
 
     def finished(self) -> None:
@@ -325,7 +326,7 @@ class Loop:
     # -- what failed -------------------------------------------------------------------------------------------------
 
     def _meet_failures(self, now: int) -> None:
-        for flight, error, took_ns, at_ns in self._executors.failures():
+        for flight, error, took_ns, at_ns, counted in self._executors.failures():
             if not self._table.take_up(flight, now):
                 continue
             if isinstance(error, Poisoned):
@@ -335,11 +336,12 @@ class Loop:
                 # One that is refused, or decided, has failed without a call: its handler returned, and was counted
                 # then.
                 uncalled = error is flight.refusal or error is flight.decided
-                calls, took = (0, 0) if uncalled else (1, took_ns)
+                calls, took = (0, 0) if uncalled else (counted, took_ns)
                 if error is flight.decided and (gate := flight.tracker.slots.gate) is not None:
                     gate.uncalled(flight, now)
                 flight.decided = None
-                attempt = Attempt(flight, took, calls, error_type(failure), met_after_ns=max(0, now - at_ns))
+                late, beside = max(0, now - at_ns), not (uncalled or counted)
+                attempt = Attempt(flight, took, calls, error_type(failure), met_after_ns=late, beside=beside)
                 self._failures.meet(attempt, failure, now)
 
     # -- the lease ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ at most is in hand; what failed and waits keeps its place, and only its lane wai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappush
 from itertools import chain, count, islice, takewhile
 from typing import Any
@@ -419,6 +419,12 @@ class Scheduler:
             if records == len(flight.messages):
                 return
             flight = self.split(flight, records)
+
+    def undecide(self, tracker: OffsetTracker, fails: Callable[[BaseException], bool]) -> None:
+        """Leave queued records to the handler again that it has said to end by an error that `fails`."""
+        for flight in chain.from_iterable(lane.queue for lane in tracker.lanes.values()):
+            if flight.stage is Stage.QUEUED and flight.decided is not None and fails(flight.decided):
+                flight.decided = None
 
     def _run(self, flight: InFlight, now: int) -> InFlight:
         self._unqueue(flight)

@@ -67,7 +67,6 @@ def _read(kind: str, memory: Memory, drawn: bytes) -> str:
 
 
 @pytest.mark.once
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_whatever_hypothesis_does_to_a_worker_every_record_is_accounted_for(kind: str, memory: Memory) -> None:
     _play(kind, memory, _STORIES, same=True)

@@ -23,7 +23,7 @@ def forget() -> None:
 def long(records: list[Record]) -> None:
     """Until it is let go on."""
     begun.append((records[0].topic, records[0].offset))
-    goes_on.wait(60)
+    goes_on.wait(600)
 
 
 def fail(record: Record) -> None:
@@ -48,7 +48,7 @@ def wait(record: Record) -> None:
 async def wait_async(record: Record) -> None:
     """Likewise."""
     begun.append((record.topic, record.offset))
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 def for_a_day(record: Record) -> Wait:

@@ -219,6 +219,24 @@ def test_timestamps_years_ahead_hold_a_partition_for_one_delay_and_no_longer(
     assert delays.split(RETRY, later)[1] == Wait(3, 1_010_000, 5_000, YEARS), "who came later waits as long"
 
 
+def test_records_of_a_topic_that_was_deleted_and_created_anew_wait_for_their_own_delay(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000_000]
+    monkeypatch.setattr("kunicorn.worker.buffering.wall_ms", lambda: clock[0])
+    delays = Delays(table.table, DELAYS)
+    for grant, topic_id in ((2, "first"), (3, "second")):
+        table.start(RETRY, grant, topic_id=topic_id)
+        table.table.begin_turn(0)
+        for passed_ms in (0, 1_000):
+            clock[0] += passed_ms
+            given = sent(clock[0] + 1 - passed_ms, clock[0])
+            ready, wait = delays.split(RETRY, given)
+            assert (list(ready), wait and wait.milliseconds) == ([], 5_000 - passed_ms)
+        table.table.stop([grant])
+        clock[0] += 60_000
+
+
 @pytest.mark.parametrize("ahead_ms", [1, 3_000, 4_999, 5_001])
 def test_a_record_waits_for_one_delay_also_where_the_clock_has_caught_up_with_its_timestamp(
     table: Table, monkeypatch: pytest.MonkeyPatch, ahead_ms: int

@@ -550,6 +550,30 @@ def test_a_record_that_waits_for_its_next_try_is_handled_before_the_clients_erro
 
 
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_in_hand_keeps_its_tries_while_the_clients_error_behind_it_is_to_end_the_partition(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0)
+    in_hand = table.take()
+    table.table.broken(P0, FailureKind.PARTITION, "damaged")
+    table.table.balance(0)
+    table.table.put_down(in_hand)
+    table.table.balance(0)
+    assert table.table.take_up(in_hand, 0)
+    in_hand.failures += 1
+    assert table.table.park(Attempt(in_hand), "retry", "why"), "it is tried again here"
+    table.table.balance(0)
+    assert table.reports == [], "the next owner would begin to count anew"
+    table.table.try_again(in_hand)
+    again = table.take()
+    assert again.failures == 1
+    table.handle(again)
+    table.table.balance(0)
+    assert table.reports == [Failed(1, FailureKind.PARTITION, 1, 0, "damaged", "")]
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
 def test_a_record_that_its_handler_gives_up_halts_no_partition_that_is_another_members_next(
     slots: Slots | None,
 ) -> None:

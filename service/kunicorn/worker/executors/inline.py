@@ -11,7 +11,9 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kunicorn.handler.call import Calls, Interruption, OfSome, met
+from kunicorn.handler.call import Calls, Interruption, OfSome, OfUncalled, met
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.load import DrainDeadline, HandlerTimeout, clear_frames
 from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.clock import now_ns
@@ -102,6 +104,8 @@ class InlineExecutor:
         batches = self._slots.bounds is not None
         if not batches:
             self._slots.pace.took(finished, took)
+        else:
+            self._tell_if_uncalled(finished, error)
         if error is None or isinstance(error, DrainDeadline) or finished == len(following):
             self._table.returned(flight, finished, took, min(finished, 1) if batches else finished)
             return
@@ -110,6 +114,15 @@ class InlineExecutor:
         failed = self._table.failed(flight, finished, took, some)
         if failed is not None:
             self._loop.fail(failed, error)
+
+    def _tell_if_uncalled(self, finished: int, error: BaseException | None) -> None:
+        """Tell the gate if no record of a batch has come to the handler: the loop was to look around first, or the
+        first one cannot be decoded, or not yet."""
+        if finished or (gate := self._slots.gate) is None:
+            return
+        not_yet = isinstance(error, NotDecodableYet) and not isinstance(error, NotEncodableYet)
+        if error is None or not_yet or isinstance(error, OfUncalled):
+            gate.saved(now_ns())
 
     def wake(self) -> None:
         """Does nothing: the loop asks."""
