@@ -88,6 +88,12 @@ class Stage:
     def resolve(self, *numbers: int) -> None:
         self.assignment.resolved({tp: Position(100, 3) for tp in tps(*numbers)}, dict.fromkeys(tps(*numbers), 100))
 
+    def tell_uncut(self) -> None:
+        """Answer whether logs were cut while nobody fetched them: they were not."""
+        held = {p.tp: at for p in self.resolving if (at := p.reached()) is not None}
+        self._resolving = [p for p in self._resolving if p.tp not in held]
+        self.assignment.resolved(held, {})
+
     def state(self, number: int) -> PartitionState | None:
         partition = self.assignment.table.get(TopicPartition("orders", number))
         return partition.state if partition is not None else None

@@ -191,7 +191,8 @@ class PartitionEvent(Enum):
     LET_GO_UNSURE = "let go, unsure how far"
     #: A record failed on every try, or was in hand at too many deaths.
     HALT = "halt"
-    #: A person has it resumed that was halted, or whose worker died while it was paused, before its start was known.
+    #: It goes on after nobody has fetched it for a while: its log may have been cut meanwhile. Or it was halted, or its
+    #: worker died while it was paused, before its start was known.
     LOOK_UP = "look up"
     #: The worker outlives SIGKILL.
     CLING = "cling"
@@ -211,6 +212,7 @@ TRANSITIONS: dict[tuple[PartitionState, PartitionEvent], PartitionState] = {
     (_P.STARTING, _PE.STOP): _P.STOPPING,
     (_P.STARTING, _PE.HALT): _P.HALTED,
     (_P.STARTING, _PE.OUT_OF_RANGE): _P.RESOLVING,
+    (_P.STARTING, _PE.LOOK_UP): _P.RESOLVING,
     (_P.RUNNING, _PE.LET_GO): _P.STARTING,
     (_P.RUNNING, _PE.LET_GO_UNSURE): _P.RESOLVING,
     (_P.RUNNING, _PE.MOVE): _P.MOVING,

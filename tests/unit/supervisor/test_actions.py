@@ -73,6 +73,7 @@ def test_a_paused_partition_drains_stays_where_it_is_and_goes_on_from_there() ->
     assert bench.stage.state(1) is PartitionState.PAUSED
     before = bench.worker.starts()[tps(1)[0]].grant
     assert bench.actions.resume(["orders:1"]).said == "1 partitions resumed: orders-1"
+    bench.stage.tell_uncut()
     again = bench.worker.starts()[tps(1)[0]]
     assert (again.offset, again.grant > before) == (105, True)
 
@@ -100,6 +101,7 @@ async def test_a_pause_that_a_failing_fetch_crosses_holds_and_what_fails_is_met_
     await asyncio.sleep(0.01)
     assert (bench.stage.state(1), table[tps(1)[0]].reason) == (PartitionState.PAUSED, "paused by a person")
     bench.actions.resume(["orders:1"])
+    bench.stage.tell_uncut()
     assert bench.worker.starts()[tps(1)[0]].offset == 105
 
 

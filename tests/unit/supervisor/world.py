@@ -149,6 +149,7 @@ class World:
         self.go_on()
 
     def resolve(self) -> None:
+        self.stage.tell_uncut()
         waiting = list(self.stage.resolving)
         self.stage.resolving.clear()
         starts = {p.tp: self.committed[p.tp] for p in waiting}

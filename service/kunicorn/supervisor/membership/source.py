@@ -21,7 +21,7 @@ from kunicorn.observe.status import AssignStatus, CommitStatus, GroupStatus
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
-from kunicorn.supervisor.offsets.start_offsets import Starts, begin, in_stretches, recover
+from kunicorn.supervisor.offsets.start_offsets import Starts, begin, check, in_stretches, recover
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.table import Unstarted
@@ -254,12 +254,15 @@ class StartLookup:
             await commits.commit_starts(ours, lambda tp: self._waits(waiting[tp], left[waiting[tp]]), deadline, settled)
 
     async def _look_up(self, left: _Asked) -> Starts:
-        lost = {p.tp: p.position for p in left if p.position is not None}
+        lost = {p.tp: p.position for p in left if p.position is not None and p.beside_the_log}
+        held = {p.tp: at for p in left if (at := p.reached()) is not None}
         fresh = [p.tp for p in left if p.fresh and p.position is None]
         if fresh:
             starts = await begin(self._offsets, fresh)
         elif lost:
             starts = await recover(self._offsets, lost, self._policy, self._from_earliest)
+        elif held:
+            starts = await check(self._offsets, held, self._policy, self._from_earliest)
         else:
             starts = await self._source.look_up([p.tp for p in left])
         # A member whose metadata is old would take an offset of the topic that has the name by now for one of the topic
@@ -288,7 +291,7 @@ class StartLookup:
 
 def _alike(partitions: _Asked) -> Collection[_Asked]:
     """Split into those that are asked for in the same way: a leader that is away holds up none of another kind."""
-    kinds: defaultdict[tuple[bool, bool], _Asked] = defaultdict(dict)
+    kinds: defaultdict[tuple[bool, bool, bool], _Asked] = defaultdict(dict)
     for partition, number in partitions.items():
-        kinds[partition.position is None, partition.fresh][partition] = number
+        kinds[partition.position is None, partition.fresh, partition.beside_the_log][partition] = number
     return kinds.values()

@@ -60,7 +60,7 @@ class Starts:
     chosen: dict[TopicPartition, Position] = field(default_factory=dict)
     """By policy: to be committed before they are fetched from."""
     given: dict[TopicPartition, Position] = field(default_factory=dict)
-    """By the settings: nothing is committed for them."""
+    """By the settings, or as the partition has it already: nothing is committed for them."""
     refused: dict[TopicPartition, str] = field(default_factory=dict)
     """Why no start offset can be determined: an operator must act."""
     denied: dict[TopicPartition, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Starts:
     open: dict[TopicPartition, str] = field(default_factory=dict)
     """Nothing is committed and `auto_offset_reset` is "none": refused, unless the handler keeps its offsets itself."""
     truncated: set[TopicPartition] = field(default_factory=set)
-    """Of those chosen and refused: an offset was committed, and the log was truncated before it."""
+    """Of those chosen and refused: there was a position, and the log was truncated before it."""
     waiting: dict[TopicPartition, str] = field(default_factory=dict)
     """What the brokers say instead of telling one, and the remedy if that lasts; looked up again."""
 
@@ -121,6 +121,17 @@ async def look_up(
     await _choose(offsets, {tp: counts.get(tp.topic) for tp in regular}, policy, known, starts)
     retried = [tp for tp in undecided if tp.topic in from_earliest]
     await _choose(offsets, dict.fromkeys(retried), "earliest", known, starts)
+    return starts
+
+
+async def check(
+    offsets: Offsets, held: Mapping[TopicPartition, Position], policy: str, from_earliest: Collection[str] = ()
+) -> Starts:
+    """Positions of partitions that nobody has fetched for a while, as far as their logs have them still: by the rules
+    for what is committed. Raises `PeerError`."""
+    starts = Starts(committed=dict(held))
+    await _check_epochs(offsets, starts, policy, from_earliest)
+    starts.given, starts.committed = starts.committed, {}
     return starts
 
 

@@ -19,7 +19,7 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.messages import CommitOver, CommitWanted, Failed, FailureKind, FetcherStopped, StopFetcher
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
-from kunicorn.positions import NO_OFFSET, Position, TopicPartition
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.partitions.balance import workers_wanted
 from kunicorn.supervisor.partitions.partition import Partition
@@ -109,6 +109,8 @@ log = logs.get("kunicorn.fetchers")
 
 _DENIED_PAUSE = 10.0
 """Seconds until a topic that we may not read is tried again: rights are granted while the service runs."""
+_LONG_WAIT = 10.0
+"""Seconds without a worker after which a partition's log is looked at again: most begin well before."""
 _SETTLE_PAUSE = 0.05
 """Seconds from one round of settling what has failed to the next: each looks at all partitions there are."""
 _OF_BROKERS = frozenset({FailureKind.OUT_OF_RANGE, FailureKind.TRUNCATED, FailureKind.DENIED})
@@ -311,7 +313,9 @@ class Assignment:
         self.distribute()
 
     def found_truncated(self, partitions: Collection[TopicPartition]) -> None:
-        """Count partitions whose committed offset is not in the log any more, before they begin elsewhere, or halt."""
+        """Count partitions whose position is not in the log any more, before they begin elsewhere, or halt."""
+        for partition in (self.table[tp] for tp in partitions):
+            partition.found_cut()
         if partitions:
             self._metrics.count(catalogue.OFFSET_RESETS, len(partitions), reason=FailureKind.TRUNCATED.value)
 
@@ -341,14 +345,20 @@ class Assignment:
     def _go_on(self, partitions: Iterable[Partition], why: str) -> None:
         unknown: list[Partition] = []
         for partition in partitions:
-            if partition.position is None:
-                # Halted before it had begun: where to begin may be known by now.
-                partition.advance(PartitionEvent.LOOK_UP)
+            # Halted before it had begun: where to begin may be known by now. Or nobody has fetched it for a while: the
+            # log may have been cut, and have grown again, which a worker would not notice.
+            if partition.position is None or self._unwatched(partition):
+                partition.advance(PartitionEvent.LOOK_UP, why)
                 unknown.append(partition)
             else:
                 partition.advance(PartitionEvent.RESUME, why)
         if unknown:
             self.table.look_up(unknown)
+
+    def _unwatched(self, partition: Partition) -> bool:
+        """Whether its log is to be looked at before it goes on. Where a handler keeps offsets, it knows where."""
+        known = partition.position is not None and partition.position.leader_epoch != NO_EPOCH
+        return known and partition.worker is None and not self.table.handler_keeps_offsets(partition.tp.topic)
 
     def drain(self, paused: Iterable[Partition]) -> None:
         """Have the workers let go of these when what they have in hand is done, however long that takes."""
@@ -372,6 +382,9 @@ class Assignment:
     # -- from the pool -------------------------------------------------------------------------------------------
 
     def worker_ready(self, worker: WorkerProcess) -> None:
+        starting = (p for p in self.table.values() if p.state is PartitionState.STARTING)
+        late = clock.now() - _LONG_WAIT
+        self._go_on([p for p in starting if p.since <= late and self._unwatched(p)], "had no worker for a while")
         self.distribute()
 
     def fewer_expected(self) -> None:

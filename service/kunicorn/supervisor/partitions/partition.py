@@ -157,7 +157,11 @@ class Partition:
     def out_of_range(self, error: str) -> None:
         """Look its start offset up anew: the position is not in the log."""
         self.advance(PartitionEvent.OUT_OF_RANGE, error)
-        self.reset = True
+        self.found_cut()
+
+    def found_cut(self) -> None:
+        """Note that the log does not hold its position. Where there is none, there is none to replace."""
+        self.reset = self.position is not None
 
     def forgive(self) -> None:
         """Forget whom its workers died of: its records get as many tries as new ones."""

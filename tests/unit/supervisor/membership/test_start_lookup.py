@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from kunicorn.errors import PeerError
-from kunicorn.group.protocol import CommitAnswer, LogOffset
-from kunicorn.group.states import PartitionState
+from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
+from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Failed, FailureKind
 from kunicorn.kafka_errors import ErrorCode
@@ -56,6 +56,8 @@ class World:
         self.learns: UUID | None = None
         """Which topic has the name, as the brokers tell whoever asks for its id."""
         self.end = END
+        self.epoch = EpochEnd(0, 3, END)
+        """What leaders say of where the leader epoch of positions ends."""
         self.tasks = ServiceTasks()
         table = self.assignment.table
         self.stage.topics.topic_id = lambda _: self.topic_id
@@ -77,7 +79,7 @@ class World:
             elif tp in self.truncated:
                 starts.chosen[tp], starts.truncated = Position(FIRST), starts.truncated | {tp}
             elif tp in self.committed:
-                starts.committed[tp] = Position(self.committed[tp])
+                starts.committed[tp] = Position(self.committed[tp], 3)
             else:
                 starts.chosen[tp] = Position(FIRST if self._policy == "earliest" else self.end)
         return starts
@@ -86,6 +88,10 @@ class World:
         if self.leaderless:
             raise PeerError("nobody leads the partition")
         return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+
+    async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        assert set(queries.values()) == {3}
+        return dict.fromkeys(queries, self.epoch)
 
     async def confirm_ids(self, topics: Collection[str]) -> None:
         if self.learns is not None and self.learns != self.topic_id:
@@ -376,3 +382,126 @@ def test_one_of_a_new_topic_whose_leader_is_away_holds_up_no_other_that_came_wit
         await until(lambda: world.start_of(0) == FIRST)
 
     in_virtual_time(story, sockets=False)
+
+
+def failed(world: World, kind: FailureKind) -> None:
+    """The worker fetches partition 0 no more, from offset 720 on."""
+    grant = world.stage.start_of(0).grant
+    world.assignment.worker_failed(world.stage.workers[0], Failed(grant, kind, 720, 3, "why"))
+
+
+def paused(world: World) -> None:
+    partition = world.assignment.table[ZERO]
+    partition.advance(PartitionEvent.PAUSE, "paused by a person")
+    world.assignment.drain([partition])
+    world.stage.stopped(world.stage.start_of(0), 720)
+
+
+def without_worker(world: World) -> None:
+    world.stage.workers[0].consume(world.stage.start_of(0), 720)
+    world.stage.die()
+
+
+def resume(world: World) -> None:
+    world.assignment.resume([world.assignment.table[ZERO]], "resumed by a person")
+    world.assignment.distribute()
+
+
+def reload(world: World) -> None:
+    assert world.assignment.code_replaced("tried again with revision 2") == 1
+
+
+STOPS: Mapping[str, tuple[Callable[[World], object], Callable[[World], object]]] = {
+    "halted": (lambda world: failed(world, FailureKind.HANDLER), resume),
+    "halted, reloaded": (lambda world: failed(world, FailureKind.HANDLER), reload),
+    "paused": (paused, resume),
+    "denied": (lambda world: failed(world, FailureKind.DENIED), lambda world: None),
+    "without a worker": (without_worker, lambda world: world.stage.revive()),
+}
+"""How partition 0 comes to be fetched by nobody, and how it goes on."""
+
+
+async def stop_and_go_on(world: World, how: str, epoch: EpochEnd) -> None:
+    """Partition 0 is fetched by nobody for twelve seconds, after which leaders say so of its epoch."""
+    stop, go_on = STOPS[how]
+    world.committed[ZERO] = 700
+    world.assignment.assign([ZERO])
+    await until(lambda: world.start_of(0) == 700)
+    before = world.stage.start_of(0).grant
+    stop(world)
+    world.epoch = epoch
+    await asyncio.sleep(12.0)
+    go_on(world)
+    await until(lambda: world.start_of(0) is not None and world.stage.start_of(0).grant != before, within=15.0)
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_a_log_that_was_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was_cut(how: str) -> None:
+    """It has grown again: a worker would begin within it, and pass by what came in place of what was cut."""
+
+    async def story(world: World) -> None:
+        await stop_and_go_on(world, how, EpochEnd(0, 3, 710))
+        assert (world.start_of(0), world.stage.start_of(0).reset, world.committed[ZERO]) == (710, True, 710)
+        page, _ = world.stage.metrics.render(status(), "text/plain", 10)
+        assert 'kunicorn_offset_resets_total{group="shop",reason="truncated"} 1.0' in page.decode()
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it_was(how: str) -> None:
+    async def story(world: World) -> None:
+        await stop_and_go_on(world, how, EpochEnd(0, 3, 900))
+        start = world.stage.start_of(0)
+        assert (start.offset, start.leader_epoch, start.reset) == (720, 3, False)
+        assert world.committed[ZERO] == 700
+        assert {at.offset for at in world.assignment.table.consumed().values()} == {720}, "it is still to be committed"
+
+    play(story)
+
+
+def test_a_partition_does_not_go_on_before_its_leader_tells_whether_its_log_was_cut() -> None:
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        failed(world, FailureKind.HANDLER)
+        world.epoch = EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        resume(world)
+        await asyncio.sleep(30.0)
+        partition = world.assignment.table[ZERO]
+        assert partition.state is PartitionState.RESOLVING
+        assert "OffsetForLeaderEpoch was answered with" in (partition.reason or "")
+        world.epoch = EpochEnd(0, 3, 715)
+        await until(lambda: world.start_of(0) == 715)
+
+    play(story)
+
+
+def test_a_log_that_was_cut_under_none_halts_the_partition_again() -> None:
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        failed(world, FailureKind.HANDLER)
+        world.epoch = EpochEnd(0, 3, 710)
+        resume(world)
+        await until(lambda: world.stage.state(0) is PartitionState.HALTED)
+        assert 'auto_offset_reset is "none"' in (world.assignment.table[ZERO].reason or "")
+
+    play(story, policy="none")
+
+
+def test_where_the_handler_keeps_the_offsets_a_partition_goes_on_at_once() -> None:
+    """It is asked where, and knows better than we do."""
+
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        world.stage.in_force.keeps_offsets = lambda _: True
+        failed(world, FailureKind.HANDLER)
+        resume(world)
+        assert world.stage.state(0) is PartitionState.STARTING
+
+    play(story)

@@ -12,7 +12,7 @@ from kunicorn.ipc import bitmap
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
-from kunicorn.supervisor.offsets.start_offsets import Starts, begin, find, look_up, recover
+from kunicorn.supervisor.offsets.start_offsets import Starts, begin, check, find, look_up, recover
 
 OLD, NEW, QUIET = (TopicPartition("orders", number) for number in range(3))
 
@@ -340,3 +340,14 @@ async def test_offsets_that_may_not_be_read_yet_are_denied_and_not_refused() -> 
     assert list(starts.denied) == [OLD]
     assert list(starts.committed) == [NEW]
     assert not starts.refused
+
+
+async def test_a_position_that_is_held_goes_on_as_far_as_its_epochs_log_and_is_not_taken_for_committed() -> None:
+    log = Log({})
+    log.epoch_end = 300
+    done = bitmap.written(250, [260, 310])
+    starts = await check(log, {OLD: Position(250, 7, done), NEW: Position(350, 7), QUIET: Position(900)}, "latest")
+    assert starts.committed == {}
+    assert starts.given == {OLD: Position(250, 7, bitmap.written(250, [260])), QUIET: Position(900)}
+    assert (offsets(starts), starts.truncated) == ({NEW: 300}, {NEW})
+    assert log.questions == [frozenset({OLD, NEW})]

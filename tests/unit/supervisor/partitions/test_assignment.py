@@ -358,7 +358,10 @@ async def test_after_a_reload_only_what_the_handler_has_halted_is_tried_again(st
         start = stage.start_of(number)
         stage.assignment.worker_failed(stage.workers[0], Failed(start.grant, kind, 100, 3, "why"))
     assert [stage.state(number) for number in kinds] == [PartitionState.HALTED] * 3
+    stage.resolving.clear()
     assert stage.assignment.code_replaced("tried again with revision 2") == 2
+    assert [p.tp.partition for p in stage.resolving] == [0, 2]
+    stage.resolve(0, 1, 2)
     assert [stage.state(number) for number in kinds] == [
         PartitionState.STARTING,
         PartitionState.HALTED,
@@ -388,6 +391,7 @@ def test_a_record_that_killed_workers_is_tried_again_with_the_deaths_of_a_new_on
         stage.revive()
     assert stage.state(0) is PartitionState.HALTED
     assert stage.assignment.code_replaced("tried again with revision 2") == 1
+    stage.resolve(0)
     stage.workers[0].consume(stage.start_of(0), 100, in_hand=1)
     stage.die()
     stage.revive()
