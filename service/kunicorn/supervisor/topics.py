@@ -381,17 +381,17 @@ _LOOK = 300.0
 
 
 class Departed:
-    """Topics that we had partitions of or that handlers sent to, and that are gone: with a pattern, or where records
-    name them, topics may come and go for ever, each with series of its own in the metrics. Pure."""
+    """Topics that we subscribed or that handlers sent to, and that are gone: with a pattern, or where records name
+    them, topics may come and go for ever, each with series of its own in the metrics. Pure."""
 
     def __init__(self, exists: Callable[[str], bool]) -> None:
         self._exists = exists
         self._last_there: dict[str, float] = {}
 
-    def look(self, ours: Collection[str], now: float, outputs: Collection[str] = ()) -> list[str]:
-        """The topics to be forgotten: not among `ours`, and not there, for a quarter of an hour. `outputs`: those that
-        handlers have sent to, which may never have been there."""
-        for topic in {*self._last_there, *ours, *outputs}:
+    def look(self, ours: Collection[str], now: float, others: Collection[str] = ()) -> list[str]:
+        """The topics to be forgotten: not among `ours`, and not there, for a quarter of an hour. `others`: those that
+        something is known of, which may never have been ours, or there."""
+        for topic in {*self._last_there, *ours, *others}:
             if topic not in self._last_there or topic in ours or self._exists(topic):
                 self._last_there[topic] = now
         over = [topic for topic, last in self._last_there.items() if now - last >= _REMEMBERED]
@@ -411,7 +411,7 @@ async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], metric
         except PeerError as error:
             log.info(f"which topics are gone is not known: {error}")
         else:
-            over = departed.look({tp.topic for tp in ours}, clock.now(), outputs)
+            over = departed.look({tp.topic for tp in ours}, clock.now(), outputs.union(topics.subscribed()))
             topics.forget(over)
             for topic in over:
                 metrics.forget(topic)

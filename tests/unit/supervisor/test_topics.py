@@ -374,6 +374,22 @@ def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern
     in_virtual_time(story, sockets=False)
 
 
+def test_nothing_is_left_either_of_a_topic_that_is_gone_and_was_another_members() -> None:
+    async def story() -> None:
+        brokers = Brokers(topic("day-1"), topic("day-2", identity=2))
+        topics = Topics(["^day-.*"], brokers)
+        await topics.refresh()
+        watching = asyncio.create_task(forget_departed(topics, [], Metrics()))
+        await asyncio.sleep(1)
+        brokers.now(topic("day-2", identity=2))
+        await topics.refresh()
+        await asyncio.sleep(2000)
+        watching.cancel()
+        assert [topics._ids.now(name) for name in ("day-1", "day-2")] == [None, UUID(int=2)]
+
+    in_virtual_time(story, sockets=False)
+
+
 def test_a_topic_is_there_while_the_newest_metadata_has_it() -> None:
     brokers = Brokers(topic("orders"))
     topics = Topics(["^orders.*", "refunds"], brokers)
