@@ -104,7 +104,8 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     known = _Known(target, form, schema)
     lake = _lake(settings, target, schema, form)
     before = known.read()
-    settled = before if lake is None else _settled(lake, before)
+    with overtaken_first(known.check):
+        settled = before if lake is None else _settled(lake, before)
     now = _continued(settings, settled)
     state = now.state
     for each in now.warnings():
@@ -175,11 +176,17 @@ def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) 
 
 def _settled(lake: TableLog, state: RunState) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
-    manifest.
+    manifest. Raises `ConfigError` where the table has more: where that round ended nobody knows.
     """
     lake.open(state.rounds)
     if (committed := lake.rounds()) <= state.rounds:
         return state
+    if committed > state.rounds + 1 or not state.underway:
+        raise ConfigError(
+            f"the table has {committed} rounds, and the newest manifest beside it, in {OWN}, counts {state.rounds}: it "
+            f"is an older one, by which records would be exported again. Put the later ones back, or export to another "
+            f"directory"
+        )
     through = state.end([Summary(*each, each.stop, 0, 0, 0, None, "", 0.0) for each in state.underway], 0.0)
     return replace(through, rounds=committed)
 

@@ -17,15 +17,18 @@ from confluent_kafka import Message
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import Decoding
+from kunicorn.pipeline.export import _settled
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
+from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
 
 FILES = [LakeFile("date=2026-01-01/a.parquet", 100, 7)]
 ENDS = {TopicPartition("orders", 0): 7}
 ROWS = Form().columns(Decoding())
+WHOLE = OffsetRange("orders", 0, 0, 7)
 
 
 def message(offset: int, time_ms: int) -> Message:
@@ -169,6 +172,16 @@ def test_a_table_that_was_dropped_since_is_not_gone_on_with(tmp_path: Path) -> N
     lake(tmp_path)
     with pytest.raises(ConfigError, match="has 0 rounds, of the 2 that were exported to it"):
         DeltaLake(Directory(str(tmp_path)), SCHEMA, partitioning("day")).open(2)
+
+
+@pytest.mark.parametrize("state", [RunState((WHOLE,), rounds=1), RunState((WHOLE,), underway=(WHOLE,))])
+def test_an_older_manifest_than_the_tables_has_nothing_exported_again(tmp_path: Path, state: RunState) -> None:
+    """As one that was restored from a copy."""
+    first = lake(tmp_path)
+    for number in (1, 2):
+        first.commit(number, FILES, ENDS)
+    with pytest.raises(ConfigError, match=rf"has 2 rounds, and the newest manifest .* counts {state.rounds}: it is an"):
+        _settled(lake(tmp_path), state)
 
 
 def test_a_table_may_have_null_where_the_records_have_none(tmp_path: Path) -> None:

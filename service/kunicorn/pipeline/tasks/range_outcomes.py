@@ -10,6 +10,7 @@ driver was replaced, and whoever replaced it has counted.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -84,8 +85,8 @@ def remove_other_cuts(outcomes: Directory, whole: OffsetRange, driver: str) -> N
     """
     folder, _, own = rows_file(whole).rpartition("/")
     for name in (outcomes / folder).names(".parquet"):
-        start, stop = map(int, name.removesuffix(".parquet").split("-"))
-        if name == own or stop <= whole.start or whole.stop <= start:
+        bounds = _BOUNDS.fullmatch(name)
+        if name == own or bounds is None or int(bounds[2]) <= whole.start or whole.stop <= int(bounds[1]):
             continue
         # A topic that was created anew has its rows beside the former one's, which are of another micro-batch.
         if _driver_of(outcomes, f"{folder}/{name}").rpartition("-")[2] == driver.rpartition("-")[2]:
@@ -95,6 +96,10 @@ def remove_other_cuts(outcomes: Directory, whole: OffsetRange, driver: str) -> N
 def _driver_of(outcomes: Directory, name: str) -> str:
     told: bytes = (outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"")
     return told.decode()
+
+
+_BOUNDS = re.compile(r"(\d{20})-(\d{20})\.parquet")
+"""Name of a range's file in its directory."""
 
 
 class RangeOutcomes:
