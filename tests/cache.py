@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from tests import postgres
-from tests.deploy.actionlint import ActionlintUnavailable, actionlint
-from tests.kafka.artifacts import KafkaUnavailable, distribution, tools_version
+from tests.deploy.actionlint import actionlint
+from tests.kafka.artifacts import distribution, tools_version
 from tests.kafka.cluster import VERSION, make_archive
 from tests.system import earlier
 
@@ -46,7 +46,7 @@ def main() -> None:
     for what, step in steps.items():
         try:
             step()
-        except (KafkaUnavailable, earlier.NotInHistory, ActionlintUnavailable, AssertionError) as error:
+        except Exception as error:  # Whatever it is: a machine without a network runs all other tests.
             print(f"cache for tests: {what}: {error}", file=sys.stderr)
 
 

@@ -69,5 +69,8 @@ class PlayedPool:
     def extend_lease(self, until_ns: int) -> None:
         self.leases.append(until_ns)
 
-    async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+    async def escalate(
+        self, worker: PlayedWorker, reason: str, until: Callable[[], bool], interrupt: Callable[[], None]
+    ) -> None:
         self.escalated.append(worker.number)
+        interrupt()

@@ -264,10 +264,14 @@ class TimedOut(Tagged, frozen=True):
 
 
 class DrainOver(Tagged, frozen=True):
-    """Order to let go now of all that is to be stopped: the drain budget is over.
+    """Order to let go now of these grants, which are to be stopped: their drain budget is over. What else is to be
+    stopped has a budget of its own, or none.
 
-    It reaches the calls in threads and tasks while the main thread is in another call. That one SIGUSR1 interrupts.
+    SIGUSR1 comes with it: C code that keeps the GIL and looks for signals lets the control thread read this.
     """
+
+    grants: list[int] | None
+    """None: the worker has to go, with all that it has."""
 
 
 class CommitAs(Tagged, frozen=True):

@@ -23,7 +23,7 @@ from kunicorn.handler.load import Handler
 from kunicorn.handler.middleware import Call, Hooked
 from kunicorn.handler.record import Record
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import Drain, StopFetcher, TimedOut
+from kunicorn.ipc.messages import Drain, DrainOver, StopFetcher, TimedOut
 from kunicorn.positions import NO_OFFSET, TopicPartition
 from kunicorn.testing.memory import GivenRecord
 from kunicorn.worker.control import Said
@@ -168,13 +168,13 @@ class Staging:
                 self._say(StopFetcher(list(self._handed_out.grants.values()), None, lost=True))
                 self._say(Drain(0.0))
             case Revoke(at=at, drain_timeout_ms=limit):
-                self._say(StopFetcher([self._handed_out.grant_of(at)], None))
+                grant = self._handed_out.grant_of(at)
+                self._say(StopFetcher([grant], None))
                 if limit is not None:
-                    self._begin_deadline(limit)
+                    self._begin_deadline(grant, limit)
 
-    def _begin_deadline(self, milliseconds: int) -> None:
-        thread = threading.get_ident()
-        self._deadline = threading.Timer(milliseconds / 1000, lambda: signal.pthread_kill(thread, signal.SIGUSR1))
+    def _begin_deadline(self, grant: int, milliseconds: int) -> None:
+        self._deadline = threading.Timer(milliseconds / 1000, lambda: self._say(DrainOver([grant])))
         self._deadline.daemon = True
         self._deadline.start()
 

@@ -63,8 +63,8 @@ def apply(worker: Assembled, said: Said) -> None:
             _tell_of_transactions(worker, said)
         case TimedOut(grant=grant, offset=offset, overdue_ns=overdue_ns):
             worker.runner.time_out(grant, offset, overdue_ns)
-        case DrainOver():
-            worker.runner.end_drain()
+        case DrainOver(grants=grants):
+            worker.runner.end_drain(grants)
         case Rates(rates=rates):
             _change(worker, rates)
         case Drain():
@@ -88,7 +88,7 @@ def _change(worker: Assembled, rates: Sequence[Rate]) -> None:
     # While a reload replaces workers, the supervisor speaks of handlers that this one may not have.
     for rate in rates:
         if rate.handler < len(worker.gates) and (gate := worker.gates[rate.handler]) is not None:
-            gate.change_rate(rate.per_second, rate.burst, now_ns())
+            worker.table.change_rate(gate, rate.per_second, rate.burst)
 
 
 def _rate_uses(worker: Assembled) -> list[RateUse]:

@@ -15,8 +15,9 @@ their way through them.
 from __future__ import annotations
 
 import logging
+import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -122,27 +123,43 @@ class Fetching(Protocol):
         """Stop everything."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """One call of a hook."""
+
+    handling: Handling[Any]
+    """Whose it is."""
+
+
 class HookCall:
     """The hook that runs at this moment, if one does. Caller: the runner, but for `interrupt`."""
 
     def __init__(self) -> None:
-        self._interruptible: Handling[Any] | None = None
-        """Whose it is."""
+        self._thread = threading.get_ident()
+        self._interruptible: Hook | None = None
+        self._overdue: Hook | None = None
+        """The one that `interrupt` met."""
 
     def run(self, handling: Handling[Any], hook: Callable[[Any], Any], argument: Any) -> Any:
         """What the handler's hook returns. Raises what it raises, and what interrupts it. `DrainDeadline` may come out
         of the `finally`, too: the caller's `try` holds whatever the signal hits."""
         try:
-            self._interruptible = handling
+            self._interruptible = Hook(handling)
             return handling.calls.run(hook(argument))
         finally:
             self._interruptible = None
 
     def interrupt(self) -> None:
-        """Interrupt it, for a partition that has to be given up now. Caller: a signal handler."""
-        if (handling := self._interruptible) is not None:
+        """Have it interrupted, for a partition that has to be given up now and waits for it. Caller: any thread."""
+        if (hook := self._interruptible) is not None:
+            self._overdue = hook
+            signal.pthread_kill(self._thread, signal.SIGUSR1)
+
+    def on_signal(self) -> None:
+        """Interrupt it, if it is the one that was meant. Caller: the signal handler."""
+        if (hook := self._interruptible) is not None and hook is self._overdue:
             self._interruptible = None
-            handling.calls.interrupt_hook(DrainDeadline())
+            hook.handling.calls.interrupt_hook(DrainDeadline())
 
 
 class Revocations:
@@ -167,6 +184,10 @@ class Revocations:
         self._expecting: dict[int, tuple[Handling[Any], TopicPartition]] = {}
         """Grants whose handler wants to know of their end."""
         self._lost: set[int] = set()
+        self._overdue: set[int] = set()
+        """Those of the former whose drain budget is over."""
+        self._held: set[int] = set()
+        """Grants whose reports wait for hooks."""
         self._revoking: list[Revoking] = []
         self.call = HookCall()
         """Of any hook, also of those that `Hooks` calls: one runs at a time."""
@@ -191,6 +212,16 @@ class Revocations:
             for grant in grants:
                 self._expecting.pop(grant, None)
                 self._lost.discard(grant)
+                self._overdue.discard(grant)
+
+    def end_drain(self, grants: Collection[int] | None, *, offered: bool) -> None:
+        """Have the hook interrupted that one of these grants waits for; likewise where one comes to wait for it later.
+        `offered`: their handler is being told of some at this moment."""
+        with self._lock:
+            self._overdue.update(self._expecting if grants is None else self._expecting.keys() & grants)
+            waits = offered or bool(self._held if grants is None else self._held & set(grants))
+        if waits:
+            self.call.interrupt()
 
     def report_untold(self, starts: Iterable[FetcherStart]) -> None:
         """Report these grants as stopped, of which no handler was told."""
@@ -228,6 +259,8 @@ class Revocations:
         for each in revoking:
             if isinstance(each.report, Failed):
                 self._send(each.report)
+        with self._lock:
+            self._held.difference_update(each.report.grant for each in revoking)
 
     def _call(self, handling: Handling[Any], name: str, partitions: Mapping[TopicPartition, int]) -> None:
         hook = getattr(handling.handler, name)
@@ -243,13 +276,18 @@ class Revocations:
             handling, tp = self._expecting.pop(report.grant, (None, None))
             lost = report.grant in self._lost
             self._lost.discard(report.grant)
+            overdue = report.grant in self._overdue
+            self._overdue.discard(report.grant)
             if handling is None or tp is None:
                 return False
             if (handling.handler.on_lost if lost else handling.handler.on_revoked) is None:
                 return False
             self._revoking.append(Revoking(handling, tp, report.offset, lost, report))
+            self._held.add(report.grant)
             self.waiting = True
             self._interrupts.request()
+            if overdue:
+                self.call.interrupt()  # What is in its way would be aborted a moment later, with the worker.
             return True
 
 
@@ -326,6 +364,12 @@ class Hooks:
         self._revocations.report_untold(each.start for each in withdrawn)
         self._table.drain()
 
+    def end_drain(self, grants: Collection[int] | None) -> None:
+        """Have the hook interrupted that one of these grants waits for, whose drain budget is over; None: of all."""
+        with self._lock:
+            offered = bool(self._called if grants is None else self._called.keys() & grants)
+        self._revocations.end_drain(grants, offered=offered)
+
     def parked(self) -> list[Parked]:
         """Partitions that their handler did not take on, and why."""
         with self._lock:
@@ -347,9 +391,9 @@ class Hooks:
         """Call the last hooks and send the last reports. Caller: the runner, when everything is drained."""
         self._revocations.call_hooks()
 
-    def interrupt(self) -> None:
-        """See `HookCall`."""
-        self._revocations.call.interrupt()
+    def on_signal(self) -> None:
+        """See `HookCall`. Raises what interrupts."""
+        self._revocations.call.on_signal()
 
     def _assign_due(self, now: int) -> None:
         with self._lock:

@@ -38,7 +38,7 @@ from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
-from kunicorn.worker.limits.gate import Gates
+from kunicorn.worker.limits.gate import CIRCUIT_BREAKER, Gate, Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
 from kunicorn.worker.progress import (
     Attempt,
@@ -94,6 +94,11 @@ class Partitions:
         with self._lock:
             return not self._open
 
+    @property
+    def ended(self) -> int:
+        """Number of grants that have ended. Caller: the loop."""
+        return self._grants.ended
+
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def start(self, starts: Iterable[FetcherStart]) -> None:
@@ -124,6 +129,11 @@ class Partitions:
         with self._lock:
             self._grants.stop(list(self._open.values()))
             self.draining = True
+
+    def change_rate(self, gate: Gate, per_second: float, burst: float) -> None:
+        """Have the gate's handler go on at another rate, also with records that wait for theirs already."""
+        with self._lock:
+            self._gates.change_rate(gate, per_second, burst, (each.tracker for each in self._open.values()), now_ns())
 
     def in_hand(self, now: int) -> InHand | None:
         """See `worker.pong`."""
@@ -160,21 +170,21 @@ class Partitions:
                 self._counters.count(c.HANDLER_TIMEOUTS, others, grant.tp.topic)
             return found
 
-    def let_go(self) -> list[InFlight]:
-        """Have grants that are to end do so now, whatever the loop is in: records that have failed, and wait for it,
-        are handled again by the partition's next owner. What is left in hand of them, but for the loop's own calls.
+    def let_go(self, numbers: Collection[int] | None) -> list[InFlight]:
+        """Have these grants (None: all) that are to end do so now, whatever the loop is in: records that have failed,
+        and wait for it, are handled again by the partition's next owner. What is left in hand of them.
         """
         with self._lock:
-            ending = [each for each in self._open.values() if each.state is GrantState.STOPPING]
+            meant = [each for each in self._open.values() if numbers is None or each.number in numbers]
+            ending = [each for each in meant if each.state is GrantState.STOPPING]
             for grant in ending:
-                grant.overdue = True
+                grant.tracker.overdue = True
                 for flight in list(grant.tracker.failed):
                     self._put_back_failed(flight)
                 if grant.tracker.sending:
                     self._grants.leave_letters(grant)
                     self._grants.conclude(grant)
-            trackers = [each.tracker for each in ending if not each.tracker.slots.runs]
-            return [flight for tracker in trackers for flight in tracker.running]
+            return [flight for grant in ending for flight in grant.tracker.running]
 
     # -- loop: the client ----------------------------------------------------------------------------------------------
 
@@ -216,6 +226,10 @@ class Partitions:
     def fetching(self, tp: TopicPartition) -> Grant | None:
         """See `Grants`."""
         return self._grants.fetching(tp)
+
+    def topic_id(self, tp: TopicPartition) -> str:
+        """See `Grants`."""
+        return self._grants.topic_id(tp)
 
     def delay(self, tp: TopicPartition, why: str) -> Grant | None:
         """See `Grants`."""
@@ -434,11 +448,11 @@ class Partitions:
     def put_down(self, flight: InFlight) -> None:
         """Note that the call with these records has failed: they are out of hand, and the loop is to take them up."""
         with self._lock:
-            if (grant := self._open[flight.tracker.grant]).overdue:
+            if flight.tracker.overdue:
                 self._put_back_failed(flight)
             else:
                 self._scheduler.fail(flight)
-                grant.mirror.left(flight)
+                self._open[flight.tracker.grant].mirror.left(flight)
 
     # -- senders' threads ----------------------------------------------------------------------------------------------
 
@@ -505,6 +519,12 @@ class Partitions:
             self._count_failure(attempt, retried=waits_for == "retry", failed=waits_for != "wait")
             if waits_for == "wait":
                 self._counters.count(c.WAITS, 1, flight.tp.topic)
+            gate = flight.tracker.slots.gate
+            if waits_for == CIRCUIT_BREAKER and gate is not None:
+                # Rows of the same call, behind another outcome or of another partition: it is no try of theirs either.
+                for each in self._open.values():
+                    if each.tracker.slots.gate is gate:
+                        self._scheduler.undecide(each.tracker, gate.counts)
             self._scheduler.wait(flight, waits_for, why)
             return self._left_hands(flight)
 

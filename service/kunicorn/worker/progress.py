@@ -79,8 +79,6 @@ class Grant:
     """While delayed: what `/status` calls it."""
     why: str = ""
     """While delayed, in words."""
-    overdue: bool = False
-    """It is to be given up, and the time for that is over: nothing of it waits for the loop."""
     failure: GrantFailure | None = None
     """Why the grant ends by itself, once nothing of it is in hand; None: it was stopped."""
 
@@ -112,11 +110,13 @@ class Attempt:
     nanoseconds: int = 0
     """The time that the call took."""
     calls: int = 1
-    """Calls of the handler that this counts for; 0 where there was none."""
+    """Calls of the handler that this counts for; 0 where there was none, or it counts with others."""
     error_type: str = ""
     """What telemetry calls the error of these calls; empty where they ended with an outcome."""
     met_after_ns: int = 0
     """So much later the loop, which was in a call, came to that."""
+    beside: bool = False
+    """Their call counts with records of another partition, which failed with them."""
 
     @property
     def records(self) -> Sequence[Message]:
@@ -439,6 +439,8 @@ class OffsetTracker:
     """Where a call gets a run: index of the ledger's word in which the call stores how far it is."""
     closed: bool = False
     """Nothing of it is started any more."""
+    overdue: bool = False
+    """Its drain budget is over: nothing of it waits for the loop."""
     discarded: bool = False
     """It is lost: nothing that it has left is to be delivered."""
     served: bool = False

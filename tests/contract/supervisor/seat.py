@@ -52,7 +52,9 @@ class Pool(PlayedPool):
         super().__init__({})
         self._kill, self._cooperative = kill, cooperative
 
-    async def escalate(self, worker: PlayedWorker, reason: str, until: Callable[[], bool]) -> None:
+    async def escalate(
+        self, worker: PlayedWorker, reason: str, until: Callable[[], bool], interrupt: Callable[[], None]
+    ) -> None:
         assert isinstance(worker, StoryWorker)
         if until() or worker.dead:
             return

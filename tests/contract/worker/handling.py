@@ -297,7 +297,10 @@ class Handling:
                 record.handled = True
                 record.finish("handled")
             self.failed(records[error.done : error.done + 1], error)
-        elif isinstance(error, DrainDeadline | Wait):
+        elif isinstance(error, DrainDeadline):
+            if not any(each.overdue for each, _ in self._parts(call)):
+                STEPS.fail(Violation(f"call {call.number} was interrupted for a partition that it has no record of"))
+        elif isinstance(error, Wait):
             return
         elif isinstance(error, asyncio.CancelledError):
             if any(offset <= part[-1].offset for each, part in self._parts(call) for offset in each.timed_out):

@@ -338,10 +338,10 @@ class Scene(Story):
             STEPS.point()
 
     def _interrupt_it(self) -> None:
-        self._interrupted = True
+        self._interrupted = self._first.overdue = True
         self._spare()
         self.note(lambda: "-- DrainOver, SIGUSR1")
-        self._pipe.put(DrainOver())
+        self._pipe.put(DrainOver([self._first.grant]))
         STEPS.signal()
 
     def _spare(self) -> None:

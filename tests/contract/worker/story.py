@@ -345,7 +345,7 @@ class Story:
         self._grant += 1
         if each.unsure:
             each.position, each.done, each.unsure = each.committed, each.committed_done, False
-        each.grant, each.stopping, each.applied, each.lost = self._grant, False, False, False
+        each.grant, each.stopping, each.applied, each.lost, each.overdue = self._grant, False, False, False, False
         each.in_hand_then = ()
         tp = each.log.tp
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
@@ -386,9 +386,11 @@ class Story:
                 return
 
     def _interrupt(self) -> None:
-        if any(each.applied for each in self.partitions):
-            self.note(lambda: "-- DrainOver, SIGUSR1")
-            self._pipe.put(DrainOver())
+        if held := [each for each in self.partitions if each.applied and each.grant]:
+            each = self.choices.pick(held)
+            each.overdue = True
+            self.note(lambda: f"-- DrainOver {each.log.tp} (grant {each.grant}), SIGUSR1")
+            self._pipe.put(DrainOver([each.grant]))
             STEPS.signal()
 
     def _ping(self) -> None:

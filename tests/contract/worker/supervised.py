@@ -44,7 +44,7 @@ class Partition:
         self.done: frozenset[int] = frozenset()
         self.grant = 0
         self.order: Order
-        self.stopping = self.applied = self.lost = False
+        self.stopping = self.applied = self.lost = self.overdue = False
         self.in_hand_then: Collection[int] = ()
         """What was in hand when the worker had been told to stop."""
         self.halted = ""

@@ -207,7 +207,7 @@ def test_the_drain_deadline_interrupts_every_call(processes: Rig, kafka: KafkaCl
     wait_until(lambda: len(told(processes.directory, "begin")) == 4, "all in hand")
     worker.stop(1)
     worker.ping()
-    worker.tell(DrainOver())
+    worker.tell(DrainOver([1]))
     worker.signal(signal.SIGUSR1)
     assert [stopped.offset for stopped in worker.expect(FetcherStopped).partitions] == [0]
     assert sorted(told(processes.directory, "left")) == [0, 1, 2, 3]

@@ -85,6 +85,7 @@ def test_the_drain_deadline_interrupts_the_handler_and_its_record_is_not_counted
     worker = waiting_worker(processes, kafka, topic)
     worker.stop(1)
     worker.ping()
+    worker.tell(DrainOver([1]))
     worker.signal(signal.SIGUSR1)
     assert worker.expect(FetcherStopped).partitions == [Stopped(1, 1, 0)]
     assert "0@1 left" in seen(processes.directory), "finally blocks run"
@@ -97,7 +98,7 @@ def test_the_drain_deadline_cancels_an_async_handler_that_waits(
     worker = waiting_worker(processes, kafka, topic, "wait_async")
     worker.stop(1)
     worker.ping()
-    worker.tell(DrainOver())
+    worker.tell(DrainOver([1]))
     worker.signal(signal.SIGUSR1)
     assert worker.expect(FetcherStopped).partitions == [Stopped(1, 1, 0)]
     assert "0@1 left" in seen(processes.directory)
@@ -109,14 +110,15 @@ def test_the_drain_deadline_of_another_partition_leaves_the_handler_alone(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     worker = waiting_worker(processes, kafka, topic)
-    worker.signal(signal.SIGUSR1)
+    worker.stop(1)
     worker.stop(2)
     worker.expect(FetcherStopped)
+    worker.tell(DrainOver([2]))
     worker.signal(signal.SIGUSR1)
     worker.ping()
     assert "0@1 left" not in seen(processes.directory)
     (processes.directory / "go").touch()
-    noted(processes.directory, "0@2=b")
+    assert worker.expect(FetcherStopped).partitions == [Stopped(1, 2, 0)]
 
 
 def test_drain_reports_everything_and_exits_0(processes: Rig, kafka: KafkaCluster, topic: str) -> None:

@@ -1,4 +1,5 @@
-"""A handler that keeps the main thread until it is let go on, and others beside it, in threads and tasks."""
+"""A handler that keeps the main thread until it is let go on, and others beside it, in threads and tasks; one that has
+its records wait."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import threading
 import time
 
-from kunicorn import Record
+from kunicorn import Record, Wait
 
 begun: list[tuple[str, int]] = []
 """Topic and offset of each call's record."""
@@ -38,13 +39,24 @@ async def fail_async(record: Record) -> None:
 
 
 def wait(record: Record) -> None:
-    """Until it is interrupted."""
+    """Until it is interrupted, or that one is let go on."""
     begun.append((record.topic, record.offset))
     while not goes_on.is_set():
         time.sleep(0.001)
 
 
+async def stay_async(record: Record) -> None:
+    """As long as that one."""
+    begun.append((record.topic, record.offset))
+    await asyncio.to_thread(goes_on.wait, 60)
+
+
 async def wait_async(record: Record) -> None:
-    """Likewise."""
+    """Until it is interrupted."""
     begun.append((record.topic, record.offset))
     await asyncio.sleep(600)
+
+
+def for_a_day(record: Record) -> Wait:
+    """What it needs is not to be had before."""
+    return Wait(86_400)

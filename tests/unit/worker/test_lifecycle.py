@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,13 @@ from kunicorn.worker.stats import Counters
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 LATER = 1 << 62
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
 
 
 class Fetched:
@@ -58,6 +66,7 @@ class Stage:
         self.fetched = Fetched(self.said, self.revocations.report)
         self.hooks = Hooks(handlings, self.revocations, self.fetched, interrupts, counters)
         self._counters = counters
+        signal.signal(signal.SIGUSR1, lambda number, frame: self.hooks.on_signal())  # As in a worker.
 
     def _noted(self, name: str, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def noted(partitions: Any) -> Any:
@@ -263,7 +272,7 @@ def test_a_drain_sees_everything_off() -> None:
 
 def test_a_hook_that_hangs_is_interrupted_when_its_partition_has_to_be_given_up() -> None:
     async def on_revoked(_: object) -> None:
-        asyncio.get_running_loop().call_soon(stage.hooks.interrupt)
+        asyncio.get_running_loop().call_soon(stage.hooks.end_drain, [1])
         await asyncio.sleep(3600)
 
     stage = Stage(on_revoked=on_revoked)
@@ -278,7 +287,7 @@ def test_a_hook_that_hangs_is_interrupted_when_its_partition_has_to_be_given_up(
 @pytest.mark.parametrize("name", ["on_assigned", "load_offsets", "store_offsets"])
 def test_a_hook_that_takes_partitions_on_and_hangs_is_interrupted_and_called_again(name: str) -> None:
     async def hang(_: object) -> None:
-        asyncio.get_running_loop().call_soon(stage.hooks.interrupt)
+        asyncio.get_running_loop().call_soon(stage.hooks.end_drain, [1])
         await asyncio.wait_for(asyncio.Event().wait(), 60)
 
     hooks: dict[str, Any] = {"load_offsets": lambda asked: {}, "store_offsets": nothing}
@@ -386,12 +395,106 @@ def test_of_two_handlers_each_is_told_of_its_own_topics() -> None:
     assert said == [("orders", P0), ("refunds", eu)]
 
 
-def test_an_interrupt_without_a_hook_in_the_way_does_nothing() -> None:
-    stage = Stage(on_revoked=nothing)
-    stage.start(start(1))
+class Drained(Stage):
+    """A stage of which drain budgets end while a hook runs."""
+
+    def __init__(self, **happens: Callable[[Drained], None]) -> None:
+        """`happens`: see `during`."""
+        self.interrupted: list[tuple[str, list[TopicPartition]]] = []
+        """Hooks that met `DrainDeadline`, and with which partitions."""
+        self._during = happens
+        super().__init__(**{name: self._hook(name) for name in ("on_assigned", "on_revoked")})
+
+    def _hook(self, name: str) -> Callable[[Iterable[TopicPartition]], None]:
+        def hook(partitions: Iterable[TopicPartition]) -> None:
+            happens = self._during.pop(name, None)
+            try:
+                if happens is not None:
+                    happens(self)
+            except DrainDeadline:
+                self.interrupted.append((name, list(partitions)))
+                raise
+
+        return hook
+
+    def begin(self, *starts: FetcherStart) -> None:
+        """Have these fetched."""
+        self.start(*starts)
+        self.hooks.call_due(LATER)
+
+    def during(self, **happens: Callable[[Drained], None]) -> None:
+        """What happens while each of these hooks runs, the next time."""
+        self._during |= happens
+
+
+def test_a_hook_is_interrupted_when_the_drain_budget_of_its_partition_is_over() -> None:
+    stage = Drained(on_revoked=lambda stage: stage.hooks.end_drain([1]))
+    stage.begin(start(1))
     stage.hooks.stop([1])
-    stage.hooks.call_due(0)
-    try:
-        stage.hooks.interrupt()
-    except DrainDeadline:  # pragma: no cover
-        pytest.fail("nothing was to be interrupted")
+    stage.hooks.call_due(LATER)
+    assert stage.interrupted == [("on_revoked", [P0])]
+    assert stage.taken()[-1] == FetcherStopped([Stopped(1, 105, 0)]), "its offset stands"
+
+
+def test_the_drain_budget_of_a_partition_that_waits_for_no_hook_interrupts_none() -> None:
+    """It may be in hand in a thread. The hook's own partition moves to another worker, and nobody waits for that."""
+    stage = Drained(on_revoked=lambda stage: stage.hooks.end_drain([2]))
+    stage.begin(start(1), start(2, P1))
+    stage.hooks.stop([1])
+    stage.hooks.call_due(LATER)
+    assert stage.interrupted == []
+
+
+def test_a_hook_that_a_partition_waits_for_when_its_drain_budget_is_over_is_interrupted() -> None:
+    def meanwhile(stage: Drained) -> None:
+        stage.hooks.stop([1])
+        stage.hooks.end_drain([1])
+
+    stage = Drained()
+    stage.begin(start(1))
+    stage.during(on_assigned=meanwhile)
+    stage.begin(start(2, P1))
+    assert stage.interrupted == [("on_assigned", [P1])]
+    stage.hooks.call_due(LATER)
+    assert stage.fetched.open == {2: 100}, "it is called again"
+
+
+def test_a_hook_that_a_partition_comes_to_wait_for_when_its_drain_budget_is_over_is_interrupted() -> None:
+    def meanwhile(stage: Drained) -> None:
+        stage.hooks.end_drain([1])
+        assert stage.interrupted == [], "its record is still in hand"
+        stage.hooks.stop([1])
+
+    stage = Drained()
+    stage.begin(start(1))
+    stage.during(on_assigned=meanwhile)
+    stage.begin(start(2, P1))
+    assert stage.interrupted == [("on_assigned", [P1])]
+
+
+def test_a_hook_that_takes_on_a_partition_is_interrupted_when_the_drain_budget_of_that_is_over() -> None:
+    def meanwhile(stage: Drained) -> None:
+        stage.hooks.stop([1])
+        stage.hooks.end_drain([1])
+
+    stage = Drained(on_assigned=meanwhile)
+    stage.begin(start(1))
+    assert stage.interrupted == [("on_assigned", [P0])]
+    assert stage.taken()[-1] == FetcherStopped([Stopped(1, 100, 3)])
+
+
+def test_a_hook_that_begins_when_the_drain_budget_is_over_has_the_time_until_its_worker_is_aborted() -> None:
+    stage = Drained(on_revoked=lambda stage: signal.raise_signal(signal.SIGUSR1))
+    stage.begin(start(1))
+    stage.hooks.end_drain([1])
+    stage.hooks.stop([1])
+    stage.hooks.call_due(LATER)
+    assert stage.interrupted == []
+
+
+def test_the_end_of_a_whole_workers_time_interrupts_whatever_hook_it_waits_for() -> None:
+    stage = Drained(on_revoked=lambda stage: stage.hooks.end_drain(None))
+    stage.begin(start(1))
+    stage.hooks.drain()
+    stage.hooks.call_due(LATER)
+    assert stage.interrupted == [("on_revoked", [P0])]

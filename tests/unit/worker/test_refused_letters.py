@@ -202,7 +202,7 @@ def test_a_record_in_hand_beside_a_letter_that_does_not_arrive_is_waited_for_wit
         worker.made.hooks.stop([1])
         patiently(lambda: now_ns() > late, "nobody to wait for the letter any more")
         if budget_is_over:
-            worker.made.table.let_go()
+            worker.made.table.let_go([1])
         sending_handlers.goes_on.set()
         report = patiently(lambda: worker.ended, "its report")
         assert isinstance(report, FetcherStopped)

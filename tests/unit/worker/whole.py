@@ -73,10 +73,14 @@ class Worker:
 
     def revoke(self, grant: int) -> None:
         """As when a drain budget is over before the handler is through with its record. Caller: `meanwhile`."""
+        self.give_up(grant)
+        apply(self.made, DrainOver([grant]))
+        signal.pthread_kill(self._main, signal.SIGUSR1)
+
+    def give_up(self, grant: int) -> None:
+        """As when the partition moves to another worker, however long its record takes. Caller: `meanwhile`."""
         self._revoked.add(grant)
         self.made.hooks.stop([grant])
-        apply(self.made, DrainOver())
-        signal.pthread_kill(self._main, signal.SIGUSR1)
 
     def time_out(self, grant: int, offset: int) -> None:
         """As when its handler has had that record in hand for too long. Caller: `meanwhile`."""

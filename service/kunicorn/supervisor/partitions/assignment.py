@@ -183,6 +183,10 @@ class Assignment:
             await self._until_drained_or_deleted(leaving, deadline)
         await self._see_off(leaving, deadline, give_up)
 
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Take these from their workers for good, however long that takes: nobody waits for them. `revoke` hurries."""
+        self._stop([self.table[tp] for tp in partitions], WHENEVER, lost=False, why="let go of for good")
+
     async def _until_drained_or_deleted(self, leaving: Collection[Partition], deadline: float) -> None:
         """Wait until all are released, and give up those whose topic was deleted. Brokers with the consumer protocol
         take such partitions away before our metadata says why: it is asked for if the drain takes long."""
@@ -237,7 +241,11 @@ class Assignment:
     async def _escalate(self, worker: WorkerProcess, held: Collection[Partition]) -> None:
         named = ", ".join(str(p.tp) for p in list(held)[:3])
         reason = f"still had {named} in hand when the drain budget was over"
-        await self.pool.escalate(worker, reason, lambda: all(p.worker is not worker for p in held))
+
+        def left() -> list[int]:
+            return [p.grant for p in held if p.worker is worker]
+
+        await self.pool.escalate(worker, reason, lambda: not left(), lambda: worker.interrupt_handler(left()))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop released partitions, whose offsets are committed or not ours to commit; take up those that came back

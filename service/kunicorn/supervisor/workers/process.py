@@ -336,9 +336,10 @@ class WorkerProcess:
 
     # -- the escalation for a worker that does not stop, rung by rung ----------------------------------------------
 
-    def interrupt_handler(self) -> None:
-        """Raise `DrainDeadline` in the handlers whose partitions are to stop, so that their `finally` blocks run."""
-        self.send(DrainOver())
+    def interrupt_handler(self, grants: list[int] | None = None) -> None:
+        """Raise `DrainDeadline` in the handlers of these grants, which are to stop, so that their `finally` blocks run;
+        None: of all that are, as the whole worker has to go."""
+        self.send(DrainOver(grants))
         self._signal(signal.SIGUSR1)
 
     def abort(self) -> None:
@@ -380,8 +381,8 @@ async def escalate(
     interrupt: Callable[[], None] | None = None,
 ) -> None:
     """Interrupt, abort and kill the worker, until `until` holds. Returns once it does or the kill was sent; SIGKILL
-    sent is not death, that is told by `watch_exit`. `interrupt`: the first rung, if it is not the end of the drain
-    budget."""
+    sent is not death, that is told by `watch_exit`. `interrupt`: the first rung, if the worker need not go as a
+    whole."""
     rungs = (
         ("interrupting its handler", interrupt or process.interrupt_handler, _PATIENCE),
         ("aborting it, its stacks follow on stderr", process.abort, _DUMPING),

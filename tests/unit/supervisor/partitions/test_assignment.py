@@ -11,7 +11,7 @@ import pytest
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
-from kunicorn.ipc.messages import Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
+from kunicorn.ipc.messages import DrainOver, Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.workers.process import FENCED
 from tests.fakes.driver import until
@@ -490,6 +490,26 @@ async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_
     await stage.assignment.revoke(tps(0), now + 0.05, now + 0.1)
     assert stage.pool.escalated == [0]
     assert stage.state(0) is PartitionState.STUCK
+
+
+async def test_only_what_is_in_hand_of_a_partition_whose_drain_budget_is_over_is_to_be_interrupted(
+    stage: Stage,
+) -> None:
+    """Others of the same worker have longer budgets, or move to another worker without one."""
+    stage.give(0, 1, 2, 3)
+    worker, meant = stage.workers[0], stage.start_of(0)
+    for number in range(4):
+        worker.consume(stage.start_of(number), 110, in_hand=1)
+    later = await drained(stage, [1])
+    stage.assignment.table[tps(2)[0]].halt("by a person")
+    stage.assignment.drain([stage.assignment.table[tps(2)[0]]])
+    now = clock.now()
+    revoke = asyncio.create_task(stage.assignment.revoke(tps(0, 3), now + 0.05, now + 0.1))
+    await asyncio.sleep(0)
+    stage.stopped(stage.start_of(3), 111)
+    await revoke
+    assert [message for message in worker.told if isinstance(message, DrainOver)] == [DrainOver([meant.grant])]
+    later.cancel()
 
 
 @pytest.mark.scenario("0106 do_test_commit_on_lost")

@@ -56,7 +56,7 @@ class Pressing(PlayedPool):
     def processes(self) -> list[WorkerProcess]:
         return list(self.workers.values())
 
-    async def escalate(  # type: ignore[override]
+    async def escalate(
         self, process: WorkerProcess, reason: str, until: Callable[[], bool], interrupt: Callable[[], None]
     ) -> None:
         await escalate(process, reason, until, self.changed, interrupt)

@@ -22,5 +22,5 @@ class Signalled(PlayedWorker):
 def test_the_end_of_a_drain_budget_is_told_to_the_control_thread_and_to_the_main_thread() -> None:
     """Threads and tasks must not wait for a call in the main thread, nor that one for anything."""
     worker = Signalled()
-    worker.interrupt_handler()
-    assert (worker.told, worker.signals) == ([DrainOver()], [signal.SIGUSR1])
+    worker.interrupt_handler([7])
+    assert (worker.told, worker.signals) == ([DrainOver([7])], [signal.SIGUSR1])
