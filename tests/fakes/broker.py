@@ -235,11 +235,11 @@ def by_partition(asked: Asked, told: Callable[[Any], Mapping[str, Any]]) -> Repl
     return blank_response(asked.api, asked.version, topics=topics)
 
 
-async def connect(broker: FakeBroker, timeout: float = 10.0) -> Connection:
+async def connect(broker: FakeBroker, timeout: float = 60.0) -> Connection:
     return await Connection.open(broker.address, Security(), "the-client", timeout)
 
 
-def cluster_of(*brokers: FakeBroker, connect_timeout: float = 10.0, request_timeout: float = 10.0) -> Cluster:
+def cluster_of(*brokers: FakeBroker, connect_timeout: float = 60.0, request_timeout: float = 60.0) -> Cluster:
     """A cluster that begins at these brokers."""
     return Cluster(
         [str(broker.address) for broker in brokers],

@@ -93,7 +93,7 @@ async def find(coordinator: Coordinator) -> None:
     async with asyncio.timeout(TIMEOUT):
         while coordinator.node is None:
             with suppress(CoordinatorUnavailable):
-                await coordinator.find()
+                await coordinator.find(TIMEOUT)
 
 
 async def join(

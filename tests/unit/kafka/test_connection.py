@@ -39,7 +39,7 @@ async def connection(broker: FakeBroker) -> AsyncIterator[Connection]:
     await connection.wait_closed()
 
 
-async def beat(connection: Connection, timeout: float = 10.0, generation: int = 1) -> Any:
+async def beat(connection: Connection, timeout: float = 60.0, generation: int = 1) -> Any:
     return await connection.request(Api.HEARTBEAT, heartbeat("g", generation, "m", None), timeout)
 
 
@@ -238,7 +238,7 @@ async def test_a_time_out_ends_the_connection_and_whoever_waits_behind_hears_of_
     broker: FakeBroker, connection: Connection
 ) -> None:
     broker.script[Api.HEARTBEAT] = lambda _: Silence
-    behind = asyncio.create_task(beat(connection, timeout=10.0))
+    behind = asyncio.create_task(beat(connection, timeout=60.0))
     with pytest.raises(RequestTimedOut, match=f"{broker.address} did not answer Heartbeat within 0.05 s"):
         await beat(connection, timeout=0.05)
     with pytest.raises(ConnectionLost, match=r"Heartbeat: .* did not answer Heartbeat within 0.05 s"):

@@ -27,6 +27,12 @@ TOPIC_ID = UUID("a0000000-0000-4000-8000-000000000001")
 T0, T1, T99 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("t", 99)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still answers no look-up in three seconds."""
+    monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 60.0)
+
+
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
     async with FakeBroker(7) as broker:
@@ -72,8 +78,8 @@ async def test_a_setting_of_the_group_is_read_by_its_name_whatever_else_is_answe
 
     at_version(broker, Api.DESCRIBE_CONFIGS, version)
     broker.script[Api.DESCRIBE_CONFIGS] = settings
-    assert await coordinator.describe_config("wanted", 5.0) == (ErrorCode.NONE, "6000")
-    assert await coordinator.describe_config("unknown", 5.0) == (ErrorCode.NONE, None)
+    assert await coordinator.describe_config("wanted", 60.0) == (ErrorCode.NONE, "6000")
+    assert await coordinator.describe_config("unknown", 60.0) == (ErrorCode.NONE, None)
 
 
 def at_version(broker: FakeBroker, api: Api, version: int) -> None:
@@ -194,7 +200,7 @@ async def test_leaving_waits_for_the_commit_and_not_for_a_parked_join(
     joining = asyncio.create_task(coordinator.join(**JOIN))
     await broker.wait_for(Api.JOIN_GROUP)
     await coordinator.commit(**MEMBER, offsets={T0: Position(1)}, metadata="")
-    left = await coordinator.leave(member_id="m", instance_id=None, reason="stop", timeout=10.0)
+    left = await coordinator.leave(member_id="m", instance_id=None, reason="stop", timeout=60.0)
     assert left == ErrorCode.NONE
     by_api = {asked.api: asked.connection for asked in broker.asked}
     assert by_api[Api.LEAVE_GROUP] == by_api[Api.OFFSET_COMMIT] != by_api[Api.JOIN_GROUP]
@@ -349,12 +355,12 @@ async def test_leaving_tells_the_members_own_error(broker: FakeBroker, coordinat
 
     at_version(broker, Api.LEAVE_GROUP, version)
     broker.script[Api.LEAVE_GROUP] = unknown
-    assert await coordinator.leave(member_id="m", instance_id="pod-0", reason="stop", timeout=10.0) == 25
+    assert await coordinator.leave(member_id="m", instance_id="pod-0", reason="stop", timeout=60.0) == 25
 
 
 async def test_leaving_tells_the_groups_error_first(broker: FakeBroker, coordinator: Coordinator) -> None:
     broker.script[Api.LEAVE_GROUP] = lambda asked: blank_response(asked.api, asked.version, error_code=16)
-    assert await coordinator.leave(member_id="m", instance_id=None, reason="stop", timeout=10.0) == 16
+    assert await coordinator.leave(member_id="m", instance_id=None, reason="stop", timeout=60.0) == 16
 
 
 async def test_without_a_topics_id_offsets_are_committed_by_name(broker: FakeBroker, coordinator: Coordinator) -> None:
@@ -429,7 +435,7 @@ async def test_committed_offsets_are_read_in_every_version(
 ) -> None:
     at_version(broker, Api.OFFSET_FETCH, version)
     broker.script[Api.OFFSET_FETCH] = fetches(version)
-    answer = await coordinator.fetch_offsets(partitions=[T0, T1, T99], require_stable=True, timeout=10.0)
+    answer = await coordinator.fetch_offsets(partitions=[T0, T1, T99], require_stable=True, timeout=60.0)
     assert answer.error == 0
     assert answer.partitions == {
         T0: Committed(0, 5, 2, "here"),
@@ -449,7 +455,7 @@ async def test_a_leader_epoch_that_a_commit_had_no_field_for_is_read_from_its_me
     metadata = epoch_word(5, topic_id_text(noted), 6)
     broker.script[Api.OFFSET_FETCH] = fetches(8, epoch=told, metadata=metadata)
     at_version(broker, Api.OFFSET_FETCH, 8)
-    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=10.0)
+    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=60.0)
     assert answer.partitions[T0] == Committed(0, 5, epoch, metadata)
 
 
@@ -460,7 +466,7 @@ async def test_the_groups_error_is_not_taken_for_no_offsets(
 ) -> None:
     at_version(broker, Api.OFFSET_FETCH, version)
     broker.script[Api.OFFSET_FETCH] = fetches(version, error=16)
-    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=10.0)
+    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=60.0)
     assert (answer.error, answer.partitions) == (ErrorCode.NOT_COORDINATOR, {})
 
 
@@ -468,7 +474,7 @@ async def test_the_groups_error_is_not_taken_for_no_offsets(
 async def test_an_offset_fetch_answer_without_our_group_is_an_error(
     broker: FakeBroker, coordinator: Coordinator
 ) -> None:
-    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=10.0)
+    answer = await coordinator.fetch_offsets(partitions=[T0], require_stable=True, timeout=60.0)
     assert answer.error == ErrorCode.UNKNOWN_SERVER_ERROR
 
 

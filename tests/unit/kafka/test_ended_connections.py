@@ -18,7 +18,7 @@ from kunicorn.kafka.frames import Frames
 from kunicorn.kafka.tls import Tls
 from tests.kafka.certificates import make_certificates
 
-TRIES = 100
+TRIES = 50
 FEW = 20
 
 

@@ -51,7 +51,7 @@ def test_who_never_ends_the_handshake_holds_up_neither_others_nor_the_jobs_end(t
         assert "kunicorn_pipeline" in served(http, ssl.create_default_context(cafile=str(made.ca)))
         ending = threading.Thread(target=exposed.__exit__, args=(None, None, None), daemon=True)
         ending.start()
-        ending.join(30)
+        ending.join(60)
         assert not ending.is_alive()
 
 

@@ -49,10 +49,10 @@ def test_the_end_of_a_drain_budget_leaves_alone_what_is_in_hand_of_a_partition_t
 
     def meanwhile() -> None:
         try:
-            wait_until(lambda: {("meant", 0), ("other", 0)} <= set(begun), "both calls", within=30)
+            wait_until(lambda: {("meant", 0), ("other", 0)} <= set(begun), "both calls")
             worker.give_up(OTHER)
             worker.revoke(MEANT)
-            wait_until(lambda: worker.stopped == {MEANT: 0}, "the one that is meant to be given up", within=30)
+            wait_until(lambda: worker.stopped == {MEANT: 0}, "the one that is meant to be given up")
         finally:
             goes_on.set()
 
@@ -65,10 +65,10 @@ def test_the_end_of_a_whole_workers_drain_budget_interrupts_all_that_it_has(name
     worker = Worker(handler(name, "meant"))
 
     def meanwhile() -> None:
-        wait_until(lambda: ("meant", 0) in begun, "the call", within=30)
+        wait_until(lambda: ("meant", 0) in begun, "the call")
         worker.give_up(MEANT)
         apply(worker.made, DrainOver(None))
-        wait_until(lambda: worker.stopped == {MEANT: 0}, "its report", within=30)
+        wait_until(lambda: worker.stopped == {MEANT: 0}, "its report")
 
     worker.handle([record(b"v", topic="meant")], meanwhile=meanwhile)
 
@@ -78,7 +78,7 @@ def test_a_signal_alone_interrupts_nothing() -> None:
     worker = Worker(handler("long", "other"))
 
     def meanwhile() -> None:
-        wait_until(lambda: ("other", 0) in begun, "the call", within=30)
+        wait_until(lambda: ("other", 0) in begun, "the call")
         worker.give_up(MEANT)
         signal.raise_signal(signal.SIGUSR1)
         goes_on.set()

@@ -146,7 +146,7 @@ def _without_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def until_nothing_is_kept(records: int) -> None:
     """Once all are handled; while the worker lives."""
     wait_until(lambda: len(handled) >= records, "all to be handled")
-    wait_until(lambda: not any(each() is not None for each in begun), "the tries to be forgotten", 10.0)
+    wait_until(lambda: not any(each() is not None for each in begun), "the tries to be forgotten")
     assert len(begun) >= FAILURES
 
 
@@ -184,7 +184,7 @@ def test_whoever_is_told_of_a_failure_can_look_into_the_handlers_variables_and_p
 def test_of_tries_that_fail_by_one_and_the_same_exception_the_last_one_is_kept_with_it(form: Form) -> None:
     def meanwhile() -> None:
         wait_until(lambda: len(handled) >= RECORDS, "all to be handled")
-        wait_until(lambda: sum(each() is not None for each in begun) <= 1, "the tries to be forgotten", 10.0)
+        wait_until(lambda: sum(each() is not None for each in begun) <= 1, "the tries to be forgotten")
 
     form.worker().handle([record(b"%d" % at, key=f"k{at}") for at in range(RECORDS)], meanwhile=meanwhile)
 

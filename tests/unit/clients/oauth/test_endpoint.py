@@ -30,7 +30,7 @@ def endpoint(status: int, body: bytes, *, location: str | None = None, asked: li
 
 
 def request(url: str) -> FetchToken:
-    return FetchToken(url, "orders", "hunter2", None, None, {"pool": "p"}, [], 5.0)
+    return FetchToken(url, "orders", "hunter2", None, None, {"pool": "p"}, [], 60.0)
 
 
 def jwt(**claims: object) -> str:

@@ -13,7 +13,7 @@ from kunicorn.ipc.messages import FetchToken
 
 
 def request(function: str) -> FetchToken:
-    return FetchToken(None, None, None, None, f"providers_of_tests:{function}", {"pool": "p", "own": "no"}, [], 5.0)
+    return FetchToken(None, None, None, None, f"providers_of_tests:{function}", {"pool": "p", "own": "no"}, [], 60.0)
 
 
 @pytest.fixture(autouse=True)
