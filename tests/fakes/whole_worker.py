@@ -49,7 +49,7 @@ class ChosenAnswers:
     offsets: dict[tuple[str, int], TopicPartition] = field(default_factory=dict)
     """The last of each partition in a transaction."""
     _answers: threading.Event = field(default_factory=threading.Event)
-    over: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
 
     def hold(self) -> None:
         """Answer nothing from here on."""
@@ -66,7 +66,7 @@ class ChosenAnswers:
 
     def wait(self, seconds: float) -> bool:
         """Whether there are answers by then. Raises `SystemExit` when the test is over."""
-        if self.over:
+        if self.over.is_set():
             raise SystemExit
         return self._answers.wait(min(seconds, _NAP))
 
@@ -155,12 +155,19 @@ class _Consumer(MemoryConsumer):
         return super().consume(num_messages, timeout)
 
 
-class _Senders:
-    """As the worker's own, but they end with the test, and what breaks them is kept."""
+class EndingSenders:
+    """As the worker's own, but they end with the test, and what breaks them is kept.
 
-    def __init__(self, outbox: Outbox, senders: Sequence[Sender], broken: list[BaseException]) -> None:
+    Threads that wait for a lock of the interpreter look for it each few milliseconds: a hundred of tests that are over
+    take as long as the test that runs.
+    """
+
+    def __init__(
+        self, outbox: Outbox, senders: Sequence[Sender], broken: list[BaseException], over: threading.Event
+    ) -> None:
         self._outbox = outbox
         self._broken = broken
+        self._over = over
         self._threads = [
             threading.Thread(target=self._run, args=(sender, turn), daemon=True) for turn, sender in enumerate(senders)
         ]
@@ -171,7 +178,7 @@ class _Senders:
 
     def _run(self, sender: Sender, turn: int) -> None:
         try:
-            while True:
+            while not self._over.is_set():
                 if batch := self._outbox.take(turn):
                     sender.deliver(batch)
                     self._outbox.done(batch)
@@ -225,7 +232,7 @@ class WholeWorker:
         makers = Makers(
             consumer=lambda properties, logger: _Consumer(self.brokers, self.log, self._idle),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: ChoosyProducer(self.brokers),  # type: ignore[arg-type, return-value]
-            senders=lambda outbox, senders: _Senders(outbox, senders, self.broken),
+            senders=lambda outbox, senders: EndingSenders(outbox, senders, self.broken, self.brokers.over),
         )
         self.made = assemble(self._configure, self.ledger, self._hear, makers)
         self._runner = threading.Thread(target=self._run, daemon=True)
@@ -241,7 +248,7 @@ class WholeWorker:
                 assert not self._runner.is_alive(), "the worker does not end"
                 assert self.broken == []
         finally:
-            self.brokers.over = True
+            self.brokers.over.set()
             self.made.table.draining = True
 
     def hand_out(self, offset: int = 0, **more: Any) -> None:

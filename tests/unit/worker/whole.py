@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +36,9 @@ from kunicorn.testing.memory import (
 )
 from kunicorn.worker.assembly import Assembled, Makers, assemble
 from kunicorn.worker.control import apply
+from kunicorn.worker.produce.outbox import Outbox
+from kunicorn.worker.produce.sender import Sender, Startable
+from tests.fakes.whole_worker import EndingSenders
 from tests.unit.worker import crowded_handlers
 from tests.waiting import wait_until
 
@@ -104,20 +106,28 @@ class Worker:
     ) -> None:
         """Returns when every record is consumed, by the ledger, and everything is reported. `meanwhile`
         is called in a thread beside the runner's."""
-        interval = sys.getswitchinterval()
+        over, broken = threading.Event(), list[BaseException]()
         try:
-            self._handle(records, message, meanwhile)
+            self._handle(
+                records, message, meanwhile, lambda outbox, senders: EndingSenders(outbox, senders, broken, over)
+            )
         finally:
-            sys.setswitchinterval(interval)  # Which senders shorten, in a worker's own process.
+            over.set()
+        assert broken == []
 
     def _handle(
-        self, records: Iterable[GivenRecord], message: Callable[[GivenRecord], Message], meanwhile: Callable[[], None]
+        self,
+        records: Iterable[GivenRecord],
+        message: Callable[[GivenRecord], Message],
+        meanwhile: Callable[[], None],
+        senders: Callable[[Outbox, Sequence[Sender]], Startable],
     ) -> None:
         given = placed(list(records), "t")
         log = MemoryLog(map(message, given))
         makers = Makers(
             consumer=lambda properties, logger: MemoryConsumer(log, time.sleep),  # type: ignore[arg-type, return-value]
             producer=lambda properties, logger: MemoryProducer(self.sent),  # type: ignore[arg-type, return-value]
+            senders=senders,
         )
         made = self.made = assemble(self._configure, self.ledger, self._report, makers)
         topics = list(dict.fromkeys(each.tp.topic for each in given))
