@@ -194,6 +194,7 @@ class Loop:
         self._delays = Delays(table, settings.delays)
         self._line = HeadOfLine(table, settings.ahead_bytes, settings.delays)
         self._turns = 0
+        executors.begin(table)
 
     @property
     def progress(self) -> int:
@@ -203,7 +204,6 @@ class Loop:
     def run(self) -> None:
         """Run turns until everything is drained. Caller: the main thread; blocks."""
         table, executors = self._table, self._executors
-        executors.begin(table)
         while not table.drained:
             self._turns += 1
             # Before it looks around: what comes up from here on stops a call before its next record.
@@ -220,6 +220,11 @@ class Loop:
             self._fetch(now)
             executors.wake()
             executors.serve(now_ns() + _TURN_NS)
+
+    def wake(self) -> None:
+        """Have the handlers go on that are called in threads and tasks: the lease is there again. Caller: the control
+        thread, as the loop's may be in a call."""
+        self._executors.wake()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
         """Interrupt the handler, if it still has that record in hand, and all records that it got of the grant by
