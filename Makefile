@@ -29,7 +29,7 @@ FAST := not long
 # System tests mostly wait: four side by side, a file at a time, each with a broker of its own.
 JOBS ?= 4
 
-.PHONY: help venv columns tools demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
+.PHONY: help venv columns tools cache demo lint format test test-fast test-pythons test-matrix test-again test-long conformance-long starts healthy-hour pictures chaos soak docs docs-site dist lock clean
 .PHONY: test-kubernetes game-day
 .PHONY: bench bench-whole bench-growth bench-anatomy bench-quick bench-concurrency bench-scale bench-groups bench-memory bench-handover bench-scrape
 .PHONY: bench-fetchers bench-pairs bench-pipeline bench-job-size bench-decoding bench-columns bench-lake-columns bench-store-calls bench-differential bench-features bench-sharing bench-producing
@@ -85,6 +85,10 @@ python3-venv:
 tools: venv  ## what tests need besides: Helm, promtool, Prometheus, hadolint, Kubernetes' schemas, jemalloc; cached
 	@$(BIN)/python -m tests.deploy.tools
 
+# In a test they would take from the time after which one that hangs is ended.
+cache: venv  ## what tests download besides: Kafka, PostgreSQL, members of an earlier commit; minutes, once
+	@$(BIN)/python -m tests.cache
+
 demo: $(SERVICE)/.installed  ## a group on a mock cluster, hurt on purpose and audited; half a minute
 	@$(SERVICE)/bin/kunicorn demo
 
@@ -105,7 +109,10 @@ format: venv  ## what ruff can put right by itself
 	$(BIN)/ruff format .
 	@! command -v cargo >/dev/null || cargo fmt --manifest-path $(COLUMNS)/Cargo.toml
 
-test: lint tools test-fast  ## lint, unit and contract tests, and the core tests against a real Kafka
+# What is looked at takes one processor, and what is fetched a network: side by side.
+test: venv  ## lint, unit and contract tests, and the core tests against a real Kafka
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint tools cache
+	@$(MAKE) --no-print-directory test-fast
 	$(SYSTEM) -n $(JOBS) --dist loadfile
 
 # A file runs as a whole. The longest ones come first: at the end one process would be left with them.
@@ -125,6 +132,7 @@ test-again: venv  ## `make test` RUNS times in a row, each at the first try; BUS
 
 test-long: venv chromium tools  ## the tests that take minutes, and the core tests with the consumer protocol and on Kafka 3.9
 	$(PYTEST) -m long
+	$(PYTEST) tests/unit tests/contract/assignors -m "not long" --hypothesis-profile fresh -n $(JOBS) --dist loadfile
 	$(SYSTEM) --group-protocol consumer
 	$(PYTEST) tests/system/group tests/system/service/workers -m "not long" --kafka-version 3.9.1
 

@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.pages import PAGE, sections, write_section
+from tests import checkout
 
 TITLE = "When this was measured"
 ROOT = Path(__file__).parents[1]
@@ -124,7 +125,7 @@ def one(program: str, code: str) -> Measured:
     found = Measured(
         program,
         code,
-        _git("rev-parse", "--short=10", "HEAD").strip(),
+        checkout.commit(),
         f"{begun:%Y-%m-%d %H:%M}",
         round((time.monotonic() - start) / 60),
         round(load, 1),
@@ -166,15 +167,8 @@ def page(measured: Sequence[Measured]) -> str:
 
 
 def code_under_test() -> str:
-    """What is measured, and by what, as git names it. Raises `SystemExit` where files differ from the commit: such
-    figures could not be told apart."""
-    if changed := _git("status", "--porcelain", "--", *_CODE):
-        raise SystemExit(f"commit first, so that the page can say what was measured; changed:\n{changed}")
-    return " ".join(_git("rev-parse", f"HEAD:{part}").strip()[:10] for part in _CODE)
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """What is measured, and by what, as git names it. Raises `SystemExit` where files differ from the commit."""
+    return " ".join(name[:10] for name in checkout.trees(*_CODE))
 
 
 if __name__ == "__main__":

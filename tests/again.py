@@ -7,7 +7,6 @@ of what it said in a file beside; a series that was cut off goes on where it was
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
@@ -17,28 +16,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import checkout
+
 _ROOT = Path(__file__).parents[1]
 _REPORTS = _ROOT / "reports"
 _LOG = _REPORTS / "again.jsonl"
-_FIGURES = {
+_NOT_TRIED = (
+    "docs",
     "CHANGELOG.md",
     "tests/contract/conformance/endurance.json",
     "tests/contract/worker/defects/recorded.json",
-}
-
-
-def code() -> str:
-    """What is under test, as git names its files: all but pages and recorded figures, which change no run. Raises
-    `SystemExit` when files differ from the commit: such runs could not be told apart."""
-    if changed := _git("status", "--porcelain"):
-        raise SystemExit(f"commit first, so that the log can say what was tried; changed:\n{changed}")
-    files = (line.partition("\t") for line in _git("ls-tree", "-r", "HEAD").splitlines())
-    told = [f"{blob} {path}" for blob, _, path in files if not path.startswith("docs/") and path not in _FIGURES]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout
+)
+"""Pages and recorded figures, which change no run."""
 
 
 def noted(series: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,7 +74,7 @@ def main() -> int:
     options = parser.parse_args()
     _REPORTS.mkdir(exist_ok=True)
     python = "{}.{}".format(*sys.version_info)
-    series = {"code": code(), "python": python, "busy": options.busy}
+    series = {"code": checkout.code(but=_NOT_TRIED), "python": python, "busy": options.busy}
     runs = noted(series)
     for number in range(len(runs), options.runs):
         runs.append(run_once(series, number + 1))

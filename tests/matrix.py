@@ -21,7 +21,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from tests import pythons
+from tests import checkout, pythons
 from tests.kafka.artifacts import KafkaUnavailable, distribution, tools_version
 from tests.system.pipeline.versions import FEATURES, LACKS
 from tests.system.pipeline.versions import VERSIONS as SPARKS
@@ -70,12 +70,8 @@ def is_done(kind: str, version: str, tree: str, noted: Sequence[Cell]) -> bool:
 
 def tree() -> str:
     """The tree of service/, as git names it. Raises `SystemExit` where files differ from it."""
-    status = ["git", "status", "--porcelain", "service"]
-    changed = subprocess.run(status, cwd=_ROOT, capture_output=True, text=True, check=True)
-    if changed.stdout:
-        raise SystemExit(f"commit first, so that the page can say what was tried; changed:\n{changed.stdout}")
-    told = subprocess.run(["git", "rev-parse", "HEAD:service"], cwd=_ROOT, capture_output=True, text=True, check=True)
-    return told.stdout.strip()[:12]
+    (name,) = checkout.trees("service")
+    return name[:12]
 
 
 def on_python(version: str) -> Cell:

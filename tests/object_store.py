@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.waiting import wait_until
 
 
@@ -20,13 +20,13 @@ def bucket_served(log: Path, name: str) -> Iterator[Mapping[str, str]]:
     """A bucket while the block runs: the environment in which clients find server and rights. `log`: where the server
     writes what it is asked.
     """
-    server = f"http://127.0.0.1:{(port := free_port())}"
+    server = f"http://127.0.0.1:{(port := kept_port())}"
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
         )
     try:
-        wait_until(lambda: _made(f"{server}/{name}"), "the server", 60, every=0.1)
+        wait_until(lambda: _made(f"{server}/{name}"), "the server", every=0.1)
         yield {
             "AWS_ENDPOINT_URL": server,
             "AWS_ACCESS_KEY_ID": "x",
@@ -36,14 +36,14 @@ def bucket_served(log: Path, name: str) -> Iterator[Mapping[str, str]]:
         }
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def _made(url: str) -> bool:
     """Whether the server has made the bucket, asked directly: a proxy would answer for it."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(url, method="PUT"), timeout=30):
+        with opener.open(urllib.request.Request(url, method="PUT"), timeout=60):
             return True
     except (OSError, http.client.HTTPException):
         return False

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.kafka.artifacts import install_with_apt
+
 _PLACES = Path("/usr/lib/postgresql")
 _ADVICE = "Install PostgreSQL (Debian: apt-get install postgresql)."
 
@@ -20,26 +22,26 @@ _ADVICE = "Install PostgreSQL (Debian: apt-get install postgresql)."
 @contextmanager
 def postgres() -> Iterator[str]:
     """A server that is gone when the block ends; gives the DSN of its database. It listens on a Unix socket alone."""
-    programs = _programs()
+    own = programs()
     user = _user()
     directory = Path(tempfile.mkdtemp(prefix="kunicorn-postgres-", dir="/tmp"))
     try:
         shutil.chown(directory, user)
         data = directory / "data"
-        _run(user, programs / "initdb", "-D", data, "-U", "tests", "-A", "trust", "--no-sync")
+        _run(user, own / "initdb", "-D", data, "-U", "tests", "-A", "trust", "--no-sync")
         # Durability across a power cut is not what is tested here; across SIGKILL it is PostgreSQL's anyway.
         options = f"-c listen_addresses='' -k {directory} -c fsync=off"
         log = directory / "log"
-        _run(user, programs / "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start")
+        _run(user, own / "pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start")
         try:
             yield f"host={directory} user=tests dbname=postgres"
         finally:
-            _run(user, programs / "pg_ctl", "-D", data, "-m", "immediate", "stop")
+            _run(user, own / "pg_ctl", "-D", data, "-m", "immediate", "stop")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """Where they are; the latest version."""
     found = sorted(_PLACES.glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     if not found:
@@ -52,10 +54,8 @@ def _programs() -> Path:
 def _install() -> None:
     may = os.geteuid() == 0 and shutil.which("apt-get") is not None
     assert may, f"there is no PostgreSQL. {_ADVICE}"
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (["update"], ["install", "-y", "--no-install-recommends", "postgresql"]):
-        done = subprocess.run(["apt-get", "-q", *step], env=quiet, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"apt-get {step[0]} failed: {done.stderr.strip()[-500:]} {_ADVICE}"
+    complaint = install_with_apt("postgresql")
+    assert not complaint, f"{complaint} {_ADVICE}"
 
 
 def _user() -> str:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+PATIENCE = 120.0
+"""Seconds. A process takes ten to import on a busy machine, and a broker that is away five for each request to it: who
+waits for something in less says what a quiet machine does."""
 
 
-def wait_until(condition: Callable[[], T | None], what: str, within: float = 60.0, every: float = 0.02) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, within: float = PATIENCE, every: float = 0.02) -> T:
     """Call `condition` until it returns something true, and return that.
 
     After `within` seconds it raises `AssertionError` with `what` was waited for and the last answer.
@@ -38,5 +41,5 @@ def _state(pid: int) -> str:
     """As proc(5) has it; empty where there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # The latter of one that ends while it is read.
         return ""

@@ -131,7 +131,7 @@ def _kill_supervisor(group: Group) -> Hurt:
     hurt = Hurt(now(), workers, victim.name)
     victim.kill()
     group.alive.remove(victim)
-    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor", 30)
+    wait_until(lambda: not procfs.living_in_session(victim.pid), "the workers to follow their supervisor")
     if not group.static:
         group.wait_whole()
     group.start(instead_of=victim)

@@ -171,7 +171,7 @@ class Group:
         before = frozenset(self.load.poison)
         for customer in self.rng.sample(range(self.crowd.keys), count):
             self.load.send_poison(customer)
-        wait_until(lambda: len(self.load.poison) == len(before) + count, f"{count} poisoned records in the log", 30)
+        wait_until(lambda: len(self.load.poison) == len(before) + count, f"{count} poisoned records in the log")
         return self.load.poison - before
 
     def letters(self) -> set[tuple[int, int]]:
@@ -207,7 +207,7 @@ class Group:
     def stop(self, member: MemberProcess) -> None:
         """Ask it to stop; what it handled must be committed when it has (invariant 8)."""
         self.alive.remove(member)
-        code = member.stop(within=60)
+        code = member.stop()
         assert code == 0, f"{member.name} exited with {code}\n{member.output()[-3000:]}"
 
     def any_member(self) -> MemberProcess:
@@ -229,7 +229,7 @@ class Group:
     def coordinator(self) -> Broker:
         """The broker that coordinates the group, as a member says."""
         member = self.alive[0]
-        where = member.wait(lambda: member.status()["group"]["coordinator"], "a coordinator", 60)
+        where = member.wait(lambda: member.status()["group"]["coordinator"], "a coordinator")
         return self.kafka.broker(int(where.split()[0]))
 
     # -- waiting -------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class Group:
             committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS)
             return all(end == 0 or committed[tp] == end for tp, end in ends.items())
 
-        wait_until(done, f"the committed offsets {ends}", 60, 0.5)
+        wait_until(done, f"the committed offsets {ends}", 120, 0.5)
 
     # -- ending --------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Load:
         """Produce no more; raises `RuntimeError` where not everything was confirmed."""
         self._ended.set()
         if self._thread.ident is not None:
-            self._thread.join(10)
+            self._thread.join(60)
         left = self._producer.flush(60)
         if left or self.failure:
             raise RuntimeError(f"{left} records unconfirmed, first failure {self.failure}: the brokers are not whole")

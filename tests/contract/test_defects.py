@@ -36,7 +36,6 @@ _MEASURED = [patch for patch in _PATCHES if patch.stem in _recorded(patch).found
 
 
 @pytest.mark.once
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("patch", _MEASURED, ids=lambda patch: patch.stem)
 def test_a_defect_that_is_put_back_is_found_by_a_story_that_holds_without_it(patch: Path) -> None:
     of = patch.parents[1].name

@@ -135,4 +135,4 @@ def container(
             yield int(pid), log
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(60)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import CHART
 from tests.deploy.tools import Tools
+from tests.kafka.ports import kept_port
 from tests.waiting import wait_until
 
 _CONFIG = """
@@ -51,7 +51,7 @@ class Prometheus:
     def __init__(self, tools: Tools, directory: Path, rules: str, every: int = 1, lookback: int = 5) -> None:
         self._tools, self._directory, self._lookback, self._every = tools, directory, lookback, every
         self._targets = directory / "targets.json"
-        self._port = free_port()
+        self._port = kept_port()
         (directory / "rules.yaml").write_text(rules)
         (directory / "prometheus.yaml").write_text(
             _CONFIG.format(
@@ -75,12 +75,12 @@ class Prometheus:
             stderr=self._log,
             stdin=subprocess.DEVNULL,
         )
-        wait_until(self._answers, "Prometheus to answer", 30, every=0.1)
+        wait_until(self._answers, "Prometheus to answer", every=0.1)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         self._log.close()
 
     def scrape(self, ports: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class Prometheus:
         """The samples of an instant query. Raises `AssertionError` with Prometheus' words for one that is wrong."""
         url = f"http://127.0.0.1:{self._port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=60) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return found
         except urllib.error.HTTPError as error:

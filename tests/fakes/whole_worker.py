@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 TOPIC, LETTERS = "in", "letters"
 _NAP = 0.002
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 
 
 @dataclass(eq=False)

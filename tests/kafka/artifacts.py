@@ -1,4 +1,4 @@
-"""Java, Kafka's jars and a class-data archive, fetched once into a cache.
+"""Java, Kafka's jars and a class-data archive, fetched once into a cache; `python -m tests.cache` fetches all at once.
 
 The cache is `$KUNICORN_CACHE`, else `~/.cache/kunicorn`. Several test runs may share it: whoever fetches holds a
 lock, and what is complete appears under its final name by a rename.
@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 MINIMUM_JAVA = 17
 """Kafka 4 brokers need it."""
@@ -131,12 +133,30 @@ def _install_on_debian() -> bool:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return False
     print(f"kafka for tests: installing {' and '.join(_DEBIAN_PACKAGES)} with apt-get", file=sys.stderr)
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for step in (["update"], ["install", "-y", "--no-install-recommends", *_DEBIAN_PACKAGES]):
-        done = subprocess.run(["apt-get", "-q", *step], env=quiet, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise KafkaUnavailable(f"apt-get {step[0]} failed: {done.stderr.strip()[-500:]} {_ADVICE}")
+    if complaint := install_with_apt(*_DEBIAN_PACKAGES):
+        raise KafkaUnavailable(f"{complaint} {_ADVICE}")
     return True
+
+
+def install_with_apt(*packages: str) -> str:
+    """What apt-get complains of; nothing where all is installed. Caller: is root, on Debian."""
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    with locked("apt-get"):  # A second one beside it would not wait, but fail.
+        for step in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+            done = fetched(["apt-get", "-q", *step], env=quiet)
+            if done.returncode != 0:
+                return f"apt-get {step[0]} failed: {done.stderr.strip()[-500:]}"
+    return ""
+
+
+def fetched(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """The end of a command that fetches something. It is tried three times: networks are away for moments."""
+    for pause in (5, 30):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+        if done.returncode == 0:
+            return done
+        time.sleep(pause)
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
 def jars_of(name: str, version: str, wanted: Sequence[tuple[str, str, str]]) -> Path:
@@ -168,10 +188,10 @@ def _copy(what: str, wanted: Sequence[tuple[str, str, str]], jars: Path) -> None
     with tempfile.TemporaryDirectory(dir=jars.parent) as scratch:
         pom = Path(scratch) / "pom.xml"
         pom.write_text(project_of(*wanted))
-        fetched = Path(scratch) / "jars"
-        command = [maven, "-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={fetched}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        complete = Path(scratch) / "jars"
+        command = [maven, "-q", "-B", "-f", str(pom), DEPENDENCY_PLUGIN, f"-DoutputDirectory={complete}"]
+        done = fetched(command)
         if done.returncode != 0:
             complaint = done.stdout.strip()[-2000:]
             raise KafkaUnavailable(f"Maven could not fetch {what}; is its repository in reach?\n{complaint}")
-        fetched.rename(jars)
+        complete.rename(jars)

@@ -70,13 +70,13 @@ class Broker:
         """Of Kafka, at its next start if not now."""
         return self._kafka.version
 
-    def stop(self, timeout: float = 30.0) -> int:
+    def stop(self, timeout: float = 120.0) -> int:
         """SIGTERM: the broker hands its leaderships over and leaves. Returns its exit status."""
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
         """SIGKILL: nothing is handed over; leaders move when the controller's session with it runs out."""
-        self._end(signal.SIGKILL, 10.0)
+        self._end(signal.SIGKILL, 60.0)
 
     def freeze(self) -> None:
         """SIGSTOP: connections stay open and nobody answers."""

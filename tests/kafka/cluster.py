@@ -107,14 +107,14 @@ class KafkaCluster:
         """Create a topic, replicated to every broker if not said, and wait until every partition has a leader."""
         replicas = replication or min(3, len(self.brokers))
         topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=dict(config or {}))
-        self.admin().create_topics([topic])[name].result(30)
-        wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}", 30)
+        self.admin().create_topics([topic])[name].result(60)
+        wait_until(lambda: self._led(name) == partitions, f"leaders of the {partitions} partitions of {name}")
         return name
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Let the topic have so many partitions, and wait until each has a leader as far as the brokers know."""
         self.admin().create_partitions([NewPartitions(topic, count)])[topic].result(60)
-        wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}", 30)
+        wait_until(lambda: self._led(topic) == count, f"leaders of the {count} partitions of {topic}")
 
     def topic_settings(self, topic: str) -> dict[str, str]:
         """By name, as a broker knows them, which learns a moment later of what the controller has confirmed."""
@@ -123,7 +123,7 @@ class KafkaCluster:
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""
-        self.admin().delete_topics([name])[name].result(30)
+        self.admin().delete_topics([name])[name].result(60)
         wait_until(lambda: name not in self.admin().list_topics(timeout=60).topics, f"{name} to be gone")
 
     def rotate_replicas(self, topic: str) -> None:
@@ -143,7 +143,7 @@ class KafkaCluster:
         main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
         where = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
         self.tool(main, *where, "--execute", timeout=180)
-        wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned", 90)
+        wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned")
 
     def replicas(self, topic: str) -> dict[int, list[int]]:
         """Brokers of each partition; the first is to lead it."""
@@ -234,7 +234,7 @@ class KafkaCluster:
             log = node.directory / "format.txt"
             running.append((start_child(command, env={"CLASSPATH": self._kafka.classpath}, log=log), log))
         for process, log in running:
-            if process.wait(60) != 0:
+            if process.wait(START_SECONDS) != 0:
                 raise KafkaUnavailable(f"Kafka's StorageTool refused the configuration:\n{log.read_text()[-2000:]}")
 
     def _led(self, topic: str) -> int:

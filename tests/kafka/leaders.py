@@ -34,4 +34,4 @@ def answers_of_leaders(
                 raise
             return None
 
-    return wait_until(answered, f"an answer of the leaders of {topic}", 60, 0.5)
+    return wait_until(answered, f"an answer of the leaders of {topic}", 120, 0.5)

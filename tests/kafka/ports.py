@@ -1,4 +1,4 @@
-"""Ports that a cluster keeps for as long as it is there.
+"""Ports that a cluster keeps for as long as it is there, and those of other servers that tests start.
 
 A broker binds its ports seconds after they were chosen, and not at all while it is down: whoever looked for a port
 meanwhile got one of these, and the broker "Address already in use". So each is bound from the first moment on, by a
@@ -40,3 +40,17 @@ class KeptPorts:
         """Anybody may have them now."""
         while self._held:
             self._held.pop().close()
+
+
+_ours = KeptPorts()
+
+
+def kept_ports(count: int) -> list[int]:
+    """So many for as long as this process lives: of servers that a test starts, or of nobody at all."""
+    return _ours.take(count)
+
+
+def kept_port() -> int:
+    """One of them."""
+    [port] = kept_ports(1)
+    return port

@@ -117,7 +117,7 @@ class ProxiedCluster(KafkaCluster):
         super().close()
         if self._proxy is not None:
             self._proxy.kill()
-            self._proxy.wait(10)
+            self._proxy.wait(60)
 
     def _tell(self, *words: str) -> None:
         assert self._proxy is not None

@@ -6,7 +6,6 @@ import argparse
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from datetime import date
 from pathlib import Path
 
 from kunicorn import __version__
-from tests.deploy.charts import ROOT
+from tests import checkout
 from tests.deploy.tools import tools
 from tests.kubernetes.brokers import Brokers, GivenBrokers
 from tests.kubernetes.cluster import Cluster, NoCluster, connect
@@ -66,15 +65,13 @@ def conditions(cluster: Cluster, options: argparse.Namespace) -> dict[str, str]:
     linux = platform.release().partition("-")[0]
     cgroups = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else "v1"
     runtimes = sorted({each["containerRuntimeVersion"].replace("://", " ") for each in nodes})
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    commit = f"{checkout.commit()}{' and changes' if checkout.changed('service', 'deploy') else ''}"
     return {
         "date": f"{date.today():%Y-%m-%d}",
         "kubernetes": cluster.version(),
         "nodes": f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {', '.join(runtimes)}",
         "machine": f"{os.cpu_count()} processors shared by brokers, pods and all else, Linux {linux}, cgroup {cgroups}",
-        "commit": options.commit or commit.stdout.strip(),
+        "commit": options.commit or commit,
     }
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests import checkout
 from tests.soak.plan import Leg, Shape
 from tests.soak.resources import Sums
 
 _ROOT = Path(__file__).parents[2]
 FILE = _ROOT / "docs" / "soak.jsonl"
 CODE = ("service/kunicorn", "service/columns")
-NOT_LIVE = ("service/kunicorn/pipeline", "service/kunicorn/testing")
-"""Of `CODE`, no part of a member: jobs on Spark, and what users test their handlers with. A change of anything else
-voids what was measured before it."""
+NOT_LIVE = (
+    "service/kunicorn/pipeline",
+    "service/kunicorn/testing",
+    "service/kunicorn/commands/check",
+    "service/kunicorn/commands/kept_offsets.py",
+    "service/kunicorn/commands/replay_one.py",
+)
+"""Of `CODE`, no part of a member: jobs on Spark, what users test their handlers with, and commands that load them. A
+change of anything else voids what was measured before it."""
 
 
 @dataclass(frozen=True)
@@ -124,25 +129,10 @@ def next_legs(seed: int, code: str, legs: Sequence[Figures]) -> Iterator[int]:
 
 
 def code_under_test(root: Path = _ROOT) -> str:
-    """What members are made of, as a hash of git's names for the files. Raises `SystemExit` where files differ from the
-    commit: such a leg could not be told apart."""
-    changed = _git(root, "status", "--porcelain", "--", *CODE)
-    if changed:
-        raise SystemExit(f"commit first, so that the page can say what was tried; changed:\n{changed}")
-    listed = _git(root, "ls-tree", "-r", "HEAD", "--", *CODE).splitlines()
-    live = [line for line in listed if not line.partition("\t")[2].startswith(tuple(f"{each}/" for each in NOT_LIVE))]
-    return hashlib.sha256("\n".join(live).encode()).hexdigest()[:12]
-
-
-def commit(root: Path = _ROOT) -> str:
-    """The commit that is checked out."""
-    return _git(root, "rev-parse", "--short=10", "HEAD").strip()
+    """What members are made of. Raises `SystemExit` where files differ from the commit."""
+    return checkout.code(CODE, NOT_LIVE, root)
 
 
 def started(leg: Leg, code: str, date: str, rate: int) -> Figures:
     """Of a leg that has only begun."""
-    return Figures(leg.seed, leg.number, date, commit(), code, asdict(leg.shape), 0, rate)
-
-
-def _git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+    return Figures(leg.seed, leg.number, date, checkout.commit(), code, asdict(leg.shape), 0, rate)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kunicorn import __version__
 from tests.golden.make import COMMIT
-from tests.kafka.artifacts import cache_directory, locked
+from tests.kafka.artifacts import cache_directory, fetched, locked
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -76,7 +76,7 @@ def _installed(source: Path) -> Path:
             command = [source / "deploy/image/build.sh", source, prefix]
             # A job on Spark in this process has put our packages there, and pip would take them for installed.
             clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-            done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=600, check=False)
+            done = fetched(command, env=clean, timeout=600)
             assert done.returncode == 0, done.stderr
             (prefix / "complete").touch()
     return prefix / "bin" / "python"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.markdown import ROOT
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 SERVICE = ROOT / "service"
 
@@ -32,7 +32,7 @@ class Desk:
         own = {"KUNICORN_HTTP__PORT": "0", "KUNICORN_LOG__FORMAT": "text", "PYTHONUNBUFFERED": "1"}
         return {**os.environ, "PYTHONPATH": path, **own, **self.environ}
 
-    def type(self, command: str, *more: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def type(self, command: str, *more: str, timeout: float = 2 * PATIENCE) -> subprocess.CompletedProcess[str]:
         """The command's end: `kunicorn …`, or `python …`."""
         return subprocess.run(
             [*_program(command), *more],
@@ -55,16 +55,16 @@ class Desk:
         try:
             yield log
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == exit_code, log.read_text()[-3000:]
+            assert process.wait(PATIENCE) == exit_code, log.read_text()[-3000:]
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(60)
 
     @contextmanager
     def broker(self, command: str = "kunicorn broker --seed 1000") -> Iterator[None]:
         """The embedded broker serves while the block lasts."""
         with self.running(command) as log:
-            wait_until(lambda: "serves at" in log.read_text(), "the embedded broker", 120)
+            wait_until(lambda: "serves at" in log.read_text(), "the embedded broker")
             yield
 
 

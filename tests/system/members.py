@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.ports import free_port
-from tests.waiting import wait_until
+from tests.kafka.ports import kept_port
+from tests.waiting import PATIENCE, wait_until
 
 QUICK: dict[str, dict[str, Any]] = {"group": {"heartbeat_interval_ms": 500}}
 """Settings that most tests want: a short heartbeat keeps them short."""
@@ -84,7 +84,7 @@ class MemberProcess:
         `options` are further ones of `kunicorn run`, `more` further tables of the settings' file, `python` is the
         interpreter of the environment that kunicorn is installed in."""
         self.name = name
-        self.port = free_port()
+        self.port = kept_port()
         self.log = directory / f"{name}.log"
         self.config = directory / f"{name}.toml"
         own: dict[str, dict[str, Any]] = {
@@ -111,8 +111,8 @@ class MemberProcess:
 
     # -- asking
 
-    def get(self, path: str, timeout: float = 5.0) -> tuple[int, str]:
-        """Status code and body; (0, reason) where nobody answers."""
+    def get(self, path: str, timeout: float = 60.0) -> tuple[int, str]:
+        """Status code and body; (0, reason) where nobody answers. On a busy machine an answer may take long."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=timeout) as answer:
                 return answer.status, answer.read().decode()
@@ -127,13 +127,8 @@ class MemberProcess:
         if not self._has_answered:
             self._has_answered = True
             with suppress(AssertionError):
-                wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer", 60)
+                wait_until(lambda: self.process.poll() is not None or self.get("/livez")[0], "an answer")
         code, body = self.get("/status")
-        for _ in range(11):
-            # On a busy machine it may be late, and would seem to have no partitions and no workers.
-            if code or "timed out" not in body or self.process.poll() is not None:
-                break
-            code, body = self.get("/status")
         return json.loads(body) if code == 200 else {}
 
     def metric(self, name: str) -> float:
@@ -169,11 +164,11 @@ class MemberProcess:
 
     # -- waiting
 
-    def wait_running(self, partitions: int, within: float = 60.0) -> None:
+    def wait_running(self, partitions: int, within: float = PATIENCE) -> None:
         """Until so many partitions are being fetched."""
         self.wait(lambda: len(self.partitions("running")) == partitions, f"{partitions} running partitions", within)
 
-    def wait(self, condition: Any, what: str, within: float = 60.0) -> Any:
+    def wait(self, condition: Any, what: str, within: float = PATIENCE) -> Any:
         try:
             return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every=0.05)
         except AssertionError as error:
@@ -184,14 +179,18 @@ class MemberProcess:
         assert code is None, f"{self.name} exited with {code}\n{self.output()[-6000:]}"
         return True
 
+    def wait_said(self, text: str) -> None:
+        """Until it is in the log, which each process writes when it comes to it."""
+        self.wait(lambda: text in self.output(), f"{text!r} in the log")
+
     # -- ending
 
-    def stop(self, within: float = 40.0, number: signal.Signals = signal.SIGTERM) -> int:
+    def stop(self, within: float = PATIENCE, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop; its exit code."""
         self.process.send_signal(number)
         return self.exit_code(within)
 
-    def exit_code(self, within: float = 40.0) -> int:
+    def exit_code(self, within: float = PATIENCE) -> int:
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
@@ -200,7 +199,7 @@ class MemberProcess:
     def kill(self) -> None:
         """SIGKILL to the supervisor alone."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -276,5 +275,5 @@ def leave(member: MemberProcess, *arguments: str, stdin: int = subprocess.DEVNUL
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )

@@ -131,7 +131,7 @@ class Flow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
         assert self._producer.flush(60) == 0, "not everything was delivered"
 
     def _run(self) -> None:
@@ -153,7 +153,7 @@ def transaction(bootstrap: str, topic: str, records: int, *, commit: bool) -> No
     sender = begun(bootstrap, topic)
     for number in range(records):
         sender.produce(topic, b"x", key=b"%d" % number, partition=0)
-    sender.flush(30)
+    sender.flush(60)
     (sender.commit_transaction if commit else sender.abort_transaction)(30)
     wait_until(lambda: end_offsets(bootstrap, topic, 1) == {TopicPartition(topic, 0): end}, f"the log to end at {end}")
 
@@ -175,7 +175,7 @@ def offsets_compacted(bootstrap: str, topic: str, end: int) -> list[int]:
         # The cleaner passes several times over what is compacted while it is being written.
         return len(reads) > 4 and all(each == reads[-1] for each in reads[-5:]) and len(reads[-1]) < end // 2
 
-    wait_until(settled, "a compacted log", 60, every=0.5)
+    wait_until(settled, "a compacted log", every=0.5)
     return reads[-1]
 
 

@@ -15,7 +15,7 @@ from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, held, producer
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Scene:
         sender: Producer = producer(self.kafka.bootstrap)
         for value in values:
             sender.produce(self.topic, value=value.encode(), partition=partition)
-        assert sender.flush(30) == 0, "not everything was delivered"
+        assert sender.flush(60) == 0, "not everything was delivered"
 
     def ends(self) -> dict[TopicPartition, int]:
         """Log ends, as the broker says."""
@@ -52,7 +52,7 @@ class Scene:
         """Whether the handlers have left all these marks: `0@1 sleeps`."""
         return all((self.marks / mark).exists() for mark in marks)
 
-    def wait_marked(self, mark: str, member: MemberProcess, within: float = 60.0) -> None:
+    def wait_marked(self, mark: str, member: MemberProcess, within: float = PATIENCE) -> None:
         """Until a handler has left this mark."""
         member.wait(lambda: self.marked(mark), f"the mark {mark!r}", within)
 
@@ -72,11 +72,11 @@ class Scene:
         at = (e.time_ns for e in entries if (e.kind, e.partition, e.offset) == (Kind.BEGIN, partition, offset))
         return sorted(at)
 
-    def wait_handled(self, partition: int, offset: int, member: MemberProcess, within: float = 60.0) -> None:
+    def wait_handled(self, partition: int, offset: int, member: MemberProcess, within: float = PATIENCE) -> None:
         """Until the handler has returned from this record."""
         member.wait(lambda: offset in self.handled(partition), f"{partition}@{offset} to be handled", within)
 
-    def wait_all_committed(self, within: float = 60.0) -> None:
+    def wait_all_committed(self, within: float = PATIENCE) -> None:
         """Until everything in the topic is handled and committed."""
         ends = {tp.partition: end for tp, end in self.ends().items()}
         expected = {partition: end for partition, end in ends.items() if end}

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from kunicorn.commands.broker import produce
-from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import collector, total
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, commands, files, write_files
 from tests.postgres import postgres
 from tests.system.embedded import SERVICE, Desk
@@ -44,7 +44,7 @@ def dsn() -> Iterator[str]:
 
 def desk_for(page: Path, directory: Path) -> Desk:
     """A directory with the page's files, and what all recipes have in common."""
-    port = free_port()
+    port = kept_port()
     write_files(INDEX, directory, port)
     write_files(page, directory, port)
     config = directory / "config.toml"
@@ -168,7 +168,7 @@ def test_lines_of_a_service_name_tenant_place_and_outcome(tmp_path: Path) -> Non
 def test_topics_that_settings_need_are_created_once_and_found_to_be_there(tmp_path: Path, kafka: KafkaCluster) -> None:
     page = COOKBOOK / "topics.md"
     desk = desk_for(page, tmp_path)
-    if "orders" not in kafka.admin().list_topics(timeout=30).topics:
+    if "orders" not in kafka.admin().list_topics(timeout=60).topics:
         kafka.create_topic("orders", 2)
     config = tmp_path / "config.toml"
     config.write_text(re.sub(r"127\.0\.0\.1:\d+", kafka.bootstrap, config.read_text()))
@@ -178,7 +178,7 @@ def test_topics_that_settings_need_are_created_once_and_found_to_be_there(tmp_pa
     assert [name for name in names if f"+ {name}: " in planned.stdout] == names, planned.stdout
     assert desk.type(check).returncode == 2
     assert desk.type(apply).returncode == 0
-    wait_until(lambda: set(names) <= kafka.admin().list_topics(timeout=30).topics.keys(), "the topics")
+    wait_until(lambda: set(names) <= kafka.admin().list_topics(timeout=60).topics.keys(), "the topics")
     checked = desk.type(check)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

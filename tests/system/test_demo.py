@@ -27,7 +27,6 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("arrow", "seconds"), [(False, 25.0), (True, 10.0)], ids=["records", "columns"])
 def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arrow: bool, seconds: float) -> None:
     assert run_demo(console=console, arrow=arrow, seconds=seconds) == 0, printed(console)
@@ -35,7 +34,6 @@ def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arro
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
 def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     kafka: KafkaCluster, console: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,7 +131,7 @@ def test_the_pipeline_says_which_extra_it_needs_and_runs_with_it(installed: Path
         "one",
     ]
     refused = subprocess.run(
-        list(map(str, backfill)), cwd=desk, env=BARE, capture_output=True, text=True, timeout=60, check=False
+        list(map(str, backfill)), cwd=desk, env=BARE, capture_output=True, text=True, timeout=240, check=False
     )
     assert refused.returncode == 2, refused.stderr
     assert f"{wheel.name}[pipeline]" in refused.stderr

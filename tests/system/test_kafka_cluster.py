@@ -26,7 +26,7 @@ def test_a_record_goes_in_and_comes_out(kafka: KafkaCluster, topic: str) -> None
     assert producer.flush(60) == 0
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
-    message = wait_until(lambda: consumer.poll(0.5), "the record", 20)
+    message = wait_until(lambda: consumer.poll(0.5), "the record")
     consumer.commit(asynchronous=False)
     consumer.close()
     assert (message.key(), message.value()) == (b"key", b"value")
@@ -51,7 +51,7 @@ def test_three_brokers_go_on_without_a_killed_one_and_take_it_back(kafka_factory
     kafka.broker(2).kill()
     for number in range(60):
         producer.produce("t", str(number))
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     kafka.broker(2).start()
     kafka.wait_until_ready()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kunicorn
-from kunicorn.commands.demo.ports import free_port
+from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, commands, write_files
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
@@ -33,8 +33,8 @@ DEPLOY = [
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    write_files(README, tmp_path, free_port())
-    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(free_port())})
+    write_files(README, tmp_path, kept_port())
+    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(kept_port())})
 
 
 def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> None:
@@ -45,13 +45,11 @@ def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> N
         assert checked.returncode == 0, checked.stdout
         assert "5 records handled" in checked.stdout
         with desk.running(run) as log:
-            wait_until(lambda: '"records": 1000' in desk.type(status, "--json").stdout, "1000 orders", 60)
+            wait_until(lambda: '"records": 1000' in desk.type(status, "--json").stdout, "1000 orders")
             assert "stable" in desk.type(status).stdout
-            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", 30)
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag")
             assert "done after" in desk.type(replay).stdout
-            wait_until(
-                lambda: "1,000 offsets would be handled again" in desk.type(plan).stdout, "what is committed", 30
-            )
+            wait_until(lambda: "1,000 offsets would be handled again" in desk.type(plan).stdout, "what is committed")
         assert "a large order" in log.read_text()
 
 

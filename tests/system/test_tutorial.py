@@ -13,13 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import HELMS, template
 from tests.deploy.tools import Tools
 from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
-from tests.markdown import ROOT, blocks, commands, files, write_files
+from tests.kafka.ports import kept_port
+from tests.markdown import ROOT, blocks, commands, write_files
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 
@@ -34,8 +35,8 @@ def tools() -> Tools:
 
 def desk_for(step: int, directory: Path) -> tuple[Desk, Path]:
     page = STEPS[step - 1]
-    write_files(page, directory, free_port())
-    return Desk(directory, {"KUNICORN_HTTP__PORT": str(free_port())}), page
+    write_files(page, directory, kept_port())
+    return Desk(directory, {"KUNICORN_HTTP__PORT": str(kept_port())}), page
 
 
 def orders_in(database: Path, what: str = "count(*)") -> int:
@@ -59,9 +60,9 @@ def test_step_1_a_first_handler_prints_every_order(tmp_path: Path) -> None:
     with desk.broker(broker):
         assert desk.type(check).returncode == 0
         with desk.running(run) as log:
-            wait_until(lambda: len(re.findall(r"^order \d+ of ", log.read_text(), re.M)) == 1000, "1,000 orders", 60)
-            wait_until(lambda: "stable" in desk.type(status).stdout, "the status page", 30)
-            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", 30)
+            wait_until(lambda: len(re.findall(r"^order \d+ of ", log.read_text(), re.M)) == 1000, "1,000 orders")
+            wait_until(lambda: "stable" in desk.type(status).stdout, "the status page")
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag")
 
 
 def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_path: Path) -> None:
@@ -71,20 +72,20 @@ def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_pat
     (tmp_path / "shop" / "handlers.py").write_text(failing)
     broker, run, status, broker_again, run_again, letters, replay = commands(page)
     with desk.broker(broker), desk.running(run):
-        wait_until(lambda: "ValueError: the bank refuses 204" in desk.type(status).stdout, "halted partitions", 60)
+        wait_until(lambda: "ValueError: the bank refuses 204" in desk.type(status).stdout, "halted partitions")
     port = re.search(r"127.0.0.1:(\d+)", (tmp_path / "config.toml").read_text())
     assert port
     write_files(page, tmp_path, int(port[1]))
     (tmp_path / "shop" / "handlers.py").write_text(failing)
     refused = sum(5 + number * 7 % 200 > 200 for number in range(1000))
     with desk.broker(broker_again), desk.running(run_again) as log:
-        wait_until(lambda: log.read_text().count("is paid") == 1000 - refused, "the other orders", 60)
-        wait_until(lambda: desk.type(letters).stdout.count("ValueError: the bank refuses"), "dead letters", 30)
+        wait_until(lambda: log.read_text().count("is paid") == 1000 - refused, "the other orders")
+        wait_until(lambda: desk.type(letters).stdout.count("ValueError: the bank refuses"), "dead letters")
         (tmp_path / "shop" / "handlers.py").write_text(repaired)
-        wait_until(lambda: "reload completed" in log.read_text(), "the reload", 60)
+        wait_until(lambda: "reload completed" in log.read_text(), "the reload")
         sent = desk.type(replay)
         assert f"sent back and acknowledged: {refused}" in sent.stdout
-        wait_until(lambda: log.read_text().count("is paid") == 1000, "the repaired orders", 60)
+        wait_until(lambda: log.read_text().count("is paid") == 1000, "the repaired orders")
 
 
 def test_step_3_a_service_that_is_killed_enters_each_order_once(tmp_path: Path) -> None:
@@ -96,13 +97,13 @@ def test_step_3_a_service_that_is_killed_enters_each_order_once(tmp_path: Path) 
     desk = Desk(tmp_path, {**desk.environ, **short, "KUNICORN_LOG__FORMAT": "json"})
     with desk.broker(broker):
         with desk.running(run, exit_code=-signal.SIGKILL) as log:
-            wait_until(lambda: database.exists() and "is ready" in log.read_text(), "the workers", 60)
-            wait_until(lambda: orders_in(database) > 0, "a first order", 60, every=0.001)
+            wait_until(lambda: database.exists() and "is ready" in log.read_text(), "the workers")
+            wait_until(lambda: orders_in(database) > 0, "a first order", every=0.001)
             supervisor = re.search(r'"process":"supervisor","pid":(\d+)', log.read_text())
             assert supervisor
             os.kill(int(supervisor[1]), signal.SIGKILL)
         with desk.running(run):
-            wait_until(lambda: orders_in(database) >= 1000, "all orders", 90)
+            wait_until(lambda: orders_in(database) >= 1000, "all orders")
     assert desk.type(count).stdout == "1000 orders, 1000 different ones\n"
 
 
@@ -110,24 +111,30 @@ def test_step_4_batches_are_entered_in_one_statement(tmp_path: Path) -> None:
     desk, page = desk_for(4, tmp_path)
     broker, run, count = commands(page)
     with desk.broker(broker), desk.running(run) as log:
-        wait_until(lambda: (tmp_path / "batches.db").exists() and "batch of" in log.read_text(), "a batch", 60)
-        wait_until(lambda: orders_in(tmp_path / "batches.db") == 1000, "all orders", 60)
+        wait_until(lambda: (tmp_path / "batches.db").exists() and "batch of" in log.read_text(), "a batch")
+        wait_until(lambda: orders_in(tmp_path / "batches.db") == 1000, "all orders")
         assert log.read_text().count("batch of") < 200
     assert desk.type(count).stdout == "1000 orders\n"
 
 
 def test_step_5_the_settings_are_shown_and_the_chart_takes_the_values(tmp_path: Path, tools: Tools) -> None:
-    desk, _ = desk_for(1, tmp_path)
-    page = STEPS[4]
-    (tmp_path / "values.yaml").write_text(files(page)["values.yaml"])
-    check, show = commands(page)
-    with desk.broker():
+    for earlier in (1, 2, 3, 4):
+        desk_for(earlier, tmp_path)  # Whoever comes to this step has what these have left.
+    desk, page = desk_for(5, tmp_path)
+    broker, check, show = commands(page)
+    config = tmp_path / "config.toml"
+    with desk.broker(broker):
         assert desk.type(check).returncode == 0
-    assert "entrypoint" in desk.type(show).stdout
-    for helm in HELMS:
-        rendered = template(tools, helm, files=[tmp_path / "values.yaml"])
-        assert "registry.example.com/shop/orders:1" in rendered
-        assert "shop.handlers:handle_order" in rendered
+        assert "entrypoint" in desk.type(show).stdout
+        brokers = re.findall(r"^bootstrap_servers = .*$", config.read_text(), re.M)
+        for helm in HELMS:
+            rendered = template(tools, helm, files=[tmp_path / "values.yaml"])
+            assert "registry.example.com/shop/orders:1" in rendered
+            documents = [each for each in yaml.safe_load_all(rendered) if each and each["kind"] == "ConfigMap"]
+            (in_the_pod,) = (each["data"]["config.toml"] for each in documents if "config.toml" in each["data"])
+            config.write_text(re.sub(r"^bootstrap_servers = .*$", brokers[0], in_the_pod, flags=re.M))
+            judged = desk.type(check)
+            assert judged.returncode == 0, judged.stdout
 
 
 @pytest.mark.long

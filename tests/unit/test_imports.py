@@ -43,7 +43,7 @@ def loaded(*arguments: str | Path, code: int = 0) -> set[str]:
     """What is imported once `kunicorn` with these arguments has ended, with that exit code."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kunicorn", *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=60, env=environment(),
+        capture_output=True, text=True, check=False, timeout=240, env=environment(),
     )  # fmt: skip
     assert done.returncode == code
     return set(_NAME.findall(done.stderr))
@@ -81,7 +81,7 @@ def of_run(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         assert process.stdout is not None
         said = next((line for line in process.stdout if "serving /livez" in line), "")
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
     assert said
     return _NAME.findall(imports.read_text())
 
@@ -92,9 +92,9 @@ def test_a_stop_while_the_service_still_loads_is_one_in_order(tmp_path: Path) ->
     command = [sys.executable, "-m", "kunicorn", "run", "--config", str(config)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    wait_until(children.read_text, "the template to be started", 30)
+    wait_until(children.read_text, "the template to be started")
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=30)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert "SIGTERM: stopping" in said
 

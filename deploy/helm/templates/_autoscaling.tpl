@@ -60,3 +60,9 @@ counts, and the service reads a retry topic from its beginning. */ -}}
 {{- end -}}
 {{- $triggers | toJson -}}
 {{- end -}}
+
+{{/* How KEDA logs in, as the service does: a mechanism of SASL, or nothing. */}}
+{{- define "kunicorn.kedaLogin" -}}
+{{- $kafka := (include "kunicorn.effective" . | fromJson).kafka -}}
+{{- if hasPrefix "SASL_" (dig "security_protocol" "PLAINTEXT" $kafka) -}}{{ dig "sasl_mechanism" "PLAIN" $kafka }}{{- end -}}
+{{- end -}}

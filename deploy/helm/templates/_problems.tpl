@@ -78,9 +78,28 @@ config.http.enabled = false: there would be no probes; remove it
 {{- if or (eq (int $settings.http.port) 0) (has $settings.http.host (list "127.0.0.1" "localhost" "::1")) }}
 config.http.port = {{ int $settings.http.port }} on {{ $settings.http.host }}: the kubelet could not reach the probes; remove http.host, and name a port
 {{- end }}
+{{- $login := include "kunicorn.kedaLogin" . -}}
+{{- if and .Values.autoscaling.keda.enabled $login (not .Values.autoscaling.keda.authenticationRef) }}
+{{- $ownLogin := "name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef" }}
+{{- if and (eq $login "OAUTHBEARER") (dig "sasl_oauthbearer_token_provider" "" $settings.kafka) }}
+config.kafka.sasl_oauthbearer_token_provider: KEDA cannot call it; use sasl_oauthbearer_token_endpoint_url, or {{ $ownLogin }}
+{{- else if and (eq $login "OAUTHBEARER") (not .Values.auth.oauthbearer.existingSecret) }}
+auth.oauthbearer.existingSecret: KEDA takes the client's secret from a Secret only; name it, or {{ $ownLogin }}
+{{- else if and (ne $login "OAUTHBEARER") (not .Values.auth.sasl.existingSecret) }}
+auth.sasl.existingSecret: KEDA takes user and password from a Secret only; name it, or {{ $ownLogin }}
+{{- end }}
+{{- end }}
 {{- with .Values.auth.sasl }}
 {{- if and .existingSecret $.Values.autoscaling.keda.enabled (not .usernameKey) (not $.Values.autoscaling.keda.authenticationRef) }}
 auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it into the Secret {{ .existingSecret }} and name its key, or name a TriggerAuthentication of yours in autoscaling.keda.authenticationRef
+{{- end }}
+{{- end }}
+{{- $fullname := include "kunicorn.fullname" . -}}
+{{- range $name, $run := .Values.pipelines }}
+{{- /* A CronJob's Jobs have 11 characters more than it, a Job here has a hash. Kubernetes allows a Job 63. */}}
+{{- $most := int (sub (ternary 51 53 (not (empty $run.schedule))) (len $fullname)) }}
+{{- if gt (len $name) $most }}
+pipelines.{{ $name }}: longer than the {{ $most }} characters that Kubernetes leaves the name of a {{ if $run.schedule }}CronJob{{ else }}Job{{ end }} behind {{ $fullname | quote }}; shorten it
 {{- end }}
 {{- end }}
 {{- $rule := .Values.prometheusRule -}}

@@ -149,10 +149,20 @@ impl Decoder {
 
     /// Pass over the partition from now on.
     pub fn forget(&mut self, topic_id: &[u8], partition: i32) {
-        if let Some(partitions) = self.places.get_mut(topic_id) {
-            partitions.remove(&partition);
-            if partitions.is_empty() {
-                self.places.remove(topic_id);
+        let Some(partitions) = self.places.get_mut(topic_id) else {
+            return;
+        };
+        let gone = partitions.remove(&partition);
+        if partitions.is_empty() {
+            self.places.remove(topic_id);
+            // The name may be a topic's by now that was created anew, and has places.
+            if let Some(Place { topic, .. }) = gone
+                && self
+                    .ids
+                    .get(&topic.name)
+                    .is_some_and(|known| known.id == topic_id)
+            {
+                self.ids.remove(&topic.name);
             }
         }
     }

@@ -126,7 +126,12 @@ class Decoder:
 
     def forget(self, topic_id: bytes, partition: int) -> None:
         """See `kunicorn.columns.decoding.Decoder`."""
-        self._places.pop((topic_id, partition), None)
+        gone = self._places.pop((topic_id, partition), None)
+        if gone is None or any(topic_id == placed for placed, _ in self._places):
+            return
+        # The name may be a topic's by now that was created anew, and has places.
+        if self._ids.get(gone.topic) == topic_id:
+            del self._ids[gone.topic]
 
     @staticmethod
     def held() -> int:

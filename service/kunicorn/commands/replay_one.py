@@ -18,8 +18,9 @@ from kunicorn.clients.access import range_consumer
 from kunicorn.clients.config import consumer_properties
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
+from kunicorn.commands.kept_offsets import refuse_kept_offsets
 from kunicorn.errors import ConfigError
-from kunicorn.handler.load import error_message, user_traceback
+from kunicorn.handler.load import error_message, load, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
@@ -131,11 +132,13 @@ def handler_for(settings: Settings, topic: str) -> HandlerSettings:
 def replay(settings: Settings, message: Message, *, debug: bool = False) -> Replayed:
     """Set up, handle once, tear down; with `debug` in the debugger where the handler raises, before the teardown.
 
-    Raises `HandlerLoadError`, and `ConfigError` for a topic that no handler takes. What the handler prints goes to
-    standard error. Blocks for as long as the handler does.
+    Raises `HandlerLoadError`, and `ConfigError` for a topic that no handler takes, and for a handler that keeps its
+    offsets itself. What the handler prints goes to standard error. Blocks for as long as the handler does.
     """
     record = Record.of(message)
     handler = handler_for(settings, record.topic)
+    with redirect_stdout(sys.stderr):
+        refuse_kept_offsets(load(handler.entrypoint, yields=True))
     alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
 
     def met(error: BaseException) -> None:

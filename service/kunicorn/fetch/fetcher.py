@@ -35,7 +35,8 @@ from kunicorn.kafka.errors import ProtocolError
 from kunicorn.kafka.metadata import Broker, TopicInfo
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode, describe
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import NO_EPOCH, TopicPartition
+from kunicorn.text import listed
 
 log = logging.getLogger("kunicorn.fetch")
 
@@ -188,6 +189,12 @@ class Fetcher:
             self._tell_unknown(name, metadata.topics[name].error if name in metadata.topics else ErrorCode.NONE)
         topics = {name: _topic(info) for name, info in metadata.topics.items()}
         self._put(self._table.learn(topics, self._now), None)
+        if lost := [tp for tp in self._table.leaderless(_TOLD_AFTER) if tp.topic not in self._unknown]:
+            self._log_seldom(
+                "leader",
+                f"the metadata names no leader of {listed(lost, separator=', ')}; asked again: see whether the brokers "
+                f"with its replicas run",
+            )
         if self._table.disputed:
             # Whoever has lost the controller goes on naming the leaders of before.
             self._cluster.doubt()
@@ -278,22 +285,21 @@ class Fetcher:
         if news:
             self._put(news, response)
         for part in response.partitions:
-            if part.error:
-                self._tell_refusal(node, part)
+            if told := _refusal(part):
+                self._tell_refusal(node, part, told)
         self._changed.set()
 
-    def _tell_refusal(self, node: int, part: Part) -> None:
+    def _tell_refusal(self, node: int, part: Part, told: str) -> None:
         tp = TopicPartition(part.topic, part.partition)
         place = self._table.get(tp)
         if place is not None and not place.ended and place.failures >= _TOLD_AFTER:
-            self._log_seldom(
-                "partition", f"node {node} refuses to be asked for {tp}; tried again: {describe(part.error)}"
-            )
+            self._log_seldom("partition", f"node {node} refuses to be asked for {tp}; tried again: {told}")
 
     def _refused(self, node: int, error: int) -> None:
-        if error not in SESSION_ERRORS:
-            self._log_seldom("broker", f"node {node} refuses to be fetched from; tried again: {describe(error)}")
         self._table.refused(node, error, self._now)
+        # A session that is over is nothing that anybody can act on, unless each new one is, too.
+        if error not in SESSION_ERRORS or self._table.refusals(node) >= _TOLD_AFTER:
+            self._log_seldom("broker", f"node {node} refuses to be fetched from; tried again: {describe(error)}")
 
     def _put(self, news: Collection[News], response: Response | None) -> None:
         for each in news:
@@ -306,6 +312,15 @@ class Fetcher:
         if self._now - self._logged_at.get(kind, -_LOG_SECONDS) >= _LOG_SECONDS:
             self._logged_at[kind] = self._now
             log.warning(text)
+
+
+def _refusal(part: Part) -> str:
+    """Why nothing comes of the partition, though the broker has answered; empty where it is no refusal."""
+    if part.error:
+        return describe(part.error)
+    if part.diverging_epoch != NO_EPOCH:
+        return f"its log diverges in leader epoch {part.diverging_epoch}, which ends at offset {part.diverging_end}"
+    return "only a part of the next batch comes, however many bytes are asked for" if part.incomplete else ""
 
 
 def _topic(info: TopicInfo) -> Topic:

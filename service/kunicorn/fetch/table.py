@@ -206,7 +206,7 @@ class Fetching:
                 ended.append(self._end(place, why))
                 continue
             if topic is None or not topic.leaders:
-                self.wants_metadata |= place.leader == NOBODY
+                self._look_for_leader(place)
                 continue
             topic_id = topic.topic_id or place.topic_id or b""
             if place.began and place.topic_id and topic_id != place.topic_id:
@@ -227,7 +227,16 @@ class Fetching:
         place.sought = False
         if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
             place.leader, place.leader_epoch = leader, epoch
-        self.wants_metadata |= place.leader == NOBODY
+        self._look_for_leader(place)
+
+    def _look_for_leader(self, place: Place) -> None:
+        if place.leader == NOBODY:
+            self.wants_metadata = True
+            place.failures += 1
+
+    def leaderless(self, failures: int) -> list[TopicPartition]:
+        """Partitions whose leader nobody has told, so many times in a row or more."""
+        return [place.tp for place in self if place.leader == NOBODY and not place.ended and place.failures >= failures]
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -244,6 +253,10 @@ class Fetching:
         """That broker is not to be tried before: it has not answered, or has refused a request as a whole. One wait for
         all its partitions, whose own end one after the other."""
         return self._absent[node].until if node in self._absent else 0.0
+
+    def refusals(self, node: int) -> int:
+        """How often in a row that broker has not answered, or has refused a request as a whole."""
+        return self._absent[node].failures if node in self._absent else 0
 
     def sent(self, node: int) -> Request:
         """The next request to that broker. Caller: sends it, and then says `meet`, `refused` or `unreached`."""
@@ -318,12 +331,18 @@ class Fetching:
         if part.damage:
             return self._damaged(place, part)
         if part.incomplete:
-            place.max_bytes = min(place.max_bytes * 2, _MOST_BYTES)
+            self._want_more(place, now)
         if part.preferred_replica != NOBODY:
             place.replica, place.replica_until = part.preferred_replica, now + REPLICA_SECONDS
             self._look_at_replica(place)
         self._settle(place, now)
         return news
+
+    def _want_more(self, place: Place, now: float) -> None:
+        """Only a part of the next batch has come."""
+        if place.max_bytes == _MOST_BYTES:
+            self._wait(place, now)
+        place.max_bytes = min(place.max_bytes * 2, _MOST_BYTES)
 
     def _look_at_replica(self, place: Place) -> None:
         """Set the timer of its replica, unless there is one: it may be named ten times a second, for minutes."""
@@ -452,8 +471,9 @@ class Fetching:
 def _note_answer(place: Place, part: Part) -> None:
     """An answer without an error, which counts for the partition."""
     place.renamed = None
-    if part.preferred_replica == NOBODY or part.rows:
-        # Else the leader's word would have a replica that is never reached tried ten times a second.
+    if (part.preferred_replica == NOBODY or part.rows) and not part.incomplete:
+        # Else the leader's word would have a replica that is never reached tried ten times a second, and a batch of
+        # which never more than a part comes would be asked for without a pause.
         place.failures = 0
 
 

@@ -51,7 +51,7 @@ class OfSome(Exception):
         self, error: BaseException, ahead: Collection[int] = (), count: int = 1, decided: Sequence[Decided] = ()
     ) -> None:
         super().__init__(error_message(error))
-        self.error = error
+        self.error = self.__cause__ = error
         self.ahead = ahead
         """Offsets behind the first failed record that are done."""
         self.count = count
@@ -410,10 +410,13 @@ class OwnLoop:
         waits.
         """
         task, loop = self._task, self._loop
-        self._interruption = error
         if self._beginning:
+            self._interruption = error
             return
-        if task is None or loop is None or asyncio.current_task(loop) is task:
+        if task is None or loop is None:
+            raise error
+        self._interruption = error
+        if asyncio.current_task(loop) is task:
             raise error
         loop.call_soon_threadsafe(self._cancel, error)
 
@@ -458,7 +461,8 @@ class OwnLoop:
                 raise self._interruption from None
             raise
         finally:
-            self._task = None
+            self._task = self._interruption = None
+            del task  # It has what is raised, which has this frame by its traceback.
 
     def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """The task in which it runs. An interruption that was raised in here would leave the task to the loop, which
@@ -598,6 +602,8 @@ class AsyncCalls(OwnLoop):
         except Exception:
             self._form.blame(messages[bisect_right(following, cells[at])])
             raise
+        finally:
+            del task, cancelling  # It has what is raised, which has this coroutine: see `clear_frames`.
 
     async def _batch(
         self,
@@ -611,12 +617,15 @@ class AsyncCalls(OwnLoop):
         if interrupts:
             return
         gathered = gathered_by(self._form, messages)
-        if count := gathered.records:
-            try:
-                if (returned := await self._handle(gathered.argument)) is not None:
-                    self._on_return(returned, origin, following[0] - 1, following[count - 1])
-            except BaseException as error:
-                store_failed(error, messages, gathered, following, cells, at)
-            cells[at] = following[count - 1]
-        if gathered.undecodable is not None:
-            raise OfUncalled(gathered.undecodable)
+        try:
+            if count := gathered.records:
+                try:
+                    if (returned := await self._handle(gathered.argument)) is not None:
+                        self._on_return(returned, origin, following[0] - 1, following[count - 1])
+                except BaseException as error:
+                    store_failed(error, messages, gathered, following, cells, at)
+                cells[at] = following[count - 1]
+            if gathered.undecodable is not None:
+                raise OfUncalled(gathered.undecodable)
+        finally:
+            del gathered  # As in `_records`.

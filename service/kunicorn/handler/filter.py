@@ -303,9 +303,13 @@ class Filtered:
             except (DrainDeadline, GeneratorExit):
                 raise  # Nothing of it is done, or the loop is closed and nobody asks any more.
             except BaseException as error:
-                if (told := self._failed(argument, error)) is error:
-                    raise
-                raise told  # noqa: B904
+                told = self._failed(argument, error)
+                try:
+                    if told is error:
+                        raise
+                    raise told
+                finally:
+                    del told  # It has this coroutine: see `clear_frames`.
             return self._returned(argument, returned)
 
         return filtered

@@ -11,6 +11,7 @@ tuning. Caller: template, workers, `kunicorn check` and Spark's tasks; an import
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import gc
 import importlib
@@ -19,9 +20,10 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import kunicorn
@@ -96,7 +98,16 @@ def load(entrypoint: str, *, yields: bool = False) -> Handler:
     Caller: a process that handles, once. Blocks and raises like `find`, and also raises what `__init__` raises.
     """
     target = find(entrypoint, yields=yields)
-    return handler_of(entrypoint, instance(_NAMED.format(entrypoint), target) if inspect.isclass(target) else target)
+    if not inspect.isclass(target):
+        return handler_of(entrypoint, target)
+    handler = handler_of(entrypoint, instance(_NAMED.format(entrypoint), target))
+    if keeps_offsets(target) and not handler.keeps_offsets:
+        # The supervisor, which goes by the class, would commit nothing.
+        raise HandlerLoadError(
+            f"handler.entrypoint = {entrypoint!r}: its class has load_offsets, and its instances have None: set it to "
+            f"None in the class"
+        )
+    return handler
 
 
 def handler_of(entrypoint: str, target: Any) -> Handler:
@@ -104,6 +115,11 @@ def handler_of(entrypoint: str, target: Any) -> Handler:
     call = _call_of(target)
     hooks: dict[str, Any] = {name: getattr(target, name, None) for name in HOOKS}
     return Handler(entrypoint, call, _is_async(call), _yields(call), **hooks)
+
+
+def keeps_offsets(target: Any) -> bool:
+    """Whether the handler that `find` found stores its own offsets; a hook that is None is none."""
+    return getattr(target, "load_offsets", None) is not None
 
 
 def find(entrypoint: str, *, yields: bool = False) -> Any:
@@ -246,6 +262,48 @@ def user_traceback(error: BaseException, limit: int = 12) -> str:
     return "".join(traceback.format_list(frames[-limit:])).rstrip()
 
 
+def clear_frames(error: BaseException) -> None:
+    """Have the functions of kunicorn through which the exception came, and those that had called them, hold nothing any
+    more. They have it in variables, and it has them by its traceback: each failed try would stay in memory, with all
+    that the handler had in hand, until the garbage collector comes, which is seldom.
+
+    Caller: who has caught it, for what is over below. The user's functions are left alone, and so are coroutines and
+    generators: one that waits would be closed.
+    """
+    _cut(error.__traceback__)
+    seen, left = set[int](), [error]
+    while left:
+        each = left.pop()
+        seen.add(id(each))
+        grouped = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        more = (each.__cause__, each.__context__, *grouped)
+        left += [other for other in more if other is not None and id(other) not in seen]
+        for frame in _frames(each.__traceback__):
+            if frame.f_code.co_filename.startswith(_OURS) and not frame.f_code.co_flags & _WAITS:
+                with contextlib.suppress(RuntimeError):  # It goes on.
+                    frame.clear()
+
+
+def _cut(trace: TracebackType | None) -> None:
+    """Cut off the tracebacks of earlier tries, which an exception collects that a handler raises again and again."""
+    first = trace.tb_frame.f_code if trace is not None else None
+    while trace is not None:
+        if trace.tb_next is not None and trace.tb_next.tb_frame.f_code is first:
+            trace.tb_next = None
+        trace = trace.tb_next
+
+
+def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
+    """Frames of the traceback, and of who called the first of them."""
+    frame = trace.tb_frame.f_back if trace is not None else None
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
 def error_message(error: BaseException) -> str:
     """Message of the exception, cut short, lone surrogates written out (`\\ud83d`). Its `__str__` is the user's code:
     one that raises, be it SystemExit, or that gives a text of a class of its own must not end the worker.
@@ -265,6 +323,8 @@ _LONGEST_MESSAGE = 10_000
 """Of megabytes nobody reads more, and they would go over the pipe, into the log and into /status."""
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
+_WAITS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Flags of code that may wait in the middle."""
 
 
 def _place(error: BaseException) -> str:
@@ -308,7 +368,7 @@ def _check_class(entrypoint: str, cls: type) -> None:
 
 
 def _has_method(cls: type, name: str) -> bool:
-    return any(name in each.__dict__ for each in cls.__mro__)
+    return next((each.__dict__[name] for each in cls.__mro__ if name in each.__dict__), None) is not None
 
 
 def _call_of(target: Any) -> Any:

@@ -39,7 +39,7 @@ Middleware = Callable[["Call"], Any]
 
 class Call:
     """One call of the handler, as middlewares see it: its records (of one partition, but for
-    `batch_across_partitions`), and behind it what came of them."""
+    `batch_across_partitions`), and behind it what came of them. What was raised is forgotten with the last of them."""
 
     __module__ = "kunicorn"
     __slots__ = ("_messages", "error", "handler", "outcome")
@@ -196,7 +196,16 @@ class Within:
         within: _Within = told
         for middleware in reversed(self.handler.middlewares):
             within = _around(within, middleware.enter)
-        return lambda pair: within(pair[0], Call(entrypoint, listed(pair[1])))
+
+        def called(pair: tuple[Any, Message | Sequence[Message]]) -> Any:
+            call = Call(entrypoint, listed(pair[1]))
+            try:
+                return within(pair[0], call)
+            except BaseException:
+                _forget(call)
+                raise
+
+        return called
 
     def _awaited(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
         entrypoint = self.handler.entrypoint
@@ -216,7 +225,12 @@ class Within:
             within = _around_async(within, middleware.enter)
 
         async def awaited(pair: tuple[Any, Message | Sequence[Message]]) -> Any:
-            return await within(pair[0], Call(entrypoint, listed(pair[1])))
+            call = Call(entrypoint, listed(pair[1]))
+            try:
+                return await within(pair[0], call)
+            except BaseException:
+                _forget(call)
+                raise
 
         return awaited
 
@@ -242,13 +256,17 @@ def _around(inner: _Within, middleware: Middleware) -> _Within:
 def _around_async(inner: _Within, middleware: Middleware) -> _Within:
     async def around(argument: Any, call: Call) -> Any:
         kept: list[BaseException] = []
-        async with _as_async(middleware(call)):
-            try:
-                return await inner(argument, call)
-            except BaseException as error:
-                kept.append(error)
-                raise
-        raise kept[0]
+        try:
+            async with _as_async(middleware(call)):
+                try:
+                    return await inner(argument, call)
+                except BaseException as error:
+                    kept.append(error)
+                    raise
+            raise kept[0]
+        except BaseException:
+            kept.clear()  # What was raised has this coroutine by its traceback: see `clear_frames`.
+            raise
 
     return around
 
@@ -275,6 +293,11 @@ def _tell(call: Call, error: BaseException) -> None:
         call.outcome = error
     else:
         call.error = error
+
+
+def _forget(call: Call) -> None:
+    """Let go of what came of it: what was raised has the middlewares by its traceback, and these have the call."""
+    call.outcome = call.error = None
 
 
 _DONE = Done()

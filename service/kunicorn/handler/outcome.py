@@ -311,6 +311,13 @@ class BatchError(Exception):
         others = self.mask is not None or self.outcomes is not None
         return self.failed is not None or (isinstance(self.done, frozenset) and not others)
 
+    @property
+    def fails_none(self) -> bool:
+        """Whether it says by outcomes that all records are done, however many there are."""
+        if self.outcomes is None:
+            return False
+        return all(isinstance(outcome, Done) or not any(mask) for outcome, mask in self.outcomes)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Past `__init__`, which refuses the reason alone: a process pool breaks over an exception it cannot unpickle.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

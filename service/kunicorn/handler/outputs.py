@@ -112,6 +112,8 @@ def sending(handler: Handler, default_topic: str | None, *, traced: bool = False
     handle, made = handler.call, _maker(handler, traced=traced)
 
     def taken_out(outputs: list[Outgoing], said: object) -> object:
+        if outputs and isinstance(said, BatchError) and said.fails_none:
+            said = Done()
         if not outputs or not leaves(said):
             return said
         # What the record fails by has to be known before: what was put would go out, and its offset with it.
@@ -209,7 +211,9 @@ def _outputs_yielded(yielding: Iterator[object], default_topic: str | None) -> t
         return sends, said
     except BatchError as error:
         _refuse_partial(error, sends)
-        raise
+        if not error.fails_none:
+            raise
+        return sends, error
 
 
 async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | None) -> tuple[list[Outgoing], object]:
@@ -227,7 +231,9 @@ async def outputs_of_async(yielding: AsyncGenerator[Any], default_topic: str | N
         return sends, said
     except BatchError as error:
         _refuse_partial(error, sends)
-        raise
+        if not error.fails_none:
+            raise
+        return sends, error
     return sends, None
 
 
@@ -235,7 +241,7 @@ def _refuse_partial(error: BatchError, sends: Sequence[Outgoing]) -> None:
     """Raise `NotToBeSent`, which fails the whole batch, if something was yielded and some of its records are done:
     nobody knows which outputs belong to those, and without theirs they are not done.
     """
-    if sends and (error.failed is not None or error.done or error.mask or error.outcomes):
+    if sends and not error.fails_none and (error.failed is not None or error.done or error.mask or error.outcomes):
         raise NotToBeSent(
             f"the handler yielded {len(sends)} to send, and then said BatchError: the records that it names as done "
             f"would count as done while nothing of theirs is sent; raise any other exception, which fails the whole "

@@ -9,7 +9,6 @@ names and passwords are plain UTF-8, not prepared by SASLprep, and there is no c
 from __future__ import annotations
 
 import asyncio
-import binascii
 import gc
 import hashlib
 import hmac
@@ -35,6 +34,7 @@ _LEAST_ITERATIONS = 4096
 _MOST_ITERATIONS = 1_000_000
 """About a second of computing; a broker that asks for more is broken, or means harm."""
 _NO_BINDING = "n,,"
+_WHAT_ANSWERS = "see what answers there in a broker's place: kafka.bootstrap_servers, or a proxy in between"
 
 
 def scram(mechanism: str, username: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
@@ -45,7 +45,7 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> Generator
     """
     hash_name = HASHES[mechanism]
     bare = f"n={_escaped(username)},r={nonce}"
-    server_first = (yield f"{_NO_BINDING}{bare}".encode()).decode(errors="replace")
+    server_first = _text((yield f"{_NO_BINDING}{bare}".encode()))
     fields = _fields(server_first)
     salt, iterations = _salt(fields, nonce)
     without_proof = f"c={b64encode(_NO_BINDING.encode()).decode()},r={fields['r']}"
@@ -55,12 +55,19 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> Generator
     stored_key = hashlib.new(hash_name, client_key).digest()
     signature = hmac.digest(stored_key, message, hash_name)
     proof = bytes(mine ^ theirs for mine, theirs in zip(client_key, signature, strict=True))
-    server_final = _fields((yield f"{without_proof},p={b64encode(proof).decode()}".encode()).decode(errors="replace"))
-    _verify(server_final, hmac.digest(hmac.digest(salted, b"Server Key", hash_name), message, hash_name))
+    server_final = _text((yield f"{without_proof},p={b64encode(proof).decode()}".encode()))
+    _verify(_fields(server_final), hmac.digest(hmac.digest(salted, b"Server Key", hash_name), message, hash_name))
 
 
 def _escaped(name: str) -> str:
     return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise AuthenticationFailed(f"its SCRAM message is no UTF-8; {_WHAT_ANSWERS}") from error
 
 
 def _fields(message: str) -> dict[str, str]:
@@ -69,13 +76,17 @@ def _fields(message: str) -> dict[str, str]:
 
 def _salt(fields: Mapping[str, str], nonce: str) -> tuple[bytes, int]:
     if "m" in fields:
-        raise AuthenticationFailed("it asks for a SCRAM extension that no client of Kafka knows")
+        raise AuthenticationFailed(f"it asks for a SCRAM extension that no client of Kafka knows; {_WHAT_ANSWERS}")
     if not fields.get("r", "").startswith(nonce) or fields["r"] == nonce:
-        raise AuthenticationFailed("its SCRAM nonce does not continue ours: somebody may be replaying an old exchange")
+        raise AuthenticationFailed(
+            f"its SCRAM nonce does not continue ours: somebody may be replaying an old exchange; {_WHAT_ANSWERS}"
+        )
     try:
         salt, iterations = b64decode(fields["s"], validate=True), int(fields["i"])
-    except (KeyError, ValueError, binascii.Error) as error:
-        raise AuthenticationFailed("its first SCRAM message has no salt or no iteration count") from error
+    except (KeyError, ValueError) as error:
+        raise AuthenticationFailed(
+            f"its first SCRAM message has no salt or no iteration count; {_WHAT_ANSWERS}"
+        ) from error
     if not _LEAST_ITERATIONS <= iterations <= _MOST_ITERATIONS:
         raise AuthenticationFailed(
             f"it asks for {iterations} SCRAM iterations, outside of {_LEAST_ITERATIONS} to {_MOST_ITERATIONS}: "
@@ -89,10 +100,12 @@ def _verify(fields: Mapping[str, str], expected: bytes) -> None:
         raise AuthenticationFailed(f"SCRAM: {fields['e']}; check kafka.sasl_username and kafka.sasl_password")
     try:
         signature = b64decode(fields.get("v", ""), validate=True)
-    except binascii.Error:
+    except ValueError:  # Not only binascii.Error: a character that is not ASCII is refused as an argument.
         signature = b""
     if not hmac.compare_digest(signature, expected):
-        raise AuthenticationFailed("it could not prove that it knows the password: it may be an impostor")
+        raise AuthenticationFailed(
+            f"it could not prove that it knows the password: it may be an impostor; {_WHAT_ANSWERS}"
+        )
 
 
 Conversation = Generator[bytes, bytes, None]
@@ -140,7 +153,8 @@ def _plain(sasl: Sasl) -> Conversation:
 
 
 def _scram(sasl: Sasl) -> Conversation:
-    return scram(sasl.mechanism, sasl.username, sasl.password(), secrets.token_urlsafe(24))
+    # Begun at the first step, as the others are: the password may be in a file, and the event loop begins us.
+    yield from scram(sasl.mechanism, sasl.username, sasl.password(), secrets.token_urlsafe(24))
 
 
 def _oauthbearer(sasl: Sasl) -> Conversation:

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 from uuid import UUID
@@ -98,6 +98,8 @@ would connect to all nodes."""
 _MOST_REFUSALS = 100
 """Of which each is told once, and so is what answers in a broker's place; texts that never repeat must not fill log
 and memory."""
+_REFUSALS_FOR = 3600.0
+"""Seconds after which one that was told makes room for others: some brokers put another number into each."""
 
 _CLOSED = "the cluster's connections were closed on our side"
 
@@ -144,7 +146,8 @@ class Cluster:
         self._opening: dict[tuple[int, str], asyncio.Lock] = {}
         self._sick: set[int] = set()
         self._refusals: dict[int, str] = {}
-        self._refusals_told: set[str] = set()
+        self._refusals_told: dict[str, float] = {}
+        """And when."""
         self._nonsense: dict[Address, str] = {}
         """What a node said last that does not answer as a broker does."""
         self._tried_at: dict[int, float] = {}
@@ -280,6 +283,11 @@ class Cluster:
         self._learned = broker.node_id
         self._addresses[broker.node_id] = broker.address
 
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop what the metadata has of these topics, which nobody asks for any more."""
+        left = {name: info for name, info in self.metadata.topics.items() if name not in topics}
+        self.metadata = replace(self.metadata, topics=left)
+
     def disconnect(self, node_id: int, purpose: str) -> None:
         """Close that connection, if there is one."""
         if (node_id, purpose) in self._connections:
@@ -330,7 +338,7 @@ class Cluster:
             connection.close()
             raise ConnectionLost(_CLOSED)
         self._sick.discard(node_id)
-        self._refusals_told.discard(self._refusals.pop(node_id, ""))
+        self._refusals_told.pop(self._refusals.pop(node_id, ""), None)
         self._nonsense.pop(address, None)
         self._connections[key] = connection
         logger.debug("connected to %s (node %d) for %s", address, node_id, purpose)
@@ -354,8 +362,11 @@ class Cluster:
     def _note_refusal(self, node_id: int, refusal: str) -> None:
         """Log the refusal once: the connection is tried again and again, until somebody corrects it."""
         self._refusals[node_id] = refusal
-        if refusal not in self._refusals_told and len(self._refusals_told) < _MOST_REFUSALS:
-            self._refusals_told.add(refusal)
+        told, now = self._refusals_told, asyncio.get_running_loop().time()
+        if len(told) >= _MOST_REFUSALS:
+            told = self._refusals_told = {text: at for text, at in told.items() if now - at < _REFUSALS_FOR}
+        if refusal not in told and len(told) < _MOST_REFUSALS:
+            told[refusal] = now
             logger.error("%s; tried again until it is corrected", refusal)
 
     def _note_nonsense(self, address: Address, why: str) -> None:

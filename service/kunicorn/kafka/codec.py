@@ -110,10 +110,10 @@ def encode_request(api: Api, version: int, correlation_id: int, client_id: str, 
     return _LENGTH.pack(len(body)) + body
 
 
-def frame_length(prefix: bytes) -> int:
-    """Length of a frame, from the four bytes in front of it. Raises `ProtocolError`."""
+def frame_length(prefix: bytes, most: int = MAX_FRAME_BYTES) -> int:
+    """Length of a frame, from the four bytes in front of it. Raises `ProtocolError`, also where it is above `most`."""
     (length,) = _LENGTH.unpack(prefix)
-    if not _CORRELATION_ID.size <= length <= MAX_FRAME_BYTES:
+    if not _CORRELATION_ID.size <= length <= most:
         raise ProtocolError(
             _what_speaks(prefix) or f"not a Kafka frame: its first four bytes, {prefix!r}, announce {length} bytes"
         )

@@ -125,7 +125,7 @@ async def _authenticate(ask: Ask, sasl: Sasl) -> float | None:
             said = f" ({answer.error_message})" if answer.error_message else ""
             talk.throw(AuthenticationFailed(f"{describe(error)}{said}; {_TO_CHECK[sasl.mechanism]}"))
         lifetime = _seconds(getattr(answer, "session_lifetime", None))
-        message = await asyncio.to_thread(_next, talk, answer.auth_bytes)
+        message = await asyncio.to_thread(_next, talk, answer.auth_bytes or b"")  # Null where a broker sends that.
     return lifetime
 
 
@@ -228,6 +228,10 @@ _RENEW_PAUSE = 1.1
 """A broker takes a renewal within a second for an error (`KafkaChannel.java`, MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS); a
 session that is shorter ends, and another connection follows."""
 
+_LOGIN_BYTES = 64 * 1024
+"""The longest answer until we are logged in, and while we log in anew: nobody has shown yet that it is a broker. Its
+words are kept, and told: a hundred megabytes of them on each connection would fill the memory, and the log."""
+
 _LONGEST_MUTE = 60.0
 """Seconds for which a broker over quota is believed: a wrong number would silence the connection for weeks."""
 
@@ -253,6 +257,7 @@ class Connection:
         self._muted_until = 0.0
         self._opened = self._proven = False
         self._frames = Frames(self._pending.deliver, self._end)
+        self._frames.most_bytes = _LOGIN_BYTES
         self._renewing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -276,6 +281,7 @@ class Connection:
                     connection.close()
                     raise
                 connection._opened = True
+                connection._frames.most_bytes = codec.MAX_FRAME_BYTES
                 return connection
         except TimeoutError as error:
             raise RequestTimedOut(f"{address} did not answer as a broker does within {timeout:g} s") from error
@@ -401,7 +407,9 @@ class Connection:
             while lifetime is not None:
                 await asyncio.sleep(max(_RENEW_PAUSE, lifetime * random.uniform(_RENEW_FROM, _RENEW_UNTIL)))
                 async with self._quiet(), asyncio.timeout(timeout):
+                    self._frames.most_bytes = _LOGIN_BYTES
                     lifetime = await authenticate_anew()
+                    self._frames.most_bytes = codec.MAX_FRAME_BYTES
                 logger.debug("authenticated anew with %s", self.address)
         except TimeoutError:
             self._lose_session(AuthenticationFailed(f"{self.address} did not answer within {timeout:g} s"))

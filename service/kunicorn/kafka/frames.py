@@ -31,6 +31,8 @@ class Frames(asyncio.BufferedProtocol):
         """Done when the transport is."""
         self.heard_at = loop.time()
         """When bytes have arrived last, by the loop's clock."""
+        self.most_bytes = codec.MAX_FRAME_BYTES
+        """A longer frame is none."""
         self._now = loop.time
         self.transport: asyncio.Transport
         self._deliver, self._end = deliver, end
@@ -67,7 +69,7 @@ class Frames(asyncio.BufferedProtocol):
                 if self._at == self._length:
                     self._complete()
             elif self._at == codec.LENGTH_BYTES:
-                self._begin(codec.frame_length(bytes(self._prefix)))
+                self._begin(codec.frame_length(bytes(self._prefix), self.most_bytes))
         except ProtocolError as error:
             self._finish(error)
 

@@ -157,7 +157,8 @@ INFLIGHT_AGE = Declared(
 
 SENT = Declared(
     "messaging_client_sent_messages", C, "Records sent for handlers. Without error_type: acknowledged; in "
-    "transactions, committed. With it: refused, by the brokers' error; such a record is sent again, or has failed.",
+    "transactions, committed. With it: refused, by the brokers' error; such a record is sent again, or has failed. "
+    "Topics beyond the first thousand are told as one, _OTHER.",
     "Flat while records are handled: the log says which broker does not acknowledge, or the handler returns nothing. "
     "With error_type: the log has the topic, the brokers' reason and what to do.",
     ("topic", "error_type"),

@@ -314,6 +314,11 @@ _TOTALS: Mapping[str, str] = {
 }
 """What `/status` calls the sums of workers' counters over all labels."""
 _ABORTED = "aborted"
+_OF_OUTPUTS = frozenset({c.SENT.name, c.UNENCODED.name})
+"""By a topic that the handler names, their first label: it may be made of what records say."""
+_MOST_OUTPUTS = 1000
+_OTHER = "_OTHER"
+"""What OpenTelemetry's conventions call whatever is beyond so many."""
 
 _OF_MEMBERS = frozenset(declared.name for declared in every() if declared.members_only)
 
@@ -359,6 +364,8 @@ class Metrics:
         """What the workers' Kafka clients say of themselves."""
         self.totals = dict.fromkeys((*_TOTALS.values(), _ABORTED), 0)
         """What workers have counted, over all labels, for `/status`."""
+        self.outputs: set[str] = set()
+        """Topics that handlers have sent to, each with series of its own."""
         self._lines_dropped = 0
         self._certificate_ends: dict[str, float] = {}
         self._rendering = Lock()
@@ -394,6 +401,7 @@ class Metrics:
 
     def forget(self, topic: str) -> None:
         """Drop the series of a topic that is gone. Caller: supervisor."""
+        self.outputs.discard(topic)
         for declared in every():
             if "topic" not in declared.labels:
                 continue
@@ -411,14 +419,22 @@ class Metrics:
         self.clients.gone(pid)
 
     def _add(self, counted: Counted) -> None:
-        counter = self._counters[counted.name]
-        (counter.labels(*counted.labels) if counted.labels else counter).inc(counted.amount)
+        counter, labels = self._counters[counted.name], counted.labels
+        if counted.name in _OF_OUTPUTS:
+            labels = [self._output(labels[0]), *labels[1:]]
+        (counter.labels(*labels) if labels else counter).inc(counted.amount)
         if counted.name == c.SENT.name and counted.labels[-1]:
             return  # Of those that were refused.
         if (total := _TOTALS.get(counted.name)) is not None:
             self.totals[total] += counted.amount
         elif counted.name == c.TRANSACTIONS.name and counted.labels == [_ABORTED]:
             self.totals[_ABORTED] += counted.amount
+
+    def _output(self, topic: str) -> str:
+        if topic not in self.outputs and len(self.outputs) >= _MOST_OUTPUTS:
+            return _OTHER
+        self.outputs.add(topic)
+        return topic
 
     def render(self, status: Status, accept: str, partition_metrics_max: int) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics if `accept` names it, else Prometheus's text format.

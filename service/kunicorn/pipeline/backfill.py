@@ -123,6 +123,7 @@ def dry_run(settings: Settings, request: Request) -> DryRun:
     found = planned(settings, request)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     notes = [gone_text(found.gone, found.edges)] if found.gone else []
+    notes += _told_of_ages(settings)
     if request.until is not None:
         notes.append(
             f"these are read {_where_to(request)}, and what has another time than was asked for is passed over"
@@ -140,6 +141,7 @@ def dry_run_of_resumed(settings: Settings, run: str) -> DryRun:
         return DryRun((), pace, [f"run {run} is finished: nothing is left"])
     state, lost, _ = _in_logs(settings, known.state.released())
     notes = [f"run {run} has handled {state.done:,} offsets, and goes on with these", *map(str, lost)]
+    notes += _told_of_ages(settings)
     return DryRun(state.left, pace, notes)
 
 
@@ -248,6 +250,15 @@ def _told_of_another(known: Run, request: Request) -> Iterator[str]:
         )
 
 
+def _told_of_ages(settings: Settings) -> Iterator[str]:
+    """That the handler gets old records, where the live service keeps them from it."""
+    if any(each.max_age_ms is not None for each in settings.every_handler):
+        yield (
+            "handler.max_age_ms does not hold in a backfill, which is asked for old records: those of all ages are "
+            "handled, and --from says how old the oldest is"
+        )
+
+
 def _with_table(runs: Runs, run: Run) -> Run:
     """The run with all that its manifest counts in its outcome table."""
     state = run.state
@@ -283,6 +294,9 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         runs.save(advanced(run, state))
 
     told_of_differences(settings, say)
+    for each in _told_of_ages(settings):
+        say(f"warning: {each}")
+    file = replace(file, any_age=True)
     job = RangeJob(
         name=JOB,
         settings=settings,

@@ -122,9 +122,17 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
         known.check()
         if lake is not None:
             files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
-            lake.commit(now.rounds, files, now.positions)
-        known.save(now)
-        if lake is not None:
+            with overtaken_first(known.check):
+                lake.commit(now.rounds, files, now.positions)
+            known.save(now)
+            lake.clear(files)
+        else:
+            known.save(now)
+
+    def ready() -> None:
+        if isinstance(lake, MergedDelta):
+            # From here on whoever else exports finds out that it is overtaken: the files that go may be its round's.
+            known.save(state)
             lake.clear()
 
     pipeline, topics = settings.pipeline, state.topics
@@ -141,12 +149,12 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
             _FILE_RECORDS,
             pipeline.min_partitions,
         ),
+        ready=ready,
         begun=known.save,
         ended=ended,
         together=True,
     )
-    state = job(state, master, JOB, say)
-    return FinishedRun(JOB, None, state, "the same command")
+    return FinishedRun(JOB, None, job(state, master, JOB, say), "the same command")
 
 
 def _schema(settings: Settings, form: Form) -> pa.Schema:
@@ -199,9 +207,7 @@ def _clear(
     """
     if dropped:
         _remove(target, dropped)
-    if lake is not None:
-        lake.clear()
-    elif pieces := pieces_of(target.sizes(".parquet")):
+    if lake is None and (pieces := pieces_of(target.sizes(".parquet"))):
         with overtaken_first(check):
             sources = sources_in(target, pieces, truncated)
             gone = remove_covered(target, pieces, sources)

@@ -21,8 +21,9 @@ from typing import Protocol
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ExitCode, ServiceError
+from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
-from kunicorn.pipeline.report import Bar, Exposed, Say, Tasks, watched
+from kunicorn.pipeline.report import Bar, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, open_session, stopped_behind, told_without_executors
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory

@@ -1,13 +1,10 @@
-"""Reports of a job, by its driver: the plan of a `--dry-run`, progress and metrics while it runs, its result. For
-people, or with `--json` for programs.
-
-Metrics are at `/metrics` of `[http]`; Spark's own are at its UI's port.
+"""Reports of a job, by its driver: the plan of a `--dry-run`, progress while it runs (as metrics: `metrics_port`), its
+result. For people, or with `--json` for programs.
 """
 
 from __future__ import annotations
 
 import re
-import ssl
 import statistics
 import sys
 import threading
@@ -18,19 +15,14 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kunicorn.errors import ExitCode
-from kunicorn.kafka import tls
-from kunicorn.observe import catalogue as c
-from kunicorn.observe.catalogue import Declared
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.state import Counts, RunState
 from kunicorn.pipeline.tasks.beside import beside
 from kunicorn.positions import OffsetRange, skew, total
-from kunicorn.settings import HttpSettings
 from kunicorn.text import Answer
 
 if TYPE_CHECKING:
@@ -307,72 +299,6 @@ class FinishedStream:
     def as_json(self) -> dict[str, object]:
         told = {"job": "stream", "run": self.run, "exit_code": self.code.value, "finished": self.finished}
         return {**told, **asdict(self.counts), "micro_batches": self.batches}
-
-
-_STATUS = ("records", "skipped", "dead_letters", "filtered")
-
-
-class Exposed:
-    """Metrics of a job, served while the block runs. A port that is taken costs the metrics, never the job."""
-
-    def __init__(self, http: HttpSettings, job: str, say: Say) -> None:
-        self._http, self._say = http, say
-        self._registry = CollectorRegistry()
-        self._records, self._left, self._saves, self._tasks = map(self._gauge, (c.RECORDS, c.LEFT, c.SAVES, c.TASKS))
-        self._job = job
-        self._left_behind: int | None = None
-        """Offsets left as of the last count."""
-        self._close: Callable[[], None] = lambda: None
-
-    def _gauge(self, declared: Declared) -> Gauge:
-        return Gauge(declared.name, declared.meaning, declared.labels, registry=self._registry)
-
-    def __enter__(self) -> Self:
-        if not self._http.enabled:
-            return self
-        try:
-            server, _ = start_http_server(
-                self._http.port,
-                self._http.host,
-                self._registry,
-                certfile=self._http.tls_certificate_file,
-                keyfile=self._http.tls_key_file,
-            )
-        except ssl.SSLError as error:
-            self._say(f"no metrics: http.tls_certificate_file and http.tls_key_file are no pair ({tls.why(error)})")
-            return self
-        except OSError as error:
-            place = f"{self._http.host}:{self._http.port}"
-            self._say(f"no metrics: {place} cannot be listened on ({error.strerror}); set http.port")
-            return self
-
-        def close() -> None:
-            server.shutdown()
-            server.server_close()
-
-        self._close = close
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def moved(self, counts: Counts, saves: int, left: int | None) -> None:
-        """Show progress that is saved, for that many times; `left` is None where the job has no end."""
-        for name in _STATUS:
-            self._records.labels(self._job, name).set(getattr(counts, name))
-        self._saves.labels(self._job).set(saves)
-        self._left_behind = left
-        if left is not None:
-            self._left.labels(self._job).set(left)
-
-    def underway(self, tasks: Tasks) -> None:
-        """Show the tasks underway. Caller: the thread that watches them."""
-        for state in ("done", "running", "failed"):
-            self._tasks.labels(self._job, state).set(getattr(tasks, state))
-        if self._left_behind is not None and tasks.offsets:
-            self._left.labels(self._job).set(self._left_behind - tasks.offsets)
 
 
 _SHOWN = 50

@@ -36,6 +36,7 @@ from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import NOTHING_DONE, Done, FromRows, Task, ranges_text
 from kunicorn.positions import OffsetRange, largest_first
 from kunicorn.settings import PipelineSettings, Settings
+from kunicorn.settings.pipeline import has_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,9 +186,10 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
-    for setting, value in spark_settings(settings.pipeline, master, name).items():
+    for setting, value in (told := spark_settings(settings.pipeline, master, name)).items():
         builder = builder.config(setting, value)
     try:
+        _launch(told)
         spark = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
@@ -210,6 +212,18 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
 
         spark.dataSource.register(KunicornDataSource)
     return spark
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM without the secrets among the settings, which it is told once it runs: PySpark would make arguments
+    of them, which everybody on this machine sees.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    # A JVM's own options count only where it starts.
+    plain = [each for each in settings.items() if each[0].startswith("spark.driver.extra") or not has_secret(*each)]
+    if len(plain) < len(settings):
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(plain))
 
 
 def _share_python() -> None:

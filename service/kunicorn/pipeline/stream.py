@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
+from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.range_job import Stop, stopping
-from kunicorn.pipeline.report import Exposed, FinishedStream, Say, said_by_task
+from kunicorn.pipeline.report import FinishedStream, Say, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
     JobFailed,
@@ -81,8 +82,8 @@ class Batches:
     stop: Stop
     exposed: Exposed
     say: Say
-    begin: Callable[[bool], None] = lambda first: None
-    """Called before each micro-batch's tasks, with whether none was through before it."""
+    begin: Callable[[int, bool], None] = lambda number, first: None
+    """Called before each micro-batch's tasks, with its number, and whether none was through before it."""
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
     turned_down: bool = False
@@ -100,7 +101,7 @@ class Batches:
             raise _StopAsked
         self.busy = True
         try:
-            self.begin(not self.through)
+            self.begin(number, not self.through)
             self._finish(summaries(frame.collect()), number)
         except ServiceError as error:
             self.failure = error
@@ -161,8 +162,8 @@ def stream(
             job.check_executors(place / "outcomes")
         with stopping() as stop, Exposed(settings.http, "stream", say) as exposed:
 
-            def begin(first: bool) -> None:
-                MicroBatch(_limits(settings, job.cores()), first).tell(spark.sparkContext)
+            def begin(number: int, first: bool) -> None:
+                MicroBatch(_limits(settings, job.cores()), first, number).tell(spark.sparkContext)
 
             batches = Batches(settings, place / "outcomes", stop, exposed, say, begin)
             source = (

@@ -99,7 +99,7 @@ def shown(settings: Settings) -> dict[str, object]:
 
 
 def _hides(name: str, value: object) -> bool:
-    return is_secret(name) or (isinstance(value, str) and name.startswith("spark.") and has_secret(name, value))
+    return has_secret(name, str(value)) if name.startswith("spark.") else is_secret(name)
 
 
 RESTART_ONLY = frozenset({"workers.count", "handlers.topics", "handler.retry_topic", "handler.retry_topic_delays_ms"})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kunicorn.settings.checks import Count, Section, is_group_id
+from kunicorn.settings.problems import is_secret
 from kunicorn.settings.rules import Rule, check
 
 OWNED_SPARK_SETTINGS: Mapping[str, str] = {
@@ -38,12 +38,21 @@ def _spark_settings(settings: Any) -> Any:
     return settings
 
 
-_SECRET = re.compile(r"token|secret|password|credential|key|signature", re.IGNORECASE)
+_SECRET = re.compile(r"key|signature|passw|pwd|passphrase|authorization|connection.string", re.IGNORECASE)
+_SECRET_PART = re.compile(
+    r"(token|secret|passw\w*|pwd|passphrase|credential|key|signature|\bsig)[\w.-]*\s*=", re.IGNORECASE
+)
+"""Of a URL's query, a connection string, or options of a JVM."""
 
 
 def has_secret(name: str, value: str) -> bool:
-    """Whether this property of a catalog is a secret, by its name, or has one in it, as a URL with a password."""
-    return _SECRET.search(name) is not None or ("://" in value and urlsplit(value).password is not None)
+    """Whether this property of a catalog or of Spark is a secret, by its name, or has one in it, as a URL with a
+    password."""
+    if is_secret(name) or _SECRET.search(name) or _SECRET_PART.search(value):
+        return True
+    _, is_url, rest = value.partition("://")
+    user, at, _ = rest.partition("@")
+    return bool(is_url and at) and _with_password(f"{user}@", ports=True)
 
 
 STORES = frozenset({"s3", "s3a", "gs", "abfs", "abfss"})
@@ -166,6 +175,7 @@ class PipelineSettings(Section):
     )
     spark: Annotated[Mapping[str, str], BeforeValidator(_spark_settings)] = Field(
         default={},
+        repr=False,
         examples=[{"spark.executor.memory": "2g"}],
         description="Further settings of Spark, their dotted names in quotes. No secrets: Spark shows them.",
     )

@@ -31,14 +31,14 @@ class Rule:
     otherwise: str
 
 
-_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+KAFKAS_OWN = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Topics that Kafka keeps for itself: `Topic.INTERNAL_TOPICS` of 4.4."""
 
 
 def _brokers_leave_out_kafkas_own(group: Any) -> bool:
     """Brokers match patterns with every topic's name: Kafka's GroupMetadataManager.refreshRegularExpressions."""
     patterns = [topic for topic in group.topics if topic.startswith("^")]
-    return group.group_protocol == "classic" or not any(takes(patterns, topic) for topic in _KAFKAS_OWN)
+    return group.group_protocol == "classic" or not any(takes(patterns, topic) for topic in KAFKAS_OWN)
 
 
 GROUP_RULES = (

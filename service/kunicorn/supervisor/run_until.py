@@ -57,7 +57,7 @@ class RunUntil:
         self._totals = totals
         self._ends: dict[_Log, int] = {}
         self._rested: set[Partition] = set()
-        self._began = self._partitions_since = clock.now()
+        self._began = self._without_since = clock.now()
 
     async def wait(self) -> str:
         """Wait until the service is to end; returns why. Before it serves, too: brokers may be away for long."""
@@ -71,7 +71,6 @@ class RunUntil:
 
         Caller: the service, once it asks for partitions.
         """
-        self._partitions_since = clock.now()
         async with asyncio.TaskGroup() as look_ups:
             while True:
                 look_ups.create_task(self.learn(await self._assignment.table.without_start.get()))
@@ -120,11 +119,18 @@ class RunUntil:
     def _at_the_ends(self, now: float) -> str | None:
         self._rest()
         table = self._assignment.table
-        if not (self._member.joined and self._member.stable):
+        settled = self._member.joined and self._member.stable
+        if table or not settled:
+            # Anew behind each rebalance, however long it took: a member that was cut off has its partitions again only
+            # when others have let go of them, or the group has dropped who had them.
+            self._without_since = now
+        if not settled:
             return None  # Partitions may be coming, or going.
         if not table:
-            late = now - self._partitions_since >= self._until.idle_patience
+            late = now - self._without_since >= self._until.idle_patience
             return f"this member has got no partition within {self._until.idle_patience:.0f} s" if late else None
+        if any(partition.lost for partition in table.values()):
+            return None  # What was handled of them is not committed, and they may come back.
         halted = [tp for tp, partition in table.items() if partition.state is PartitionState.HALTED]
         if not all(p.state is PartitionState.HALTED or is_at_its_end(p) for p in table.values()):
             return None

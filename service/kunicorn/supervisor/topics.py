@@ -30,6 +30,7 @@ from kunicorn.ipc import clock
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import logs
+from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.notifier import Notifier
 
@@ -109,6 +110,10 @@ class TopicIds:
         if changed:
             known.replace(topic_id)
         return changed
+
+    def forget(self, topic: str) -> None:
+        """Drop the ids of a topic that is gone for good."""
+        self._known.pop(topic, None)
 
 
 log = logs.get("kunicorn.topics")
@@ -208,7 +213,15 @@ class Topics:
     def exists(self, topic: str) -> bool:
         """Whether the brokers named it when last asked."""
         info = self._cluster.metadata.topics.get(topic)
-        return info is not None and not info.gone
+        return info is not None and not info.gone and info.error != ErrorCode.INVALID_TOPIC_EXCEPTION
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Drop all that is known of topics that are gone for good, but for those that are wanted by name."""
+        over = {topic for topic in topics if topic not in self._names}
+        self._assigned -= over
+        for topic in over:
+            self._ids.forget(topic)
+        self._cluster.forget(over)
 
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had this name when we first saw it."""
@@ -239,6 +252,11 @@ class Topics:
         wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
         await self._cluster.refresh(wanted)
         self._note_ids({*self.subscribed(), *others})
+
+    async def look_for(self, topics: Collection[str]) -> None:
+        """Ask which of these exist, which are not ours. Raises `PeerError`."""
+        if topics:
+            await self._cluster.refresh(topics)
 
     async def confirm_ids(self, topics: Collection[str]) -> None:
         """Ask which topics have these names now, again and again while one of them may have been created anew; after
@@ -359,21 +377,22 @@ class Topics:
 
 _REMEMBERED = 900.0
 """Seconds: alerts look back for as long at what was counted of a topic."""
-_LOOK = 60.0
+_LOOK = 300.0
 
 
 class Departed:
-    """Topics that we had partitions of, and that are gone: with a pattern topics may come and go for ever, each with
-    series of its own in the metrics. Pure."""
+    """Topics that we had partitions of or that handlers sent to, and that are gone: with a pattern, or where records
+    name them, topics may come and go for ever, each with series of its own in the metrics. Pure."""
 
     def __init__(self, exists: Callable[[str], bool]) -> None:
         self._exists = exists
         self._last_there: dict[str, float] = {}
 
-    def look(self, ours: Collection[str], now: float) -> list[str]:
-        """The topics to be forgotten: not among `ours`, and not there, for a quarter of an hour."""
-        for topic in {*self._last_there, *ours}:
-            if topic in ours or self._exists(topic):
+    def look(self, ours: Collection[str], now: float, outputs: Collection[str] = ()) -> list[str]:
+        """The topics to be forgotten: not among `ours`, and not there, for a quarter of an hour. `outputs`: those that
+        handlers have sent to, which may never have been there."""
+        for topic in {*self._last_there, *ours, *outputs}:
+            if topic not in self._last_there or topic in ours or self._exists(topic):
                 self._last_there[topic] = now
         over = [topic for topic, last in self._last_there.items() if now - last >= _REMEMBERED]
         for topic in over:
@@ -381,13 +400,21 @@ class Departed:
         return over
 
 
-async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], forget: Callable[[str], None]) -> None:
-    """Have what is counted of topics forgotten that are gone, for ever. `ours`: the partitions that are ours at each
-    look. Caller: the service, as a task."""
+async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], metrics: Metrics) -> None:
+    """Have what is known and counted of topics forgotten that are gone, for ever. `ours`: the partitions that are ours
+    at each look. Caller: the service, as a task."""
     departed = Departed(topics.exists)
     while True:
-        for topic in departed.look({tp.topic for tp in ours}, clock.now()):
-            forget(topic)
+        outputs = frozenset(metrics.outputs)
+        try:
+            await topics.look_for(outputs)
+        except PeerError as error:
+            log.info(f"which topics are gone is not known: {error}")
+        else:
+            over = departed.look({tp.topic for tp in ours}, clock.now(), outputs)
+            topics.forget(over)
+            for topic in over:
+                metrics.forget(topic)
         await asyncio.sleep(_LOOK)
 
 

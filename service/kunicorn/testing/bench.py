@@ -15,14 +15,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
 import msgspec
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message, Producer
 
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
+from kunicorn.handler import filter
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outputs import refuse_two_committers
@@ -62,7 +63,8 @@ _OVERSHOOT = 0.01
 
 
 class HandlerClock:
-    """Stands in for the module `time` inside `kunicorn.ipc.clock`. The handler's own clocks go on as they do."""
+    """Stands in for the module `time` inside `kunicorn.ipc.clock`, and where records are too old. The handler's own
+    clocks go on as they do."""
 
     def __init__(self) -> None:
         self._now = _START
@@ -91,13 +93,16 @@ class HandlerClock:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Have `kunicorn.ipc.clock` read this clock, in the whole process."""
-        place: Any = clock
-        place.time, before = self, place.time
+        """Have these modules read this clock, in the whole process."""
+        places: Sequence[Any] = (clock, filter)
+        before = [place.time for place in places]
         try:
+            for place in places:
+                place.time = self
             yield
         finally:
-            place.time = before
+            for place, real in zip(places, before, strict=True):
+                place.time = real
 
 
 _MOST_WAITS = 1000
@@ -207,8 +212,11 @@ class Bench:
         self._lost = False
         self._heard = 0.0
         self._handling = False
+        self._refusals = 0
+        """Turns in which nothing could be fetched of a partition, as its handler had not taken it on."""
         self._carried: list[Carried] = []
         """Where outputs go; None: nothing is sent."""
+        self._clients: list[Producer] = []
         self._endless = any(each.circuit_breaker is not None for each in settings.every_handler)
         self._staging = Staging(stage, self._handed_out, self._called, self._say)
         self._time_outs = TimeOuts(self._handed_out, self._handler_timeout_ms, self._say)
@@ -265,6 +273,8 @@ class Bench:
             finally:
                 for handling in made.handlings.every:
                     handling.calls.close()
+                for client in self._clients:
+                    client.close()  # Now, and not in the child of a later run, which has none of its threads.
 
     def _assembled(self) -> Assembled:
         told = configure(self._settings, 0, [], None, 1)
@@ -272,12 +282,11 @@ class Bench:
         told = _one_by_one(told)
         if self._schemas is not None:
             told = with_registry(told, self._schemas)
-        readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
-        letters = self._settings.dead_letter_topics
+        self._readers = OutputReaders(told.producing.encoding if told.producing is not None else None)
         self._carried = []
         makers = Makers(
-            consumer=lambda properties, logger: MemoryConsumer(self._log, self._idle),  # type: ignore[arg-type, return-value]
-            producer=lambda properties, logger: MemoryProducer(self._sent, readers, letters),  # type: ignore[arg-type, return-value]
+            consumer=self._consumer,
+            producer=self._producer,
             senders=self._senders,
             handler=self._watched,
             observer=Noting(self._notes, self._handed_out, self._raised, self._endless),
@@ -289,14 +298,23 @@ class Bench:
             kind = HandlerLoadError if failure.status is ExitCode.HANDLER else ConfigError
             raise kind(str(failure)) from failure.__cause__
 
+    def _consumer(self, properties: Mapping[str, Any], logger: object) -> Any:
+        """Raises `KafkaException` for properties that librdkafka refuses."""
+        Consumer(_without_brokers(properties)).close()
+        return MemoryConsumer(self._log, self._idle)
+
+    def _producer(self, properties: Mapping[str, Any], logger: object) -> Any:
+        """Likewise."""
+        self._clients.append(Producer(_without_brokers(properties)))
+        return MemoryProducer(self._sent, self._readers, self._settings.dead_letter_topics, self._clients[-1])
+
     def _handler_timeout_ms(self, topic: str) -> int | None:
         return self._settings.handler_of(topic).handler_timeout_ms
 
     def _watched(self, handler: Handler) -> Handler:
         if handler.is_async:
             _refuse_inside_a_loop()
-        # The records that are given are what is handled: nobody's database is asked where to begin, or told.
-        return self._staging.around(replace(handler, load_offsets=None, store_offsets=None))
+        return self._staging.around(handler)
 
     @contextmanager
     def _interruptible(self, made: Assembled) -> Iterator[None]:
@@ -328,6 +346,10 @@ class Bench:
             self.end()
             return
         self._clock.pass_idle(seconds)
+        if refused := self._worker.hooks.parked():
+            self._refusals += 1
+            if self._refusals >= _MOST_WAITS:
+                raise TimeoutError(f"the handler does not take on its partitions: {refused[0].why}")
         if self._worker.table.parked()[1]:
             return  # For the next try: only the clock has to be turned.
         if time.monotonic() - self._heard > _PATIENCE:
@@ -384,6 +406,15 @@ class Bench:
         self._stop_watch()
         if self._on_error is not None:
             self._on_error(error)
+
+
+def _without_brokers(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Properties of a client that asks nobody, and takes records outside of transactions."""
+    own = {name: value for name, value in properties.items() if name not in _OF_BROKERS}
+    return {**own, "log_level": 0}
+
+
+_OF_BROKERS = frozenset({"bootstrap.servers", "transactional.id", "transaction.timeout.ms"})
 
 
 def _refuse_as_a_worker_would(told: Configure) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from kunicorn.handler.config import takes
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
+from kunicorn.settings.rules import KAFKAS_OWN
 from kunicorn.settings.sources import read_file
 from kunicorn.testing.bench import Bench
 from kunicorn.testing.given import entrypoint_of
@@ -21,12 +22,13 @@ from kunicorn.testing.stage import Kill, stage_of
 
 Tables = Mapping[str, Mapping[str, Any]]
 
-_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}}
-"""Without a file."""
-_MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"], "isolation_level": "read_committed"}}
-"""Nothing is aborted there that would not be read."""
-_NOT_OURS = frozenset({"kafka", "http", "log", "otlp"})
+_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}, "kafka": {"isolation_level": "read_committed"}}
+"""Without a file. In memory nothing is aborted that would not be read."""
+_MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"]}}
+_NOT_OURS = frozenset({"http", "log", "otlp"})
 """Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
+_OF_KAFKA = frozenset({"isolation_level"})
+"""Settings of [kafka] that others go by, which no test could tell apart from the service's otherwise."""
 _NOT_OURS_IN: Mapping[str, frozenset[str]] = {
     "schema_registry": frozenset(
         {"username", "password", "password_file", "ssl_ca_location", "ssl_certificate_location", "ssl_key_location"}
@@ -50,6 +52,8 @@ def settings_for(entrypoint: str | None, config: Path | None, handler: Mapping[s
 def _ours(file: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a test has of the service's file. What is no table is left for the settings to refuse."""
     kept = {name: table for name, table in file.items() if name not in _NOT_OURS}
+    if isinstance(kafka := kept.get("kafka"), Mapping):
+        kept["kafka"] = {setting: value for setting, value in kafka.items() if setting in _OF_KAFKA}
     for name, left_out in _NOT_OURS_IN.items():
         if isinstance(table := kept.get(name), Mapping):
             kept[name] = {setting: value for setting, value in table.items() if setting not in left_out}
@@ -65,7 +69,8 @@ def refuse_other_topics(settings: Settings, records: Sequence[GivenRecord]) -> N
     """Raise `ValueError` for a record of a topic that the service would never consume."""
     consumed = (*_consumed(settings), *settings.retry_topics)
     for each in records:
-        if not takes(consumed, each.tp.topic):
+        by_pattern_alone = each.tp.topic not in consumed
+        if not takes(consumed, each.tp.topic) or (by_pattern_alone and each.tp.topic in KAFKAS_OWN):
             raise ValueError(f"{each} would never come: the settings consume {', '.join(consumed)}")
 
 
@@ -89,9 +94,9 @@ class HandlerTest:
     ) -> None:
         """`handler`: an entry point, or the function itself; None: the entry point that `config` names.
 
-        `config`: the service's TOML file; [kafka], [http], [log] and [otlp] are not read, nor what [schema_registry]
-        logs in with. `handler_settings` are settings of [handler] (`mode="batch"`, `max_attempts=1`), `settings` those
-        of any section; both go before the file.
+        `config`: the service's TOML file; [http], [log] and [otlp] are not read, of [kafka] only `isolation_level`, nor
+        what [schema_registry] logs in with. `handler_settings` are settings of [handler] (`mode="batch"`,
+        `max_attempts=1`), `settings` those of any section; both go before the file.
         `schemas`: a schema registry in memory, which has these by subject, in the place of [schema_registry].
         """
         if handler is None and config is None:

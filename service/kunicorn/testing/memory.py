@@ -23,6 +23,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    Producer,
 )
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
@@ -105,12 +106,14 @@ def record(
     """A record to be handled; text is encoded as UTF-8, `json` is a value to be written as JSON.
 
     Without `topic` it is of the first topic that the handler consumes; without `offset` it follows the record given
-    before it in its partition. `timestamp` is milliseconds since 1970. Raises `ValueError` for what no log holds.
+    before it in its partition. `timestamp` is milliseconds since 1970. Raises `ValueError` and `TypeError` for
+    what no log holds.
     """
     if json is not _LEFT:
         if value is not None:
             raise ValueError("a record has a value or a json value, not both")
         value = orjson.dumps(json)
+    _refuse_fractions(partition=partition, offset=offset, timestamp=timestamp)
     if partition < 0 or (offset is not None and offset < 0):
         raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
     if partition > _LAST_PARTITION or (offset is not None and offset > _LAST_OFFSET):
@@ -124,15 +127,33 @@ def record(
     return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
 
 
+def _refuse_fractions(**numbers: object) -> None:
+    """Raise `TypeError` for a number that is none, such as `time.time() * 1000`: the client would fail in riddles."""
+    for name, number in numbers.items():
+        if number is not None and type(number) is not int:
+            raise TypeError(f"{name} {number!r}: it is a whole number")
+
+
 def _refuse_illegal(topic: str) -> None:
+    if not isinstance(topic, str):
+        raise TypeError(f"topic {topic!r}: it is a text")
     try:
         is_kafka_name(topic)
     except ValueError as error:
         raise ValueError(f"topic {topic!r}: {error}") from None
 
 
+def _is_legal(topic: str) -> bool:
+    try:
+        _refuse_illegal(topic)
+    except ValueError:
+        return False
+    return True
+
+
 def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecord]:
-    """The records with a topic and an offset each. Raises `ValueError` where an offset does not follow."""
+    """The records with a topic and an offset each. Raises `ValueError` where an offset does not follow, or no topic can
+    have that name."""
     following: dict[tuple[str, int], int] = {}
     found: list[GivenRecord] = []
     for each in records:
@@ -141,6 +162,7 @@ def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecor
         name = each.topic or topic
         if name is None:
             raise ValueError("the handler consumes patterns of topics only: say record(…, topic=…)")
+        _refuse_illegal(name)
         least = following.get((name, each.partition), 0)
         offset = least if each.offset is None else each.offset
         if offset < least:
@@ -337,19 +359,23 @@ class SentRecord:
 
 
 class MemoryProducer:
-    """Producer that keeps what it is given; of a transaction, what was committed counts."""
+    """Producer that keeps what it is given; of a transaction, what was committed counts. Brokers would refuse a topic
+    whose name is illegal, and so does this; what the client itself refuses, `client` does."""
 
     def __init__(
         self,
         sent: list[SentRecord],
         readers: OutputReaders | None = None,
         letter_topics: Collection[str] | None = None,
+        client: Producer | None = None,
     ) -> None:
-        """`letter_topics`: topics of dead letters; None: any may be."""
+        """`letter_topics`: topics of dead letters; None: any may be. `client`: a real one, without brokers; None:
+        nothing is too large."""
         self._sent = sent
         self._letter_topics = letter_topics
         self._readers = readers or OutputReaders(None)
-        self._reports: deque[tuple[Delivered, Message]] = deque()
+        self._client = client
+        self._reports: deque[tuple[Delivered, KafkaError | None, Message]] = deque()
         self._open: list[SentRecord] | None = None
 
     def produce(
@@ -363,21 +389,38 @@ class MemoryProducer:
         timestamp: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
-        """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client."""
+        """Take a record. `callback` is `on_delivery`'s other name; it comes first, as in the client. Raises as that
+        does."""
+        if self._client is not None:
+            self._refuse(topic, value, key, partition, timestamp or 0, headers)
+        error = None if _is_legal(topic) else KafkaError(KafkaError.TOPIC_EXCEPTION)
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
         to_letters = self._letter_topics is None or topic in self._letter_topics
         record = SentRecord(topic, value, key, dict(pairs), pairs, timestamp or None, where, to_letters, self._readers)
-        (self._sent if self._open is None else self._open).append(record)
+        if error is None:
+            (self._sent if self._open is None else self._open).append(record)
         if (told := callback or on_delivery) is not None:
-            self._reports.append((told, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
+            self._reports.append((told, error, Message(topic=topic, partition=where or 0, offset=len(self._sent))))
+
+    def _refuse(self, topic: str, value: Any, key: Any, partition: int, timestamp: int, headers: Any) -> None:
+        assert self._client is not None
+        try:
+            self._client.produce(topic, value, key, partition, None, None, timestamp, headers)
+        finally:
+            self._client.purge()
+            self._client.poll(0)
+
+    def __len__(self) -> int:
+        """Records whose delivery is not reported yet."""
+        return len(self._reports)
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Report what was taken as delivered; the number of records."""
+        """Report what was taken as delivered, and what was not; the number of records."""
         count = len(self._reports)
         while self._reports:
-            told, message = self._reports.popleft()
-            told(None, message)
+            told, error, message = self._reports.popleft()
+            told(error, message)
         return count
 
     def flush(self, timeout: float = -1) -> int:

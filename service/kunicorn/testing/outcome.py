@@ -85,6 +85,8 @@ class Outcome(StrEnum):
     RETRY_TOPIC = "retry_topic"
     #: Its partition is halted before it.
     HALTED = "halted"
+    #: It lies before the offset that the handler keeps (`load_offsets`): nobody gets it any more.
+    STORED = "stored"
     #: It was not handled: it comes behind one that halted, or the worker lost it first.
     UNHANDLED = "unhandled"
 
@@ -115,7 +117,7 @@ class Run:
     records: Sequence[Handled]
     committed: Mapping[TopicPartition, int]
     """The offset that the group has for each partition afterwards: the next one to read. A partition whose session was
-    lost stands where it began."""
+    lost stands where it began. Of a handler that keeps its offsets itself: how far its worker was."""
     sent: Sequence[SentRecord]
     """Everything that the worker has produced, in order, dead letters included; of transactions what was committed."""
     halted: Mapping[TopicPartition, str]
@@ -195,7 +197,7 @@ def outcome_of(
             return Outcome.HALTED
         if not handled[each.tp].has(each.at):
             return Outcome.UNHANDLED
-        return _OUTCOMES.get(fate, Outcome.DONE)
+        return _OUTCOMES.get(fate, Outcome.DONE if notes.attempts(index) else Outcome.STORED)
 
     every = [
         Handled(each, ended(index, each), notes.attempts(index), tuple(notes.errors.get(index, ())))

@@ -126,6 +126,7 @@ def delays_of(configs: Sequence[HandlerConfig]) -> Mapping[str, int]:
 class Delayed(Protocol):
     """The table of partitions, as `Delays` sees it."""
 
+    def topic_id(self, tp: TopicPartition) -> str: ...
     def delay(self, tp: TopicPartition, why: str) -> Grant | None: ...
     def end_delay(self, grant: Grant) -> None: ...
 
@@ -133,6 +134,8 @@ class Delayed(Protocol):
 class _Ahead(NamedTuple):
     """Records of a partition with timestamps ahead of our clock."""
 
+    topic_id: str
+    """Where it was created anew, records that have not waited have these offsets, too."""
     up_to: int
     """Offset of the last one that was there when the first was met."""
     due_ms: int
@@ -163,7 +166,7 @@ class Delays:
         delay_ms = self._delays.get(tp.topic)
         if delay_ms is None:
             return messages, None
-        now_ms, ahead = wall_ms(), self._ahead.get(tp)
+        now_ms, ahead = wall_ms(), self._ahead_of(tp)
         waited = ahead.up_to if ahead is not None and ahead.due_ms <= now_ms else NO_OFFSET
         count, wait = ripe(messages, delay_ms, now_ms, waited)
         if wait is not None:
@@ -172,19 +175,23 @@ class Delays:
 
     def _bounded(self, tp: TopicPartition, wait: Wait, last: int, now_ms: int) -> Wait:
         """The wait, of a record whose timestamp is ahead of our clock, or was: counted from when it was met first."""
-        ahead = self._ahead.get(tp)
+        ahead = self._ahead_of(tp)
         if ahead is not None and now_ms < ahead.due_ms and wait.offset <= ahead.up_to:
             left_ms = min(wait.milliseconds, ahead.due_ms - now_ms)
             return wait._replace(due_ms=min(wait.due_ms, ahead.due_ms), milliseconds=left_ms)
         if not wait.ahead_ms:
             return wait
-        self._ahead[tp] = _Ahead(last, wait.due_ms)
+        self._ahead[tp] = _Ahead(self._table.topic_id(tp), last, wait.due_ms)
         if wait.ahead_ms > _NOTABLE_MS:
             log.warning(
                 f"{tp}@{wait.offset} has a timestamp {wait.ahead_ms / 1000:.0f} s ahead of this clock: it waits for "
                 f"the topic's delay from now on, and no longer. Correct its producer's clock, or this one"
             )
         return wait
+
+    def _ahead_of(self, tp: TopicPartition) -> _Ahead | None:
+        ahead = self._ahead.get(tp)
+        return ahead if ahead is not None and ahead.topic_id == self._table.topic_id(tp) else None
 
     def delay(self, tp: TopicPartition, wait: Wait, now: int) -> None:
         """Stop fetching the partition for so long; does nothing where it ended meanwhile, or waits for something
@@ -201,6 +208,11 @@ class Delays:
         while self._waiting and self._waiting[0][0] <= now:
             _, _, grant = heapq.heappop(self._waiting)
             self._table.end_delay(grant)
+
+    def forget_ended(self) -> None:
+        """Drop the partitions whose grant has ended meanwhile: the wait may be a day, and each rebalance adds one."""
+        self._waiting = [each for each in self._waiting if not each[2].tracker.closed]
+        heapq.heapify(self._waiting)
 
 
 _LOOK_NS = NANOSECONDS

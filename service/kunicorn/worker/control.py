@@ -90,7 +90,7 @@ def _change(worker: Assembled, rates: Sequence[Rate]) -> None:
     # While a reload replaces workers, the supervisor speaks of handlers that this one may not have.
     for rate in rates:
         if rate.handler < len(worker.gates) and (gate := worker.gates[rate.handler]) is not None:
-            gate.change_rate(rate.per_second, rate.burst, now_ns())
+            worker.table.change_rate(gate, rate.per_second, rate.burst)
 
 
 def _rate_uses(worker: Assembled) -> list[RateUse]:

@@ -161,7 +161,6 @@ class Deliveries:
             # What is delivered in part has had the rest of it refused, and is cut there.
             if (flight := self._under_way.get(number)) is not None and following >= flight.end:
                 del self._under_way[number]
-                flight.entries = []
                 yield flight
         for number, flight in list(self._behind.items()):
             if _is_next(flight):

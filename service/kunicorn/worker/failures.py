@@ -143,9 +143,9 @@ class Failures:
         flight, error = attempt.flight, as_failure(error)
         gate, time = flight.tracker.slots.gate, now
         if gate is not None:
-            if not attempt.calls:
+            if not (attempt.calls or attempt.beside):
                 gate.withdrawn(flight)
-            elif (until := gate.failed(flight, error, now)) is not None:
+            elif (until := gate.failed(flight, error, now, beside=attempt.beside)) is not None:
                 self._hold_for_circuit(attempt, error, until, now)
                 return
             # Also of a failure without a call: between two clocks lies every outage since the worker began.
@@ -285,19 +285,26 @@ class Failures:
     def try_again(self, now: int) -> None:
         """Have the handler called again with records whose wait is over, and refused letters sent again."""
         for flight, until in self._table.held():
-            self._push(flight, until)
+            if flight.held:
+                self._push(flight, until)
         while self._parked and self._parked[0][0] <= now:
             _, wait, flight = heapq.heappop(self._parked)
             given_up = self._refused.pop(wait, None)
-            if flight.wait != wait:
-                continue  # It was taken back while it waited, and waits again, for another time, or for something else.
-            if not flight.held:
-                continue  # Stopped, or taken back.
+            if not _waits(flight, wait):
+                continue
             if given_up is None:
                 self._table.try_again(flight)
             elif self._letters is not None and self._table.begin_again(flight, now):
                 self._letters.put(flight, given_up)
                 self._table.pass_over(Attempt(flight, calls=0), given_up.destination.end, given_up.label)
+
+    def forget_ended(self) -> None:
+        """Drop what waits no more, as its grant has ended: it may have had to wait for a day, and its next owner, which
+        this worker may be, has it wait anew."""
+        self._parked = [each for each in self._parked if _waits(each[2], each[1])]
+        heapq.heapify(self._parked)
+        waits = {wait for _, wait, _ in self._parked}
+        self._refused = {wait: given_up for wait, given_up in self._refused.items() if wait in waits}
 
     def patience(self, now: int, longest: float) -> float:
         """Seconds until the next try is due, at most `longest`."""
@@ -310,6 +317,12 @@ class Failures:
             return  # A database that is down fails every partition; the counters have them all.
         self._logged_at = now
         log.warning(text)
+
+
+def _waits(flight: InFlight, wait: int) -> bool:
+    """Whether the records still wait for that: they may have been stopped, or taken back, and wait again then, for
+    another time, or for something else."""
+    return flight.wait == wait and bool(flight.held)
 
 
 def _named(attempt: Attempt) -> str:

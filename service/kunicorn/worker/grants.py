@@ -78,6 +78,8 @@ class Grants:
         """Records of more than one topic may be in one batch."""
         self.stops: dict[TopicPartition, int] = {}
         """The first offset not to be handled, for partitions that have one; changed by the control thread."""
+        self.ended = 0
+        """How many have ended."""
         self._parts, self._slots_of = parts, slots_of
         self._scheduler, self._deliveries = scheduler, deliveries
         self._by_partition: dict[TopicPartition, Grant] = {}
@@ -162,6 +164,11 @@ class Grants:
         """The partition's grant, if it is one of which records may be taken in."""
         grant = self._by_partition.get(tp)
         return grant if grant is not None and grant.state is GrantState.FETCHING else None
+
+    def topic_id(self, tp: TopicPartition) -> str:
+        """Which topic of that name the partition is of, by its grant; empty where that is not known."""
+        grant = self._by_partition.get(tp)
+        return "" if grant is None else grant.tracker.topic_id
 
     def advance(self) -> None:
         """Follow the client over what it gives out no record for: transaction markers, aborted and compacted ones; only
@@ -301,7 +308,8 @@ class Grants:
         for grant, failure in self._faulty:
             if grant.number not in self.open or grant.state is not GrantState.ASIDE:
                 continue  # It has ended, or is to end, otherwise.
-            if grant.tracker.bytes or grant.tracker.waiting:
+            # What is in hand or on its way may fail, and is tried again here: elsewhere its tries begin anew.
+            if grant.tracker.bytes or grant.tracker.waiting or grant.busy:
                 left.append((grant, failure))
             else:
                 self.end(grant, failure)
@@ -323,6 +331,8 @@ class Grants:
         self._close(grant.tracker)
         # What a record that was interrupted has left must not count under the next grant.
         grant.tracker.discarded = True
+        self._scheduler.forget(grant.tracker)
+        self.ended += 1
         del self.open[grant.number]
         if self._by_partition.get(grant.tp) is grant:
             del self._by_partition[grant.tp]

@@ -44,12 +44,13 @@ _TURN_NS = 100_000_000
 
 
 class Failure(NamedTuple):
-    """Records whose call has failed, by that error, after so many nanoseconds, at that time."""
+    """Records whose call has failed, by that error, after so many nanoseconds, at that time; for so many calls."""
 
     flight: InFlight
     error: BaseException
     took_ns: int
     at_ns: int
+    calls: int
 
 
 class Executors:
@@ -142,16 +143,16 @@ class Executors:
         calls = (executor.calling() for executor in self._executors.values())
         return next((found for found in calls if found is not None), None)
 
-    def fail(self, flight: InFlight, error: BaseException) -> None:
+    def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
         """Note a record's failure: it is out of hand at once, for the loop may be in a handler's call for long, and
-        what becomes of it is the loop's to say. Caller: any thread."""
+        what becomes of it is the loop's to say. `calls`: see `executor.Told`. Caller: any thread."""
         if isinstance(error, DrainDeadline):
             self._table.put_back(flight)
         else:
             now = now_ns()
             took_ns = max(0, now - flight.since_ns)
             self._table.put_down(flight)
-            self._failed.append(Failure(flight, error, took_ns, now))
+            self._failed.append(Failure(flight, error, took_ns, now, calls))
         self._stirred.set()
 
     def finished(self) -> None:
@@ -194,6 +195,8 @@ class Loop:
         self._delays = Delays(table, settings.delays)
         self._line = HeadOfLine(table, settings.ahead_bytes, settings.delays)
         self._turns = 0
+        self._ended = 0
+        """Grants that had ended when it looked last."""
         executors.begin(table)
 
     @property
@@ -212,6 +215,7 @@ class Loop:
             self._client.log_in()
             self._meet_failures(now)
             self._failures.try_again(now)
+            self._forget_ended()
             self._watch_lease(now)
             self._hooks.call_due(now)
             self._delays.end_due(now)
@@ -220,6 +224,13 @@ class Loop:
             self._fetch(now)
             executors.wake()
             executors.serve(now_ns() + _TURN_NS)
+
+    def _forget_ended(self) -> None:
+        """Have nothing wait any more of grants that have ended."""
+        if (ended := self._table.ended) != self._ended:
+            self._ended = ended
+            self._failures.forget_ended()
+            self._delays.forget_ended()
 
     def wake(self) -> None:
         """Have the handlers go on that are called in threads and tasks: the lease is there again. Caller: the control
@@ -315,7 +326,7 @@ class Loop:
     # -- what failed -------------------------------------------------------------------------------------------------
 
     def _meet_failures(self, now: int) -> None:
-        for flight, error, took_ns, at_ns in self._executors.failures():
+        for flight, error, took_ns, at_ns, counted in self._executors.failures():
             if not self._table.take_up(flight, now):
                 continue
             if isinstance(error, Poisoned):
@@ -325,11 +336,12 @@ class Loop:
                 # One that is refused, or decided, has failed without a call: its handler returned, and was counted
                 # then.
                 uncalled = error is flight.refusal or error is flight.decided
-                calls, took = (0, 0) if uncalled else (1, took_ns)
+                calls, took = (0, 0) if uncalled else (counted, took_ns)
                 if error is flight.decided and (gate := flight.tracker.slots.gate) is not None:
                     gate.uncalled(flight, now)
                 flight.decided = None
-                attempt = Attempt(flight, took, calls, error_type(failure), met_after_ns=max(0, now - at_ns))
+                late, beside = max(0, now - at_ns), not (uncalled or counted)
+                attempt = Attempt(flight, took, calls, error_type(failure), met_after_ns=late, beside=beside)
                 self._failures.meet(attempt, failure, now)
 
     # -- the lease ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
 from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
-from kunicorn.worker.limits.gate import Gates
+from kunicorn.worker.limits.gate import CIRCUIT_BREAKER, Gate, Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
 from kunicorn.worker.progress import (
     Attempt,
@@ -96,6 +96,11 @@ class Partitions:
         with self._lock:
             return not self._open
 
+    @property
+    def ended(self) -> int:
+        """Number of grants that have ended. Caller: the loop."""
+        return self._grants.ended
+
     # -- control thread ----------------------------------------------------------------------------------------------
 
     def start(self, starts: Iterable[FetcherStart]) -> None:
@@ -126,6 +131,11 @@ class Partitions:
         with self._lock:
             self._grants.stop(list(self._open.values()))
             self.draining = True
+
+    def change_rate(self, gate: Gate, per_second: float, burst: float) -> None:
+        """Have the gate's handler go on at another rate, also with records that wait for theirs already."""
+        with self._lock:
+            self._gates.change_rate(gate, per_second, burst, (each.tracker for each in self._open.values()), now_ns())
 
     def in_hand(self, now: int) -> InHand | None:
         """See `worker.pong`."""
@@ -218,6 +228,10 @@ class Partitions:
     def fetching(self, tp: TopicPartition) -> Grant | None:
         """See `Grants`."""
         return self._grants.fetching(tp)
+
+    def topic_id(self, tp: TopicPartition) -> str:
+        """See `Grants`."""
+        return self._grants.topic_id(tp)
 
     def delay(self, tp: TopicPartition, why: str) -> Grant | None:
         """See `Grants`."""
@@ -516,6 +530,12 @@ class Partitions:
             self._count_failure(attempt, retried=waits_for == "retry", failed=waits_for != "wait")
             if waits_for == "wait":
                 self._counters.count(c.WAITS, 1, flight.tp.topic)
+            gate = flight.tracker.slots.gate
+            if waits_for == CIRCUIT_BREAKER and gate is not None:
+                # Rows of the same call, behind another outcome or of another partition: it is no try of theirs either.
+                for each in self._open.values():
+                    if each.tracker.slots.gate is gate:
+                        self._scheduler.undecide(each.tracker, gate.counts)
             self._scheduler.wait(flight, waits_for, why)
             return self._left_hands(flight)
 

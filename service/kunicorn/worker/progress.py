@@ -110,11 +110,13 @@ class Attempt:
     nanoseconds: int = 0
     """The time that the call took."""
     calls: int = 1
-    """Calls of the handler that this counts for; 0 where there was none."""
+    """Calls of the handler that this counts for; 0 where there was none, or it counts with others."""
     error_type: str = ""
     """What telemetry calls the error of these calls; empty where they ended with an outcome."""
     met_after_ns: int = 0
     """So much later the loop, which was in a call, came to that."""
+    beside: bool = False
+    """Their call counts with records of another partition, which failed with them."""
 
     @property
     def records(self) -> Sequence[Message]:

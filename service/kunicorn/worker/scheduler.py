@@ -16,7 +16,7 @@ at most is in hand; what failed and waits keeps its place, and only its lane wai
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappush
 from itertools import chain, count, islice, takewhile
 from typing import Any
@@ -420,6 +420,12 @@ class Scheduler:
                 return
             flight = self.split(flight, records)
 
+    def undecide(self, tracker: OffsetTracker, fails: Callable[[BaseException], bool]) -> None:
+        """Leave queued records to the handler again that it has said to end by an error that `fails`."""
+        for flight in chain.from_iterable(lane.queue for lane in tracker.lanes.values()):
+            if flight.stage is Stage.QUEUED and flight.decided is not None and fails(flight.decided):
+                flight.decided = None
+
     def _run(self, flight: InFlight, now: int) -> InFlight:
         self._unqueue(flight)
         return self._take(flight, now)
@@ -494,6 +500,8 @@ class Scheduler:
         """
         flight.tracker.sending.remove(flight)
         flight.lane.sending.pop(flight, None)
+        # Each entry names its origin, and none is the garbage collector's: nothing would ever free the two.
+        flight.entries = []
         self.on_their_way -= 1
         if flight.given_up is not None:
             if flight in self._letters:
@@ -730,6 +738,18 @@ class Scheduler:
                 lane.ready = False
         self._suspected = deque(lane for lane in self._suspected if lane.tracker is not tracker)
         tracker.beyond.clear()
+
+    def forget(self, tracker: OffsetTracker) -> None:
+        """Let go of a closed partition's records, of which none is in hand or on its way. They, their lanes and their
+        partition name each other: the garbage collector, which comes seldom, would find a backlog's keys much later.
+        """
+        for lane in tracker.lanes.values():
+            for flight in lane.queue:
+                flight.decided = flight.refusal = None
+            lane.queue.clear()
+            lane.overtaken = None
+        tracker.lanes.clear()
+        tracker.order.clear()
 
 
 def _lowest_queued(flights: Iterable[InFlight]) -> InFlight | None:

@@ -30,7 +30,7 @@ import confluent_kafka  # noqa: F401  (inherited by every worker: saves each of 
 
 from kunicorn.allocator import with_library, without_library
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.load import find, find_middleware, print_line_by_line
+from kunicorn.handler.load import find, find_middleware, keeps_offsets, print_line_by_line
 from kunicorn.ipc.messages import (
     Fork,
     Forked,
@@ -70,9 +70,9 @@ def main(arguments: list[str]) -> int:
         _keep_allocator_to_ourselves(preload.allocator)
         answer = TemplateReady(False, reason, 0.0, keepers) if reason else _import_handler(sock, preload)
         sock.recv(_MAX_PACKET)
-        _send(sock, answer)
         if isinstance(answer, TemplateFailed):
-            return 3
+            _give_up(sock, answer)
+        _send(sock, answer)
         gc.collect()
         gc.freeze()
         _serve(sock, preload.supervisor)
@@ -127,7 +127,7 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
         found = [(each, find(each, yields=True)) for each in preload.entrypoints]
         for each in preload.middlewares:
             find_middleware(each)
-        keepers = [entrypoint for entrypoint, target in found if hasattr(target, "load_offsets")]
+        keepers = [entrypoint for entrypoint, target in found if keeps_offsets(target)]
     except HandlerLoadError as error:
         return TemplateFailed(str(error))
     seconds = time.monotonic() - began
@@ -136,6 +136,16 @@ def _import_handler(sock: socket.socket, preload: Preload) -> TemplateReady | Te
         again = with_library(environment, preload.allocator)
         _start_over(sock, f"importing {', '.join(preload.entrypoints)} {left_behind}", keepers, again)
     return TemplateReady(True, "", seconds, keepers)
+
+
+def _give_up(sock: socket.socket, answer: TemplateFailed) -> NoReturn:
+    """Tell it and end, whatever the import has left behind: `sys.exit` would wait for its threads, and each further try
+    would be one process more."""
+    try:
+        _send(sock, answer)
+        prints.finish()
+    finally:
+        os._exit(3)
 
 
 def _left_behind(new_threads: int, new_sockets: int) -> str:

@@ -555,6 +555,30 @@ def resident() -> int:
     return int(line.split()[1]) << 10
 
 
+def test_a_topic_leaves_nothing_behind_with_its_last_place(decoder: Decoder) -> None:
+    def come_and_go(first: int) -> None:
+        for number in range(first, first + 1000):
+            topic_id, name = number.to_bytes(16), f"{number:01000}"
+            for partition in range(2):
+                decoder.place(topic_id, partition, name, 0)
+            for partition in range(2):
+                decoder.forget(topic_id, partition)
+
+    come_and_go(0)
+    before = allocated()
+    come_and_go(1000)
+    assert allocated() - before < 200_000, "of their names alone there is a megabyte"
+
+
+def test_a_topic_that_was_created_anew_is_known_by_its_name_when_the_old_one_is_forgotten(decoder: Decoder) -> None:
+    decoder.place(SHIPMENTS, 3, "orders", 0)
+    for partition in (3, 4):
+        decoder.forget(ORDERS, partition)
+    frame = fetched.partition(12, 3, [batch(records(3))])
+    (part,) = decoder.decode(fetched.body(12, {b"orders": [frame]}), 12).partitions
+    assert (part.topic_id, part.next_offset) == (SHIPMENTS, 3)
+
+
 class _Allocator(ctypes.Structure):
     """`struct mallinfo2` of glibc."""
 

@@ -15,14 +15,12 @@ _PARTS, _SEEDS = 4, [*range(100, 110), *range(PERSONS_FROM + 100, PERSONS_FROM +
 _EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", first_and_more(0, _PARTS))
 def test_every_story_holds(part: int) -> None:
     found = told(_SEED, range(part * _EACH, (part + 1) * _EACH))
     assert found is None, str(found)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", first_and_more(0, _PARTS))
 def test_every_story_of_people_and_of_several_records_in_hand_holds(part: int) -> None:
     found = told(PERSONS_FROM + part, range(_EACH))

@@ -23,7 +23,7 @@ def bootstrap() -> Iterator[str]:
         for partition in range(2):
             for value in VALUES:
                 producer.produce("orders", value.encode(), partition=partition)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         yield address
 
 
@@ -48,7 +48,7 @@ def fetch(consumer: Any, count: int) -> list[tuple[int | None, int | None]]:
         found.extend(consumer.consume(count - len(found), 0.2))
         return len(found) == count
 
-    wait_until(enough, f"{count} records", 20)
+    wait_until(enough, f"{count} records")
     return sorted((message.partition(), message.offset()) for message in found)
 
 
@@ -71,7 +71,7 @@ def test_what_is_unassigned_is_not_fetched_and_an_assignment_further_back_repeat
     assert len(fetch(consumer, 6)) == 6
     consumer.incremental_unassign([TopicPartition("orders", 0)])
     assert [(each.topic, each.partition) for each in consumer.assignment()] == [("orders", 1)]
-    wait_until(lambda: position(consumer, 0) == OFFSET_INVALID, "its position to be forgotten", 20)
+    wait_until(lambda: position(consumer, 0) == OFFSET_INVALID, "its position to be forgotten")
     consumer.incremental_assign([TopicPartition("orders", 0, 1)])
     assert position(consumer, 0) == OFFSET_INVALID
     assert fetch(consumer, 2) == [(0, 1), (0, 2)]
@@ -88,7 +88,7 @@ def test_what_is_assigned_is_not_assigned_again_nor_unassigned_twice(consumer: A
 
 def test_messages_tell_the_same(consumer: Any) -> None:
     consumer.incremental_assign([TopicPartition("orders", 0, 0)])
-    message = wait_until(lambda: consumer.poll(0.2), "a record", 20)
+    message = wait_until(lambda: consumer.poll(0.2), "a record")
     told = (message.topic(), message.partition(), message.offset(), message.value(), message.key(), message.error())
     assert told == ("orders", 0, 0, b"a", None, None)
     assert not message.headers()

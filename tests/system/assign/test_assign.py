@@ -30,7 +30,7 @@ def written(kafka: KafkaCluster, topic: str, partition: int, timestamps_ms: list
     sender = producer(kafka.bootstrap)
     for at in timestamps_ms:
         sender.produce(topic, key=b"k", value=b"v", partition=partition, timestamp=at)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
 
 
 def test_a_replay_from_a_time_to_the_end_handles_exactly_the_records_between(
@@ -79,7 +79,6 @@ def test_a_worker_killed_in_the_middle_repeats_no_more_than_it_had_in_hand(
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)
 def test_a_hot_partition_gets_a_worker_to_itself_and_each_is_handled_once_up_to_its_end(
     kafka: KafkaCluster, topic: str, assigned: Assigned
 ) -> None:
@@ -90,9 +89,9 @@ def test_a_hot_partition_gets_a_worker_to_itself_and_each_is_handled_once_up_to_
     eager = {"workers": {"sharing_interval_ms": 300}}
     members = assigned([topic], start="earliest", stop="end", settings=eager, env={"KUNICORN_HANDLER_MS": "2"})
     member = members.start()
-    member.wait(lambda: member.output().count(" moves from worker ") >= 2, "two moves", 60)
+    member.wait(lambda: member.output().count(" moves from worker ") >= 2, "two moves")
     produce(kafka.bootstrap, topic, 500, partition=0)
-    assert member.exit_code(within=90) == 0, member.output()
+    assert member.exit_code() == 0, member.output()
     report = Audit(members.audit).check({TopicPartition(topic, each): range(count) for each, count in counts.items()})
     assert report.holds, report
     assert report.repeated == ()
@@ -230,7 +229,7 @@ def test_a_topic_created_anew_is_consumed_from_its_beginning(
     for partition in range(2):
         produce(kafka.bootstrap, topic, 100, partition=partition)
     member.wait(lambda: handled_up_to(member) == 200, "the old topic")
-    kafka.admin().delete_topics([topic])[topic].result(30)
+    kafka.admin().delete_topics([topic])[topic].result(60)
     wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
     kafka.create_topic(topic, 2)
     began = now_ns()
@@ -263,8 +262,8 @@ def test_a_topic_deleted_in_the_middle_does_not_keep_a_replay_from_ending(
         settings={"kafka": {"metadata_max_age_ms": 500, "librdkafka": small}},
     ).start()
     member.wait_running(2)
-    kafka.admin().delete_topics([doomed])[doomed].result(30)
-    assert member.exit_code(within=90) == 6, member.output()
+    kafka.admin().delete_topics([doomed])[doomed].result(60)
+    assert member.exit_code() == 6, member.output()
     assert f"halted, or their topic is deleted, before their end: {doomed}:0" in member.output()
 
 

@@ -93,7 +93,7 @@ def torture(reads: int, kills: int) -> Reader:
         reader.follow(grant)
         with subprocess.Popen([*command, "--grant", str(grant)], pass_fds=[ledger.fd], env=environment) as writer:
             try:
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 120
                 while not ledger.read(0, grant).started:
                     assert time.monotonic() < deadline, "the writer does not start"
                 for _ in range(10):

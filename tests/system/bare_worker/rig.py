@@ -44,7 +44,7 @@ from kunicorn.ipc.messages import (
 from kunicorn.librdkafka.properties import client_properties
 from kunicorn.positions import NO_EPOCH
 from kunicorn.supervisor.workers.process import become_subreaper
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 SERVICE = Path(__file__).parents[3] / "service"
@@ -130,7 +130,7 @@ class WorkerProcess:
         self._socket.settimeout(60)
         self._socket.sendall(data)
 
-    def expect(self, kind: type[T], within: float = 60.0) -> T:
+    def expect(self, kind: type[T], within: float = PATIENCE) -> T:
         """Wait for the next message of that kind and take it; others stay in `heard`."""
         return wait_until(lambda: self._take(kind), f"{kind.__name__} from worker {self.pid}", within, 0.0)
 
@@ -170,7 +170,7 @@ class WorkerProcess:
     def configure(self, configure: Configure) -> WorkerProcess:
         """Send Configure, wait for Ready, and grant an endless lease."""
         self.tell(configure)
-        wait_until(lambda: self._take(Ready) or self._refused(), "Ready", 60, 0.0)
+        wait_until(lambda: self._take(Ready) or self._refused(), "Ready", 120, 0.0)
         self.ledger.lease_ns = FOREVER_NS
         return self
 
@@ -199,7 +199,7 @@ class WorkerProcess:
         """What the ledger says."""
         return self.ledger.read(grant if slot is None else slot, grant)
 
-    def consumed(self, grant: int, offset: int, within: float = 60.0) -> None:
+    def consumed(self, grant: int, offset: int, within: float = PATIENCE) -> None:
         """Wait until everything before `offset` is handled."""
         wait_until(lambda: self.slot(grant).consumed.offset >= offset, f"{offset} consumed under {grant}", within)
 
@@ -211,7 +211,7 @@ class WorkerProcess:
         """Close our end of the pipe."""
         self._socket.close()
 
-    def exit_status(self, within: float = 60.0) -> int:
+    def exit_status(self, within: float = PATIENCE) -> int:
         """Wait for its death: the exit code, or minus the signal that killed it."""
         if self._status is None:
             info = wait_until(

@@ -129,7 +129,7 @@ def test_a_batch_waits_for_more_but_a_stop_does_not_wait_for_it(
     produce(kafka.bootstrap, topic, ["d"], 0)
     wait_until(lambda: worker.ping().handled == 6, "six to be handled")
     worker.stop(1, 2)
-    stopped = {each.grant: each.offset for each in worker.expect(FetcherStopped, 20.0).partitions}
+    stopped = {each.grant: each.offset for each in worker.expect(FetcherStopped).partitions}
     assert stopped == {1: 3, 2: 3}
     assert sorted(seen(processes.directory)) == ["0,1,2", "0,1,2"]
 

@@ -131,5 +131,5 @@ def test_a_worker_drains_while_no_broker_answers(processes: Rig) -> None:
     worker = processes.worker("see", "127.0.0.1:9", ["nowhere"])
     worker.start("nowhere", {0: 0})
     worker.tell(Drain(0.0))
-    assert worker.expect(FetcherStopped, 20.0).partitions == [Stopped(1, 0, -1)]
+    assert worker.expect(FetcherStopped).partitions == [Stopped(1, 0, -1)]
     assert worker.exit_status() == 0

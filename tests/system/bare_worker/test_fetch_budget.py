@@ -51,7 +51,7 @@ def fill(kafka: KafkaCluster, topic: str, partitions: int, each: int, size: int)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 10**6})
     for number, partition in product(range(each), range(partitions)):
         producer.produce(topic, b"x" * size, f"k{number}", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def order(handler: str, topic: str, ordering: str) -> HandlerConfig:
@@ -85,8 +85,8 @@ def test_a_handler_that_falls_behind_leaves_the_other_what_it_needs_and_gets_its
     quick = [FetcherStart(n + 11, n + 11, ahead, n, 0, NO_EPOCH) for n in range(QUICK_PARTITIONS)]
     worker.tell(StartFetcher(quick))
     for start in quick:
-        worker.consumed(start.grant, QUICK_EACH, within=60)
+        worker.consumed(start.grant, QUICK_EACH)
     assert all(worker.slot(grant).consumed.offset < EACH / 2 for grant in range(1, PARTITIONS + 1)), "far behind"
     (processes.directory / "go").touch()
     for grant in range(1, PARTITIONS + 1):
-        worker.consumed(grant, EACH, within=60)
+        worker.consumed(grant, EACH)

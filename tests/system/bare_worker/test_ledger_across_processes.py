@@ -51,11 +51,11 @@ def writer(ledger: Ledger) -> Iterator[subprocess.Popen[bytes]]:
     )
     try:
         before = ledger.read(SLOT, GRANT).consumed
-        wait_until(lambda: ledger.read(SLOT, GRANT).consumed != before, "the writer to write", 20)
+        wait_until(lambda: ledger.read(SLOT, GRANT).consumed != before, "the writer to write")
         yield process
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(60)
 
 
 def read_and_kill(reads: int, writers: int) -> None:
@@ -84,6 +84,5 @@ def test_a_million_reads_beside_writers_that_are_killed_find_only_what_was_store
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_ten_million_reads_beside_writers_that_are_killed_find_only_what_was_stored() -> None:
     read_and_kill(10_000_000, 100)

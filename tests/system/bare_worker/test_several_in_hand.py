@@ -100,7 +100,7 @@ def send(kafka: KafkaCluster, topic: str, *records: tuple[str | None, str]) -> N
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
     for key, value in records:
         producer.produce(topic, value.encode(), key, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def crowd(entrypoint: str, topic: str, ordering: str = "partition", concurrency: int | None = None) -> HandlerConfig:
@@ -303,7 +303,7 @@ def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partitio
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for n in range(300):
         producer.produce(topic, b"v", f"k{n}", partition=1)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     worker.consumed(2, 300)
     (processes.directory / "go").touch()
     worker.consumed(1, 301)

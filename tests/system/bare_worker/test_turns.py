@@ -99,18 +99,18 @@ def test_a_partition_that_comes_waits_for_no_backlog(
     produce(kafka.bootstrap, topic, ["new"], 1)
     worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], ahead_bytes=room, **form)
     worker.start(topic, {0: 0})
-    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog")
     worker.start(topic, {1: 0}, grant=2)
-    wait_until(lambda: "1@0" in seen(processes.directory), "the new partition's record", 60)
+    wait_until(lambda: "1@0" in seen(processes.directory), "the new partition's record")
     assert backlog_before(processes.directory, "1@0") < MANY
     # Nor does a revocation: what was fetched and not begun is let go of.
     worker.stop(1)
-    stopped = worker.expect(FetcherStopped, 60)
+    stopped = worker.expect(FetcherStopped)
     assert [each.grant for each in stopped.partitions] == [1]
     assert stopped.partitions[0].offset < BACKLOG
     # The backlog goes on where it was, each record once, whatever the client threw away of it.
     worker.start(topic, {0: stopped.partitions[0].offset}, grant=3)
-    worker.consumed(3, stopped.partitions[0].offset + MANY // 4, 60)
+    worker.consumed(3, stopped.partitions[0].offset + MANY // 4)
     lines = [line for line in seen(processes.directory) if line.startswith("0@")]
     assert len(lines) == len(set(lines))
     assert {f"0@{offset}" for offset in range(worker.slot(3).consumed.offset)} <= {*seen(processes.directory)}
@@ -124,7 +124,7 @@ def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
     worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], **form)
     worker.start(topic, {0: 0, 1: 0})
-    wait_until(lambda: seen(processes.directory).count("1@0") == 2, "the second try", 60)
+    wait_until(lambda: seen(processes.directory).count("1@0") == 2, "the second try")
     assert backlog_before(processes.directory, "1@0", behind="1@0") < MANY
 
 
@@ -140,8 +140,8 @@ def test_a_retry_topics_record_whose_time_has_come_waits_for_no_backlog(
     worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, **own, **form)
     worker.start(topic, {0: 0})
     worker.start(later.name, {1: 0}, grant=2)
-    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog", 60)
+    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog")
     produce(kafka.bootstrap, later.name, ["late"], 1)
     before = sum(each.startswith("0@") for each in seen(processes.directory))
-    wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic", 60)
+    wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic")
     assert backlog_before(processes.directory, "1@0") - before < MANY

@@ -40,7 +40,7 @@ def test_small_records_for_a_stuck_handler_do_not_outgrow_the_plan(
     for number in range(300_000):
         sender.produce(topic, b"x" * 20, partition=number % 4)
         if number % 10_000 == 0:
-            sender.flush(30)
+            sender.flush(60)
     assert sender.flush(60) == 0
     processes.module(SOURCE)
     worker = processes.worker("never_return", kafka.bootstrap, [topic], client=client_of(kafka.bootstrap, 64))
@@ -52,7 +52,7 @@ def test_small_records_for_a_stuck_handler_do_not_outgrow_the_plan(
         found.append(procfs.resident_bytes(worker.pid))
         return len(found) > 20 and found[-1] == found[-20] > before + MB
 
-    wait_until(settled, "the client to have fetched all that it will", 60, every=0.1)
+    wait_until(settled, "the client to have fetched all that it will", every=0.1)
     assert max(found) < 64 * MB, f"{max(found) // MB} MB"
 
 
@@ -64,11 +64,11 @@ def test_a_record_larger_than_any_limit_of_the_plan_gets_through_alone(
     """The larger one does not even fit into memory_per_worker_mb."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     config = {"max.message.bytes": str(size + 1_000_000)}
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
     sender = producer(kafka.bootstrap, **{"message.max.bytes": size + 1_000_000})
     for value in (b"x", b"x" * size, b"x"):
         sender.produce(topic, value, partition=0)
-        assert sender.flush(30) == 0
+        assert sender.flush(60) == 0
     processes.module(SOURCE)
     client = client_of(kafka.bootstrap, 32)
     assert int(client["fetch.max.bytes"]) < size

@@ -157,7 +157,7 @@ def test_a_stuck_handler_does_not_make_an_orphan(processes: Rig, kafka: KafkaClu
     worker.start(topic, {0: 0})
     noted(processes.directory, "spins")
     worker.hang_up()
-    assert worker.exit_status(20) == 1
+    assert worker.exit_status() == 1
     assert worker.slot(1).in_hand == 0
 
 
@@ -169,15 +169,15 @@ def test_a_sibling_forked_later_does_not_hide_the_end_of_the_pipe(
     template.ready()
     older, _younger = processes.fork(template), processes.fork(template)
     older.hang_up()
-    assert older.exit_status(20) == 1
+    assert older.exit_status() == 1
     first.hang_up()
-    assert first.exit_status(20) == 1
+    assert first.exit_status() == 1
 
 
 def test_nonsense_on_the_pipe_ends_the_worker(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = waiting_worker(processes, kafka, topic)
     worker.tell_bytes(b"\0\0\0\4{}{}")
-    assert worker.exit_status(20) == 1
+    assert worker.exit_status() == 1
 
 
 def test_a_partition_opened_again_behind_its_old_place_skips_nothing(

@@ -129,7 +129,7 @@ def produce(bootstrap: str, topic: str, values: Iterable[str], partition: int = 
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, "enable.idempotence": True})
     for value in values:
         producer.produce(topic, value.encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def seen(directory: Path) -> list[str]:

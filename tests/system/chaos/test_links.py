@@ -78,7 +78,7 @@ def test_a_reset_ends_connections_with_an_error_and_new_ones_can_be_made(kafka: 
             except ConnectionResetError:
                 return True
 
-        wait_until(was_reset, "a reset", 60)
+        wait_until(was_reset, "a reset")
     assert client(kafka, link).list_topics(timeout=60).brokers
 
 
@@ -106,9 +106,9 @@ def test_a_right_that_is_denied_is_gone_until_it_is_admitted() -> None:
         produce(kafka.bootstrap, "orders", 1)
         right = (ResourceType.TOPIC, "orders", AclOperation.READ)
         deny(kafka, USER, right)
-        wait_until(lambda: error_of_reading(kafka) == "TOPIC_AUTHORIZATION_FAILED", "a refusal", 60)
+        wait_until(lambda: error_of_reading(kafka) == "TOPIC_AUTHORIZATION_FAILED", "a refusal")
         admit(kafka, USER, right)
-        wait_until(lambda: error_of_reading(kafka) is None, "the record", 60)
+        wait_until(lambda: error_of_reading(kafka) is None, "the record")
 
 
 def secured(kafka: ProxiedCluster) -> AdminClient:

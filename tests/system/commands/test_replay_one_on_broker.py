@@ -30,13 +30,13 @@ def kafka() -> Iterator[KafkaCluster]:
         plain = producer(cluster.bootstrap)
         for value in ("1", "nonsense"):
             plain.produce("orders", value=value, key="k", partition=0)
-        assert plain.flush(30) == 0
+        assert plain.flush(60) == 0
         sender = producer(cluster.bootstrap, **{"transactional.id": "t"})
         sender.init_transactions(30)
         for committed in (False, True):
             sender.begin_transaction()
             sender.produce("orders", value="2", partition=0)
-            assert sender.flush(30) == 0
+            assert sender.flush(60) == 0
             (sender.commit_transaction if committed else sender.abort_transaction)(30)
         ends = {TopicPartition("orders", 0): 6, TopicPartition("orders", 1): 0}
         wait_until(lambda: end_offsets(cluster.bootstrap, "orders", 2) == ends, "the last marker")

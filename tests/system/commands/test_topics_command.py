@@ -36,7 +36,7 @@ def configs(kafka: KafkaCluster, topic: str) -> dict[str, str]:
 
 
 def partitions(kafka: KafkaCluster, topic: str) -> int:
-    known = kafka.admin().list_topics(timeout=30).topics
+    known = kafka.admin().list_topics(timeout=60).topics
     return len(known[topic].partitions) if topic in known else 0
 
 
@@ -46,7 +46,7 @@ def test_what_is_planned_is_created_once_and_then_there_is_nothing_to_do(
     planned = desk.told("topics", "plan")
     names = {change["topic"]: change["role"] for change in planned["changes"]}
     assert sorted(names.values()) == ["dead letters", "output", "output", "retries", "retries"]
-    assert not set(names) & set(kafka.admin().list_topics(timeout=30).topics), "a plan creates nothing"
+    assert not set(names) & set(kafka.admin().list_topics(timeout=60).topics), "a plan creates nothing"
     desk.said("topics", "apply", "--yes")
     # Brokers learn of what the controller has confirmed a moment later.
     wait_until(lambda: {partitions(kafka, name) for name in names} == {3}, "five topics of three partitions")
@@ -79,7 +79,7 @@ def test_nothing_is_changed_unless_somebody_says_so(kafka: KafkaCluster, desk: D
     result = CliRunner().invoke(app, ["topics", "apply", "--config", str(desk.config)])
     assert isinstance(result.exception, ConfigError)
     assert "there is no terminal to ask for a confirmation" in str(result.exception)
-    assert f"{topic}.totals" not in kafka.admin().list_topics(timeout=30).topics
+    assert f"{topic}.totals" not in kafka.admin().list_topics(timeout=60).topics
 
 
 def test_a_change_that_brokers_refuse_is_named_and_the_others_are_done(

@@ -300,12 +300,46 @@ def test_keda_is_asked_once_for_topics_by_pattern_and_checks_names_as_the_servic
     kafka = {"security_protocol": "SASL_SSL", "ssl_endpoint_identification_algorithm": "none"}
     given = json.dumps({**kafka, "bootstrap_servers": ["kafka:9093"], "sasl_mechanism": "PLAIN", "sasl_username": "u"})
     sets = ("--set-json", f"config.kafka={given}", "--set", "config.group.topics={^orders-.*,refunds}")
-    text = template(tools, "helm4", *sets, "--set", "autoscaling.keda.enabled=true", files=[EXAMPLE])
+    keda = "autoscaling.keda.enabled=true,auth.sasl.existingSecret=orders-login,auth.sasl.usernameKey=user"
+    text = template(tools, "helm4", *sets, "--set", keda, files=[EXAMPLE])
     (release,) = judged(tools, text, scratch=tmp_path)
     assert release.problems == []
     (trigger,) = release.only("ScaledObject")["spec"]["triggers"]
     assert "topic" not in trigger["metadata"]
     assert (trigger["metadata"]["tls"], trigger["metadata"]["unsafeSsl"]) == ("enable", "true")
+
+
+@pytest.mark.parametrize("helm", HELMS)
+@pytest.mark.parametrize("key", ["", "client-id"])
+def test_keda_is_told_where_tokens_come_from_by_the_one_place_that_it_reads(
+    tools: Tools, tmp_path: Path, helm: str, key: str
+) -> None:
+    """KEDA's `parseOAuthParams`: all of these come from a TriggerAuthentication, and a trigger without user, password
+    and endpoint is refused."""
+    oauth = {
+        "token_endpoint_url": "https://login.example.com/token",
+        "client_id": "orders",
+        "scope": "kafka",
+        "extensions": "logicalCluster=lkc-1,identityPoolId=pool-1",
+    }
+    kafka = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "bootstrap_servers": ["kafka:9093"]}
+    given = json.dumps(kafka | {f"sasl_oauthbearer_{name}": value for name, value in oauth.items()})
+    sets = f"autoscaling.keda.enabled=true,auth.oauthbearer.existingSecret=login,auth.oauthbearer.clientIdKey={key}"
+    text = template(tools, helm, "--set-json", f"config.kafka={given}", "--set", sets, files=[EXAMPLE])
+    (release,) = judged(tools, text, scratch=tmp_path)
+    assert release.problems == []
+    (trigger,) = release.only("ScaledObject")["spec"]["triggers"]
+    assert trigger["metadata"]["sasl"] == "oauthbearer"
+    assert not {"oauthTokenEndpointUri", "scopes", "oauthExtensions"} & trigger["metadata"].keys()
+    spec = release.only("TriggerAuthentication")["spec"]
+    maps = {each["metadata"]["name"]: each["data"] for each in release.all("ConfigMap")}
+    told = {each["parameter"]: maps[each["name"]][each["key"]] for each in spec["configMapTargetRef"]}
+    secret = {each["parameter"]: (each["name"], each["key"]) for each in spec["secretTargetRef"]}
+    expected = {"oauthTokenEndpointUri": oauth["token_endpoint_url"], "scopes": "kafka"}
+    expected |= {"oauthExtensions": oauth["extensions"], **({} if key else {"username": "orders"})}
+    assert told == expected
+    assert secret["password"] == ("login", "client-secret")
+    assert secret.get("username") == (("login", key) if key else None)
 
 
 def test_what_waits_in_retry_topics_keeps_a_pod_where_keda_scales_to_none(
@@ -674,7 +708,12 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
     notes = done.stdout.partition("NOTES:")[2]
     assert 'members of the group "orders"' in notes
     assert "kubectl --namespace prod rollout status statefulset/shop-kunicorn" in notes
-    assert "--instance shop-kunicorn-2" in notes
+    scaled, waited, left = re.findall(r"^  kubectl .* (?:scale|wait|exec) .*$", notes, flags=re.MULTILINE)
+    assert scaled.endswith("scale statefulset/shop-kunicorn --replicas=2")
+    assert " wait --for=delete pod/shop-kunicorn-2 " in waited, "a member that still drains would lose its partitions"
+    assert left.endswith("exec shop-kunicorn-0 -- kunicorn leave --yes --instance shop-kunicorn-2")
+    done = tools.run("helm4", "install", "shop", CHART, "--dry-run=client", "-f", values, "--set", "replicaCount=1")
+    assert "kunicorn leave" not in done.stdout, "nobody is left to say it"
 
 
 @pytest.mark.parametrize(

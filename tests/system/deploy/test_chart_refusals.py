@@ -11,6 +11,10 @@ import pytest
 from tests.deploy.charts import EXAMPLE, HELMS, Refused, template
 from tests.deploy.tools import Tools
 
+_SASL = "config.kafka.security_protocol=SASL_SSL"
+_PLAIN = (_SASL, "config.kafka.sasl_mechanism=PLAIN", "config.kafka.sasl_username=orders")
+_OAUTH = (_SASL, "config.kafka.sasl_mechanism=OAUTHBEARER")
+_PROVIDER = (*_OAUTH, "config.kafka.sasl_oauthbearer_token_provider=shop.kafka:token")
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["terminationGracePeriodSeconds=39"], "terminationGracePeriodSeconds = 39: shorter than a stop may take"),
     (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
@@ -56,6 +60,26 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.http.enabled=false"], "config.http.enabled = false: there would be no probes"),
     (["config.http.host=127.0.0.1"], "the kubelet could not reach the probes"),
     (["auth.sasl.existingSecret=kafka", "autoscaling.keda.enabled=true"], "auth.sasl.usernameKey: KEDA takes"),
+    (["autoscaling.keda.enabled=true", *_PLAIN], "auth.sasl.existingSecret: KEDA takes user and password"),
+    (["autoscaling.keda.enabled=true", *_OAUTH], "auth.oauthbearer.existingSecret: KEDA takes the client's secret"),
+    (
+        ["autoscaling.keda.enabled=true", "auth.tls.existingSecret=ca", *_PROVIDER],
+        "config.kafka.sasl_oauthbearer_token_provider: KEDA cannot call it",
+    ),
+    (
+        [f"pipelines.{'a' * 39}.command=backfill"],
+        'longer than the 38 characters that Kubernetes leaves the name of a Job behind "orders-kunicorn"',
+    ),
+    (
+        [
+            f"fullnameOverride={'o' * 40}",
+            "pipelines.every-night.command=export",
+            "pipelines.every-night.schedule=@daily",
+            "pipelines.every-nights.command=export",
+            "pipelines.every-nights.schedule=@daily",
+        ],
+        "pipelines.every-nights: longer than the 11 characters that Kubernetes leaves the name of a CronJob",
+    ),
     (
         ["prometheusRule.enabled=true", "prometheusRule.slo.objectivePercent=93"],
         "prometheusRule.slo.objectivePercent = 93: KunicornLagBudgetBurning rings at 14.4 times",
@@ -143,6 +167,11 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     assert template(tools, "helm4", *sets, files=[EXAMPLE])
     for enough in ("1110Mi", "1163919360", "1.5Gi", "1164M"):
         assert template(tools, "helm4", "--set", f"resources.limits.memory={enough}", files=[EXAMPLE])
+    own = ["--set", "autoscaling.keda.authenticationRef=mine", "--set", "autoscaling.keda.enabled=true"]
+    for login in (_PLAIN, _PROVIDER):
+        assert template(tools, "helm4", *own, *(each for value in login for each in ("--set", value)), files=[EXAMPLE])
+    named = ["--set", f"pipelines.{'a' * 38}.command=backfill", "--set", f"pipelines.{'b' * 36}.schedule=@daily"]
+    assert template(tools, "helm4", *named, "--set", f"pipelines.{'b' * 36}.command=export", files=[EXAMPLE])
     ruled = ["--set", "prometheusRule.enabled=true", "--set-json"]
     for objective in ('{"slo": {"objectivePercent": 93.1}}', '{"slo": {"objectivePercent": 90}, "disabled": ["%s"]}'):
         given = f"prometheusRule={objective.replace('%s', 'KunicornLagBudgetBurning')}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.charts import CHART, HELMS, ROOT, Rendered, judged
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, Rendered, judged, template
 from tests.deploy.runbooks import RUNBOOKS, commands
 from tests.deploy.tools import Tools
 
@@ -61,6 +61,30 @@ def test_the_command_and_the_values_of_the_guide_make_a_release(tools: Tools, he
     assert release.container()["image"] == "registry.example.com/shop/orders:2026.11.1"
     memory = release.container()["resources"]["requests"]["memory"]
     assert f"= {memory.removesuffix('Mi')} MiB" in OPERATIONS.read_text()
+
+
+def test_every_values_that_the_guide_shows_are_accepted(tools: Tools, tmp_path: Path) -> None:
+    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", OPERATIONS.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len([block for block in blocks if "pipelines:" in block]) > 3
+    values = tmp_path / "values.yaml"
+    for block in blocks:
+        values.write_text(block)
+        assert template(tools, "helm4", files=[EXAMPLE, values]), block
+
+
+LEAVE = re.compile(r"kunicorn leave .*--instance (\S+)")
+
+
+@pytest.mark.parametrize("page", [OPERATIONS, RUNBOOKS / "switch-to-static.md"], ids=lambda page: page.stem)
+def test_no_page_removes_a_static_member_whose_pod_may_still_run(page: Path) -> None:
+    for block in re.findall(r"^ *```sh\n(.*?)^ *```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        gone: set[str] = set()
+        for line in block.splitlines():
+            if "wait --for=delete" in line:
+                gone |= set(re.findall(r"pod/(\S+)", line))
+            if removed := LEAVE.search(line):
+                assert removed[1] in gone, line
+    assert LEAVE.search(page.read_text())
 
 
 @pytest.mark.parametrize("helm", HELMS)

@@ -21,18 +21,17 @@ from typing import Any
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from tests.deploy.charts import EXAMPLE, ROOT, template
 from tests.deploy.image import BARE, DOCKERFILE, UID, build, container, context, environment
 from tests.deploy.tools import Tools
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.kubernetes.release import not_json
 from tests.system.members import group_settings, merged, toml
 from tests.system.producing import producer
 from tests.waiting import runs, wait_until
 
 # All that is locked is fetched and installed, the first time.
-pytestmark = pytest.mark.timeout(400)
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and other users need root")
 
 
@@ -210,7 +209,7 @@ def test_the_documented_recipe_makes_an_image_whose_handler_finds_its_packages(
 
 def all_is_well(pid: int, log: Path) -> None:
     """What a check has found, once it has ended."""
-    wait_until(lambda: not runs(pid), "the check to come to its end", 60, every=0.2)
+    wait_until(lambda: not runs(pid), "the check to come to its end", every=0.2)
     assert "ok      group" in log.read_text()
     assert "FAILED" not in log.read_text()
 
@@ -235,7 +234,7 @@ class Release:
 
 def released(tools: Tools, directory: Path, bootstrap: str, topic: str) -> Release:
     """As `helm install` with the example's values, and these."""
-    port = free_port()
+    port = kept_port()
     values = {"kafka.bootstrap_servers": f"{{{bootstrap}}}", "group.id": topic, "group.topics": f"{{{topic}}}"}
     sets = [f"config.{key}={value}" for key, value in {**values, "http.port": port, "workers.count": 1}.items()]
     for name, file, template_file in (("config", "config.toml", "configmap"), ("handlers", "handlers.py", "handlers")):
@@ -257,11 +256,11 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
     with container(image, "check", "--config", release.config, **where) as (pid, log):
         all_is_well(pid, log)
     with container(image, "run", "--config", release.config, **where) as (pid, log):
-        wait_until(lambda: _ready(release.port), "readiness", 60, every=0.2)
+        wait_until(lambda: _ready(release.port), "readiness", every=0.2)
         sender = producer(kafka.bootstrap)
         sender.produce(topic, value=b"one", partition=1)
-        assert sender.flush(30) == 0
-        wait_until(lambda: f"{topic}-1@0" in log.read_text(), "the record to be handled", 30, every=0.2)
+        assert sender.flush(60) == 0
+        wait_until(lambda: f"{topic}-1@0" in log.read_text(), "the record to be handled", every=0.2)
         status = Path(f"/proc/{pid}/status").read_text()
         assert re.search(rf"^Uid:\s+{UID}\s+{UID}\s+{UID}", status, flags=re.MULTILINE), status
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, flags=re.MULTILINE), "PID 1 of its namespace"
@@ -272,7 +271,7 @@ def test_the_chart_s_example_in_its_container_is_checked_joins_handles_and_leave
         (local,) = Path(f"/proc/{pid}/root/tmp").glob("kunicorn-http-*.sock")
         assert (stat.filemode(local.lstat().st_mode), local.lstat().st_uid) == ("srw-------", UID)
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: "everything handled is committed" in log.read_text(), "an orderly stop", 40)
+        wait_until(lambda: "everything handled is committed" in log.read_text(), "an orderly stop")
     assert "Read-only" not in log.read_text()
     assert not_json(log.read_text()) == []
 
@@ -284,7 +283,7 @@ def _in_container(pid: int, uid: int, image: Path, *arguments: str) -> int:
         ["nsenter", f"--target={pid}", "--mount", "--pid", *user, str(image / "kunicorn/bin/kunicorn"), *arguments],
         env=environment(image, "service"),
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=240,
         check=False,
     ).returncode
 

@@ -69,7 +69,7 @@ def scene(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], t
 def test_alerts_are_silent_in_health_and_fire_for_what_is_done(scene: Scene, tools: Tools, tmp_path: Path) -> None:
     rules = hurried(rules_of(scene.topic), THRESHOLDS)
     member = scene.members.start()
-    member.wait_running(6, within=60)
+    member.wait_running(6)
     with Prometheus(tools, tmp_path, rules) as prometheus, Flow(scene.kafka.bootstrap, scene.topic, 50):
 
         def fires(*alerts: str, within: float = 60.0) -> None:
@@ -114,7 +114,7 @@ def _come_and_go(scene: Scene, prometheus: Prometheus) -> None:
 
     def once() -> bool:
         other = scene.members.start()
-        other.wait(lambda: other.partitions("running"), "partitions of its own", 60)
+        other.wait(lambda: other.partitions("running"), "partitions of its own")
         assert other.stop() == 0
         return "KunicornRebalanceStorm" in prometheus.firing()
 
@@ -126,9 +126,7 @@ def _kill_workers(scene: Scene, fires: Callable[..., None]) -> None:
     member = scene.members.started[0]
     killed: set[int] = set()
     while len(killed) < 6:
-        pids = member.wait(
-            lambda: {w["pid"] for w in member.workers() if w["state"] == "ready"} - killed, "a worker", 30
-        )
+        pids = member.wait(lambda: {w["pid"] for w in member.workers() if w["state"] == "ready"} - killed, "a worker")
         os.kill(pid := min(pids), signal.SIGKILL)
         killed.add(pid)
     fires("KunicornWorkersDying")

@@ -25,7 +25,7 @@ def forgetful() -> Iterator[KafkaCluster]:
 def committed(kafka: KafkaCluster, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
     try:
-        return int(consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset)
+        return int(consumer.committed([TopicPartition(topic, 0)], timeout=60)[0].offset)
     finally:
         consumer.close()
 

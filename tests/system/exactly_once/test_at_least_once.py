@@ -106,7 +106,7 @@ def test_an_output_that_brokers_refuse_is_its_records_failure_and_all_others_are
 ) -> None:
     send(kafka, topic, b"fine", b"fine", bad, b"fine", b"fine")
     worker = start("picky", max_attempts=2, on_failure="dead_letter")
-    worker.consumed(1, 5, within=20)
+    worker.consumed(1, 5)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     told = read(headers_of(letter))
     assert (told.offset, told.cause.attempts, told.cause.type) == (2, 2, "kunicorn.worker.refusals.NotDelivered")
@@ -126,7 +126,7 @@ def test_an_output_whose_names_no_client_can_write_is_its_records_failure_and_it
     ]
     send(kafka, topic, b"fine", *odd, b"fine")
     worker = start("odd", max_attempts=1, on_failure="dead_letter")
-    worker.consumed(1, 6, within=20)
+    worker.consumed(1, 6)
     letters = [read(headers_of(letter)) for letter in consumed(kafka.bootstrap, f"{topic}.letters", len(odd))]
     assert [(told.offset, told.cause.type) for told in letters] == [(at, "kunicorn.NotToBeSent") for at in (1, 2, 3, 4)]
     assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == {"0:0": 1, "0:5": 1}
@@ -138,7 +138,7 @@ def test_a_refused_output_halts_its_partition_where_the_settings_say_so(
 ) -> None:
     send(kafka, topic, b"fine", b"large", b"fine")
     worker = start("picky", max_attempts=1, on_failure="halt")
-    failed = worker.expect(Failed, within=20)
+    failed = worker.expect(Failed)
     assert failed.offset == 1
     assert "max.message.bytes" in failed.error
     assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1)["0:0"] == 1
@@ -149,7 +149,7 @@ def test_of_a_batch_only_the_record_whose_output_is_refused_fails(
 ) -> None:
     send(kafka, topic, b"fine", b"large", b"fine")
     worker = start("whole", mode="batch", max_attempts=1, on_failure="dead_letter")
-    worker.consumed(1, 3, within=20)
+    worker.consumed(1, 3)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     assert read(headers_of(letter)).offset == 1
     assert set(committed_outputs(kafka.bootstrap, f"{topic}.out", 1)) == {"0:0", "0:2"}
@@ -164,7 +164,7 @@ def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consum
         sender.produce(topic, b"v", f"k{number % 60}")
     assert sender.flush(60) == 0
     worker = start(handler, ordering="key", concurrency=20)
-    worker.consumed(1, 300, within=20)
+    worker.consumed(1, 300)
     worker.tell(StopFetcher([1], None))
     (stopped,) = worker.expect(FetcherStopped).partitions
     done = {*range(stopped.offset), *bitmap.read(stopped.offset, stopped.done)}
@@ -183,7 +183,7 @@ def test_with_several_in_hand_a_refused_output_is_its_records_failure_alone(
 ) -> None:
     send(kafka, topic, b"fine", b"fine", b"large", b"fine", b"fine")
     worker = start("picky", ordering="none", concurrency=3, max_attempts=2, on_failure="dead_letter")
-    worker.consumed(1, 5, within=20)
+    worker.consumed(1, 5)
     (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
     told = read(headers_of(letter))
     assert (told.offset, told.cause.attempts, told.cause.type) == (2, 2, "kunicorn.worker.refusals.NotDelivered")

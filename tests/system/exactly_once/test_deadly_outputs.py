@@ -20,8 +20,6 @@ from tests.system.members import MemberProcess, Members
 from tests.system.outputs import committed_outputs, committed_records
 from tests.system.producing import committed_offsets, headers_of, producer
 
-pytestmark = pytest.mark.timeout(120)
-
 PARTITIONS, EACH, AT = 2, 200, 77
 """In each partition so many records, all of them small; in partition 0 a special one at `AT`."""
 THROUGH = dict.fromkeys(range(PARTITIONS), EACH)
@@ -100,7 +98,7 @@ def test_a_record_whose_output_kills_becomes_a_dead_letter_and_every_other_one_i
 ) -> None:
     form = FORMS[name]
     scene = Scene(kafka, topic, DEADLY, form, members_of)
-    scene.member.wait(lambda: scene.delivered() == THROUGH, "everything to be delivered", 60)
+    scene.member.wait(lambda: scene.delivered() == THROUGH, "everything to be delivered")
     assert scene.member.stop() == 0
     assert scene.committed() == THROUGH
     (told,) = scene.letters()
@@ -120,7 +118,7 @@ def test_a_record_whose_dead_letter_kills_too_halts_its_partition_and_the_others
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], name: str
 ) -> None:
     scene = Scene(kafka, topic, LETTER, FORMS[name], members_of)
-    (halted,) = scene.member.wait(lambda: scene.member.partitions("halted"), "the partition to be halted", 60)
+    (halted,) = scene.member.wait(lambda: scene.member.partitions("halted"), "the partition to be halted")
     assert halted["partition"] == 0
     assert f"offset {AT} " in halted["reason"]
     scene.member.wait(lambda: scene.delivered()[1] == EACH, "partition 1 to be delivered")
@@ -137,7 +135,7 @@ def test_with_on_failure_halt_only_its_partition_halts_and_says_which_record_it_
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], name: str
 ) -> None:
     scene = Scene(kafka, topic, DEADLY, FORMS[name], members_of, on_failure="halt")
-    (halted,) = scene.member.wait(lambda: scene.member.partitions("halted"), "the partition to be halted", 60)
+    (halted,) = scene.member.wait(lambda: scene.member.partitions("halted"), "the partition to be halted")
     reason = f"2 workers died (SIGSEGV) with offset {AT} handled and its outputs not delivered"
     assert (halted["partition"], halted["reason"]) == (0, reason)
     scene.member.wait(lambda: scene.delivered()[1] == EACH, "partition 1 to be delivered")
@@ -151,7 +149,7 @@ def test_a_record_that_kills_shortly_after_its_return_does_not_do_so_without_end
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], name: str
 ) -> None:
     scene = Scene(kafka, topic, SOON, FORMS[name], members_of)
-    scene.member.wait(lambda: scene.delivered() == THROUGH, "everything to be delivered", 60)
+    scene.member.wait(lambda: scene.delivered() == THROUGH, "everything to be delivered")
     assert scene.member.stop() == 0
     assert scene.committed() == THROUGH
     blamed = {(told.partition, told.offset) for told in scene.letters()}

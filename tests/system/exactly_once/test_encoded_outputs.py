@@ -17,11 +17,11 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kunicorn.commands.demo.ports import free_port
 from tests.contract.decoding.shop_schemas import AVRO as ORDER
 from tests.contract.encoding.shop_models import TOTALS, ProtoTotal
 from tests.fakes.schema_registry import registry
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.system.handlers.encoding import LATE
 from tests.system.members import Members
 from tests.system.outputs import committed_records
@@ -102,7 +102,7 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
     def consumed() -> int:
         return sum(committed_offsets(kafka.bootstrap, topic, topic, 1).values())
 
-    port = free_port()
+    port = kept_port()
     with registry(file, port=port) as url:
         settings = {
             # The first failure of a record's own would end in a hole.
@@ -127,7 +127,7 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
     member.wait(lambda: waits in member.get("/metrics")[1], "the partition to wait")
     with registry(file, port=port) as again:
         assert again == url
-        member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed", 90)
+        member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed")
         assert member.stop() == 0, member.output()[-3000:]
         reads: Any = AvroDeserializer(SchemaRegistryClient({"url": url}), conf=BY_TOPIC)
         for name, numbers in (("out", range(LATE)), ("late", range(LATE, RECORDS))):

@@ -13,8 +13,6 @@ from tests.system.members import Members
 from tests.system.outputs import committed_outputs
 from tests.system.producing import committed_offsets, end_offsets, produce
 
-pytestmark = pytest.mark.timeout(300)
-
 PARTITIONS, RECORDS = 3, 1000
 HANDLERS = {
     "one": "",
@@ -63,7 +61,7 @@ def test_each_handlers_outputs_are_there_once_although_workers_are_killed(
     total = len(HANDLERS) * RECORDS
     for kill in range(kills):
         share = total * (kill + 1) // (kills + 2)
-        member.wait(lambda: handled(kafka, topic) > share, f"{share} inputs to be committed", 90)  # noqa: B023
+        member.wait(lambda: handled(kafka, topic) > share, f"{share} inputs to be committed")  # noqa: B023
         workers = member.wait(lambda: len(found := member.workers()) == 2 and found, "both workers")
         os.kill(workers[kill % 2]["pid"], signal.SIGKILL)
     member.wait(lambda: handled(kafka, topic) == total, "all inputs to be committed", 120)

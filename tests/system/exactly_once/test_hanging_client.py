@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.outputs import committed_outputs
 from tests.system.producing import produce
-
-pytestmark = pytest.mark.timeout(180)
 
 RECORDS = 300
 

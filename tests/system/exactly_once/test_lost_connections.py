@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.chaos.group import last_for
 from tests.kafka import ProxiedCluster
 from tests.producers import of_outputs
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.timeout(240)
 
 LINK = "link"
 RESETS, APART = 5, 0.3
@@ -39,7 +36,7 @@ class Transactions:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         # Where a call of the client blocks for good, the thread goes with the process.
-        self._thread.join(10)
+        self._thread.join(60)
         self._group.close()
 
     def _go_on(self) -> None:
@@ -70,11 +67,11 @@ def test_a_client_whose_connections_are_all_reset_under_a_transaction_ends_it_an
         for topic in ("inputs", "outputs"):
             kafka.create_topic(topic, 1)
         with Transactions(kafka, "outputs") as transactions:
-            wait_until(lambda: transactions.committed > 3, "the first transactions", 60)
+            wait_until(lambda: transactions.committed > 3, "the first transactions")
             for _ in range(3):
                 for _ in range(RESETS):
                     kafka.reset(LINK)
                     last_for(APART)
                 # The one that was underway may end by being aborted, and so may one that was begun by then.
                 committed = transactions.committed
-                wait_until(lambda: transactions.committed > committed + 1, "transactions behind the resets", 60)  # noqa: B023
+                wait_until(lambda: transactions.committed > committed + 1, "transactions behind the resets")  # noqa: B023

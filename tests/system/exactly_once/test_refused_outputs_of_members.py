@@ -48,7 +48,7 @@ def test_records_whose_outputs_are_refused_become_dead_letters_and_every_other_h
     )
     member = members.start()
     place = TopicPartition(topic, 0)
-    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 1)[place] == LAST, "all to be committed", 90)
+    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 1)[place] == LAST, "all to be committed")
     assert member.stop() == 0, member.output()[-3000:]
     letters = [read(headers_of(letter)) for letter in committed_records(kafka.bootstrap, f"{topic}.letters", 1)]
     assert {letter.offset for letter in letters} == {LARGE, NOWHERE}

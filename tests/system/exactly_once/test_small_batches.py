@@ -17,8 +17,6 @@ from tests.system.members import MemberProcess, Members
 from tests.system.outputs import committed_records
 from tests.system.producing import committed_offsets, headers_of, producer
 
-pytestmark = pytest.mark.timeout(300)
-
 RECORDS = 2000
 SMALL = {"max.message.bytes": "262144"}
 HANDLERS = "tests.system.handlers.sending"

@@ -140,9 +140,9 @@ def test_a_member_that_was_frozen_past_its_session_commits_nothing_of_what_anoth
         os.kill(pid, signal.SIGSTOP)
     at = consumed(kafka, topic)
     other = members.start()
-    other.wait(lambda: consumed(kafka, topic) > at, "the other one to go on", 40)
+    other.wait(lambda: consumed(kafka, topic) > at, "the other one to go on")
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-    other.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed", 40)
+    other.wait(lambda: consumed(kafka, topic) == RECORDS, "all inputs to be committed")
     assert [frozen.stop(), other.stop()] == [0, 0]
     once_each_in_order(kafka, topic)

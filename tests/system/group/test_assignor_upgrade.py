@@ -36,7 +36,7 @@ def test_a_group_goes_from_eager_to_cooperative_without_a_stop(
                 serving.remove(old)
                 serving.append(members.start({"group": {"partition_assignment_strategy": strategies}}))
                 for member in serving:
-                    member.wait_running(PARTITIONS // 2, within=40)
+                    member.wait_running(PARTITIONS // 2)
     first, second = serving
     assert first.status()["group"]["assignor"] == "cooperative-sticky"
     first.wait(lambda: handled_up_to(first) + handled_up_to(second) == flow.sent, "the end of the flow", 180)

@@ -48,7 +48,7 @@ def test_an_open_transaction_is_not_lag_until_it_ends(
     produce(kafka.bootstrap, topic, 10)
     sender = begun(kafka.bootstrap, topic)
     sender.produce(topic, b"x", partition=0)
-    sender.flush(30)
+    sender.flush(60)
     members = members_of(
         kafka.bootstrap, topic, settings={"kafka": {"isolation_level": "read_committed"}, "group": OFTEN}
     )
@@ -73,7 +73,7 @@ def test_a_compacted_log_is_handled_to_its_end(
     for number in range(end):
         # Every tenth key is its record's own; the others are overwritten all the time.
         sender.produce(topic, b"x" * 200, key=b"%d" % (number if number % 10 == 0 else number % 7))
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
     left = offsets_compacted(kafka.bootstrap, topic, end)
     members = members_of(kafka.bootstrap, topic, settings={"group": OFTEN})
     member = members.start()

@@ -41,7 +41,7 @@ def test_a_member_handles_everything_once_and_leaves_no_trace(
     produce(kafka.bootstrap, topic, 50_000)
     members = members_of(kafka.bootstrap, topic, settings=CONSUMER)
     member = members.start()
-    member.wait(lambda: handled_up_to(member) == 50_000, "everything handled", 60)
+    member.wait(lambda: handled_up_to(member) == 50_000, "everything handled")
     group = member.status()["group"]
     assert (group["protocol"], group["state"]) == ("consumer", "stable")
     assert member.stop() == 0
@@ -49,7 +49,7 @@ def test_a_member_handles_everything_once_and_leaves_no_trace(
     assert (report.handled, report.repeated) == (50_000, ())
     # Had the first one not left, its partitions would be its own for 45 s more.
     second = members.start()
-    second.wait_running(PARTITIONS, within=40)
+    second.wait_running(PARTITIONS)
     assert second.stop() == 0
 
 
@@ -108,12 +108,12 @@ def test_a_foreign_consumer_shares_the_group(
     with Flow(kafka.bootstrap, topic, 500) as flow:
         with client(kafka, topic, topic, "consumer", members) as foreign:
             ours.wait_running(PARTITIONS // 2)
-            wait_until(lambda: len(foreign.owned) == PARTITIONS // 2, "the foreign consumer's half", 20)
+            wait_until(lambda: len(foreign.owned) == PARTITIONS // 2, "the foreign consumer's half")
             assert not own(ours) & foreign.owned
             before = foreign.handled
-            wait_until(lambda: foreign.handled > before + 100, "records handled by the foreign consumer", 20)
+            wait_until(lambda: foreign.handled > before + 100, "records handled by the foreign consumer")
             assert ours.stop() == 0
-            wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer", 20)
+            wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer")
             ours = members.start()
             ours.wait_running(PARTITIONS // 2)
         ours.wait_running(PARTITIONS)
@@ -159,7 +159,7 @@ def test_partitions_are_lost_by_a_member_that_was_frozen_for_too_long_and_won_ag
     together_own([first, second], topic)
     with Flow(kafka.bootstrap, topic, 500) as flow:
         second.process.send_signal(signal.SIGSTOP)
-        first.wait_running(PARTITIONS, within=30)
+        first.wait_running(PARTITIONS)
         second.process.send_signal(signal.SIGCONT)
         second.wait(lambda: "partitions are lost" in second.output(), "the loss to be noticed")
         together_own([first, second], topic)

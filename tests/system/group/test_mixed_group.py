@@ -71,7 +71,7 @@ def test_as_leader_we_share_the_group_with_a_foreign_consumer(
             assert ours.status()["group"]["leader"]
             assert ours.status()["group"]["assignor"] == strategy
             before = foreign.handled
-            wait_until(lambda: foreign.handled > before + 100, "records handled by the foreign consumer", 20)
+            wait_until(lambda: foreign.handled > before + 100, "records handled by the foreign consumer")
         ours.wait_running(PARTITIONS)
     ours.wait(lambda: handled_up_to(ours) == flow.sent, "the end of the flow", 180)
     assert ours.stop() == 0
@@ -88,16 +88,16 @@ def test_as_follower_we_take_the_share_that_a_foreign_leader_gives_us(
     kafka.create_topic(topic, PARTITIONS)
     members = members_of(kafka.bootstrap, topic, settings={"group": {"partition_assignment_strategy": [strategy]}})
     with client(kafka, topic, topic, strategy, members) as foreign:
-        wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer", 30)
+        wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer")
         with Flow(kafka.bootstrap, topic, 500) as flow:
             ours = members.start()
             share(ours, foreign, topic)
             assert not ours.status()["group"]["leader"]
             ours.wait(lambda: sum(w["handled"] for w in ours.workers()) > 100, "records handled by ours")
             assert ours.stop() == 0
-            wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer", 20)
+            wait_until(lambda: len(foreign.owned) == PARTITIONS, "all partitions at the foreign consumer")
             # Its commits were refused while the group rebalanced, and it commits with records only.
             enough = handled_by_all(members, foreign) + 200
-            wait_until(lambda: handled_by_all(members, foreign) >= enough, "its commits after the rebalance", 20)
+            wait_until(lambda: handled_by_all(members, foreign) >= enough, "its commits after the rebalance")
         wait_until(lambda: handled_by_all(members, foreign) >= flow.sent, "the end of the flow", 180, every=0.5)
     judge(kafka, members, topic, foreign, flow.sent)

@@ -36,7 +36,7 @@ def test_topics_that_match_a_pattern_later_are_taken_up_and_those_of_others_left
     member = members.start()
     member.wait_running(3)
     kafka.create_topic(f"{name}.two", 3)
-    member.wait_running(6, within=60)
+    member.wait_running(6)
     produce(kafka.bootstrap, f"{name}.two", 30)
     member.wait(lambda: sum(p["position"] or 0 for p in member.partitions()) == 30, "the new topic's records")
     assert {tp.topic for tp in own(member)} == {f"{name}.one", f"{name}.two", f"{name}-by-name"}

@@ -41,7 +41,7 @@ def test_a_position_below_the_logs_start_is_said_counted_and_replaced_by_policy(
     member.wait(lambda: (member.partitions("running") or [{}])[0].get("position", 0) >= first, "a new position")
     produce(kafka.bootstrap, topic, 20)
     member.wait(lambda: handled_up_to(member) == 120, "the end of the log")
-    assert resets(member) == 1
+    member.wait(lambda: resets(member) == 1, "the reset to be counted")
     assert member.stop() == 0
     report = Audit(members.audit).check({TopicPartition(topic, 0): range(first, 120)})
     assert report.holds, report
@@ -59,7 +59,7 @@ def test_a_position_above_the_logs_end_goes_on_at_the_end_and_repeats_nothing(
     member.wait(lambda: says_where_it_goes_on(member, 500, 100), "a word about it")
     produce(kafka.bootstrap, topic, 20)
     member.wait(lambda: handled_up_to(member) == 120, "the end of the log")
-    assert resets(member) == 1
+    member.wait(lambda: resets(member) == 1, "the reset to be counted")
     assert member.stop() == 0
     assert committed_offsets(kafka.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): 120}
     report = Audit(members.audit).check({TopicPartition(topic, 0): range(100, 120)})

@@ -26,7 +26,7 @@ SLOW_BATCHES = {"mode": "batch", "batch_max_records": 5_000}
 pytestmark = pytest.mark.classic
 """A member is frozen while others join, which a consumer group does not wait for."""
 
-SHORT = pytest.param(2, marks=pytest.mark.timeout(240))
+SHORT = pytest.param(2)
 LONG = pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 
 

@@ -76,7 +76,7 @@ def test_a_client_that_has_seen_later_leaders_under_the_name_is_replaced_where_t
     began = now_ns()
     produce(kafka.bootstrap, topic, 600)
     os.kill(worker["pid"], signal.SIGCONT)
-    member.wait(lambda: len(handled_since(began, members)) == 600, "all of the new topic", 90)
+    member.wait(lambda: len(handled_since(began, members)) == 600, "all of the new topic")
     assert "or their topic was created anew" in member.output(), "its client was not at a loss: this shows nothing"
     assert member.stop() == 0
 
@@ -101,7 +101,7 @@ def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
     began = now_ns()
     produce(kafka.bootstrap, topic, 900)
     member.wait(lambda: "created anew" in member.output() or adopted(member) > 1, "the new topic to be noticed")
-    member.wait(lambda: len(member.partitions("running")) == PARTITIONS and handled_up_to(member) == 900, "the new", 60)
+    member.wait(lambda: len(member.partitions("running")) == PARTITIONS and handled_up_to(member) == 900, "the new")
     assert member.stop() == 0
     ends = end_offsets(kafka.bootstrap, topic, PARTITIONS)
     assert sum(ends.values()) == 900

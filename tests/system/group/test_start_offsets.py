@@ -112,7 +112,7 @@ def _many_start_together(
         120,
     )
     produce_each(2)
-    wait_until(lambda: sum(handled_up_to(member) for member in started) == 7 * partitions, "what is new is handled", 60)
+    wait_until(lambda: sum(handled_up_to(member) for member in started) == 7 * partitions, "what is new is handled")
     assert [member.stop() for member in started] == [0] * members
     before |= {TopicPartition(topic, number): range(5, 7) for number in range(partitions)}
     report = Audit(group.audit).check(before)

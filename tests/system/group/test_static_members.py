@@ -69,7 +69,7 @@ def test_a_killed_static_member_keeps_its_slot_until_leave_frees_it(pods: Pods, 
     assert re.search(r"member     pod-1: \S+", done.stdout)
     assert "client     kunicorn at 127.0.0.1" in done.stdout
     assert f"partitions 2: {' '.join(map(str, sorted(before)))}" in done.stdout
-    first.wait_running(PARTITIONS, within=30)
+    first.wait_running(PARTITIONS)
 
     again = leave(first, "--instance", "pod-1", "--yes", "--json")
     assert again.returncode == 2

@@ -96,7 +96,7 @@ class Desk:
         for process in self._started:
             if process.poll() is None:
                 os.killpg(process.pid, 9)
-                process.wait(20)
+                process.wait(60)
             if process.stdout is not None:
                 process.stdout.close()
 

@@ -16,7 +16,7 @@ with other suites the first round has taken more than four minutes to come."""
 def kill(process: subprocess.Popen[str]) -> None:
     """The driver, its JVM and the executors' JVMs, as when the machine goes."""
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
+    process.wait(60)
 
 
 def finish(desk: Desk, *arguments: str, master: str = "local[2]") -> None:

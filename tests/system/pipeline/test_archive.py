@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from kunicorn import __version__
-from kunicorn.commands.demo.ports import free_ports
 from kunicorn.positions import TopicPartition
+from tests.kafka.ports import kept_ports
 from tests.kafka.secured import PASSWORDS, SecuredCluster
 from tests.markdown import blocks
 from tests.system.members import group_settings, merged, toml
@@ -255,7 +255,7 @@ def test_a_cluster_of_sparks_own_runs_it_on_several_executors(archive: Archive, 
 @contextmanager
 def standalone(directory: Path) -> Iterator[str]:
     """Spark's own cluster while the block runs, a master and two workers of a core each: the master's address."""
-    port, web, *webs = free_ports(4)
+    port, web, *webs = kept_ports(4)
     master = f"spark://127.0.0.1:{port}"
     deploy = "org.apache.spark.deploy"
     starts: list[tuple[str, list[str]]] = [

@@ -14,12 +14,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from kunicorn.errors import ExitCode
+from tests.kafka.ports import kept_port
 from tests.system.pipeline.desk import QUICK_START, Desk, send
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.long
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS = 180.0
@@ -30,7 +30,7 @@ _PATH = {"PYTHONPATH": os.pathsep.join([str(_ROOT / "service"), str(_ROOT)]), "P
 @pytest.fixture
 def remote(tmp_path: Path, audit: Path) -> Iterator[str]:
     """The URL of a Connect server; the wheel of PySpark has all of it."""
-    port = free_port()
+    port = kept_port()
     settings = {**QUICK_START, "spark.connect.grpc.binding.port": str(port), "spark.sql.codegen.wholeStage": "false"}
     options = [part for setting, value in settings.items() for part in ("--conf", f"{setting}={value}")]
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -46,7 +46,7 @@ def remote(tmp_path: Path, audit: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
-        server.wait(20)
+        server.wait(60)
 
 
 def answers(port: int, server: subprocess.Popen[bytes], log: Path) -> bool:

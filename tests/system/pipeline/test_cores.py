@@ -13,8 +13,6 @@ from tests.system.members import toml
 from tests.system.pipeline.desk import QUICK_START
 from tests.unit.settings.files import LEAST, loaded
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.mark.parametrize(
     ("own", "cores"),

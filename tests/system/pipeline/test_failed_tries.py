@@ -22,8 +22,6 @@ from tests.system.pipeline.desk import MASTER, QUICK_START
 from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)
-
 
 def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path) -> None:
     goes_on = tmp_path / "goes on"

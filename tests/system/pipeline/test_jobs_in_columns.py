@@ -19,8 +19,6 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
 from tests.system.pipeline.desk import MASTER, TIME, Desk, send, tiles
 
-pytestmark = pytest.mark.timeout(600)
-
 ARROW = {"handler": {"entrypoint": "tests.system.pipeline.handlers:obedient_columns", "mode": "arrow"}}
 
 

@@ -97,7 +97,7 @@ def test_a_catch_up_over_a_pattern_outlives_a_topic_that_is_deleted_when_it_is_d
     def end_or_delete(self: Job, seconds: float) -> list[Summary]:
         if any(each.range.topic == second for each in counted):
             counted.clear()
-            kafka.admin().delete_topics([second])[second].result(30)
+            kafka.admin().delete_topics([second])[second].result(60)
             wait_until(lambda: set(stored(second)) == {NOTHING}, "the brokers to forget the topic's offsets")
         found = ended(self, seconds)
         counted.extend(found)
@@ -146,8 +146,8 @@ def test_an_export_over_a_pattern_tells_of_a_topic_that_was_deleted_and_goes_on_
         produce(desk.kafka.bootstrap, name, 10, value=b"old")
     command = ("export", str(desk.directory / "lake"), "--master", MASTER)
     desk.said(*command)
-    desk.kafka.admin().delete_topics([second])[second].result(30)
-    wait_until(lambda: second not in desk.kafka.admin().list_topics(timeout=10).topics, "the topic to be gone")
+    desk.kafka.admin().delete_topics([second])[second].result(60)
+    wait_until(lambda: second not in desk.kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
     with pytest.raises(ConfigError, match=f"{second}-0 does not exist any more: .* from offset 10 on .*= false"):
         desk.said(*command)
     desk.configure({"pipeline": {"fail_on_data_loss": False}})
@@ -192,7 +192,7 @@ def test_a_stream_over_a_pattern_outlives_a_topic_that_is_deleted_where_that_is_
     of_both = {"subscribePattern": f"{desk.topic}.*"}
     start, end, ranges = batch(desk, None, **of_both)
     assert ranges == [(0, 10), (0, 10)]
-    kafka.admin().delete_topics([second])[second].result(30)
+    kafka.admin().delete_topics([second])[second].result(60)
     wait_until(lambda: second not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
     with pytest.raises(ConfigError, match=f"the topic of {second}-0 was deleted.*failOnDataLoss = false"):
         batch(desk, end, **of_both)

@@ -134,7 +134,7 @@ def test_a_live_member_that_joins_wins_and_the_run_says_so(
     assert process.returncode == 4, out
     assert re.search(r"has members again and refuses|was committed by somebody else|has 1 member\(s\)", out), out
     assert "Traceback" not in out
-    member.wait(lambda: member.lag() == 0, "the live service to handle the rest", 60)
+    member.wait(lambda: member.lag() == 0, "the live service to handle the rest")
     assert member.stop() == 0
     report = desk.report(2)
     assert report.lost == ()

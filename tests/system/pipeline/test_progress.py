@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_port
 from kunicorn.pipeline.spark import Job, open_session
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
+from tests.kafka.ports import kept_port
 from tests.system.pipeline.desk import MASTER, Desk
 from tests.system.producing import produce
 from tests.waiting import wait_until
@@ -28,7 +28,7 @@ START_SECONDS = 480.0
 def metrics(port: int) -> dict[str, float]:
     """What the driver tells now; nothing while it does not listen yet."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             told = answer.read().decode()
     except OSError:
         return {}
@@ -36,7 +36,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 def test_offsets_left_fall_while_the_first_round_is_underway(desk_of: Callable[..., Desk]) -> None:
-    port = free_port()
+    port = kept_port()
     desk = desk_of(2, {"http": {"host": "127.0.0.1", "port": port}})
     produce(desk.kafka.bootstrap, desk.topic, RECORDS)
     process = desk.start("backfill", "--master", MASTER, env={"KUNICORN_HANDLER_MS": "100"})

@@ -122,7 +122,7 @@ def test_a_client_tells_that_it_comes_further_through_aborted_records(
         assert message is None or message.error() is not None, "nothing of it is given out"
         return fetched.of([TopicPartition(topic, 0)]) == [31]
 
-    wait_until(through, "the fetches to be behind the aborted records", 60)
+    wait_until(through, "the fetches to be behind the aborted records")
     consumer.close()
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from kunicorn.commands.demo.ports import free_ports
 from tests.kafka.artifacts import SLF4J, find_java, jars_of
+from tests.kafka.ports import kept_ports
 from tests.waiting import wait_until
 
 HADOOP = "3.4.1"
@@ -68,7 +68,7 @@ def attempts(environment: Mapping[str, str]) -> int:
 
 def _configured(directory: Path) -> tuple[Path, str]:
     """Where the settings are, and the address of the ResourceManager's web interface."""
-    ports = [f"127.0.0.1:{port}" for port in free_ports(8)]
+    ports = [f"127.0.0.1:{port}" for port in kept_ports(8)]
     web = ports[4]
     settings = {
         "fs.defaultFS": "file:///",
@@ -115,6 +115,6 @@ def _nodes(web: str) -> int:
 
 def _asked(url: str) -> dict[str, Any]:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, headers={"Accept": "application/json"}), timeout=30) as answer:
+    with opener.open(urllib.request.Request(url, headers={"Accept": "application/json"}), timeout=60) as answer:
         told: dict[str, Any] = json.load(answer)
     return told

@@ -58,7 +58,7 @@ def test_letters_are_sent_listed_and_sent_back_over_tls_by_a_user_with_a_passwor
         ],
     )
     assert "sent back and acknowledged: 1" in dlq(stage, "replay", "--yes")
-    wait_until(lambda: f"{letters}: 2 dead letters" in dlq(stage, "list"), "the record to fail again", 20, 0.5)
+    wait_until(lambda: f"{letters}: 2 dead letters" in dlq(stage, "list"), "the record to fail again", 120, 0.5)
     assert "1 replays before" in dlq(stage, "show", "0@1")
     assert member.stop() == 0
     assert stage.handled(0) == [0, 2]
@@ -75,7 +75,7 @@ def test_a_user_who_may_not_remember_what_was_sent_back_sends_nothing_and_is_tol
     grant(secured, [(ResourceType.TOPIC, stage.topic, AclOperation.WRITE)])
     stage.send(0, "raise")
     member = stage.members.start()
-    wait_until(lambda: f"{letters}: 1 dead letter" in dlq(stage, "list"), "a letter", 20, 0.5)
+    wait_until(lambda: f"{letters}: 1 dead letter" in dlq(stage, "list"), "a letter", 120, 0.5)
     needed = re.escape(f"this user needs READ on the group '{stage.topic}.dlq-replay'")
     with pytest.raises(ConfigError, match=needed):
         dlq(stage, "replay", "--yes")

@@ -35,7 +35,7 @@ def handles_everything(stage: Scene) -> None:
         stage.send(partition, *["x"] * 10)
     member = stage.members.start()
     for partition in range(stage.partitions):
-        stage.wait_handled(partition, 9, member, within=30)
+        stage.wait_handled(partition, 9, member)
     assert member.wait(member.status, "its status")["problem"] is None
     assert member.stop() == 0
     assert stage.committed() == dict.fromkeys(range(stage.partitions), 10)

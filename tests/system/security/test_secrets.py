@@ -34,7 +34,7 @@ def test_secrets_from_files_show_up_nowhere(
     )
     stage.send(0, "x")
     member = stage.members.start()
-    stage.wait_handled(0, 0, member, within=30)
+    stage.wait_handled(0, 0, member)
     running = living_in_session(member.pid)
     assert len(running) >= 4, "supervisor, template and two workers"
     seen = {

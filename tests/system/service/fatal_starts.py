@@ -84,7 +84,7 @@ def broker() -> Iterator[KafkaCluster]:
         group = (ResourceType.GROUP, CLOSED, ResourcePatternType.LITERAL)
         rule = AclBinding(*group, "User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)
         for done in cluster.admin().create_acls([rule]).values():
-            done.result(10)
+            done.result(60)
         yield cluster
 
 

@@ -30,7 +30,6 @@ def finish(stage: Scene, members: list[MemberProcess]) -> None:
     assert not report.repeated, report
 
 
-@pytest.mark.timeout(480)
 @pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.long)])
 @pytest.mark.scenario("ConsumerBounceTest")
 def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_once(
@@ -41,7 +40,7 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
     members = [stage.members.start(), stage.members.start()]
     with Flow(kafka.bootstrap, stage.topic, 400):
         for member in members:
-            member.wait_running(PARTITIONS // 2, within=90)
+            member.wait_running(PARTITIONS // 2)
         generations = [member.generation() for member in members]
         before = len(stage.handled(0))
         if end == "stop":
@@ -50,20 +49,19 @@ def test_a_restarted_broker_finds_the_same_members_and_every_record_is_handled_o
             kafka.broker(1).kill()
         for member in members:
             member.wait(lambda member=member: kafka.bootstrap in (member.status()["outage"] or ""), "the outage")
-            assert member.metric("kunicorn_brokers_reached") == 0
+            member.wait(lambda member=member: member.metric("kunicorn_brokers_reached") == 0, "no broker in /metrics")
             assert member.get("/readyz")[0] == 200
         kafka.broker(1).start()
         kafka.wait_until_ready()
         for member in members:
             member.wait(lambda member=member: member.status()["outage"] is None, "the broker")
-            assert member.metric("kunicorn_brokers_reached") == 1
-        members[0].wait(lambda: len(stage.handled(0)) > before + 200, "new records to be handled", 60)
+            member.wait(lambda member=member: member.metric("kunicorn_brokers_reached") == 1, "it in /metrics")
+        members[0].wait(lambda: len(stage.handled(0)) > before + 200, "new records to be handled")
         assert [member.generation() for member in members] == generations, "a lost coordinator costs nothing"
     finish(stage, members)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(480)
 @pytest.mark.parametrize("seconds", [4.0, pytest.param(8.0, marks=pytest.mark.long)])
 def test_a_broker_frozen_for_less_than_a_session_causes_no_rebalance(
     scene: SceneMaker, kafka_factory: ClusterMaker, seconds: float
@@ -74,14 +72,14 @@ def test_a_broker_frozen_for_less_than_a_session_causes_no_rebalance(
     members = [stage.members.start(), stage.members.start()]
     with Flow(kafka.bootstrap, stage.topic, 400):
         for member in members:
-            member.wait_running(PARTITIONS // 2, within=90)
+            member.wait_running(PARTITIONS // 2)
         generations, rebalances = [member.generation() for member in members], len(stage.rebalances())
         kafka.broker(1).freeze()
         frozen_at, never = clock.now(), threading.Event()
         never.wait(seconds - (clock.now() - frozen_at))
         handled = len(stage.handled(0))
         kafka.broker(1).thaw()
-        members[0].wait(lambda: len(stage.handled(0)) > handled + 100, "new records to be handled", 60)
+        members[0].wait(lambda: len(stage.handled(0)) > handled + 100, "new records to be handled")
         for member in members:
             member.wait(lambda member=member: member.status()["group"]["heartbeat_age"] < 2.0, "heartbeats again")
         assert [member.generation() for member in members] == generations

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_ports
+from tests.kafka.ports import kept_port
 from tests.system import procfs
 from tests.system.members import Members
 
@@ -19,12 +19,12 @@ def test_a_service_that_is_started_with_closed_streams_works_and_writes_its_log_
     members_of: GroupMaker, topic: str, closed: tuple[int, ...]
 ) -> None:
     closing = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
-    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    nobody = f"127.0.0.1:{kept_port()}"
     group = members_of(nobody, topic, entrypoint="tests.system.handlers.audited:handle", workers=1)
     member = group.start(within=("sh", "-c", f'exec "$@" {closing}', "sh"))
     member.wait(lambda: member.status().get("template") == "ready", "the handler to be imported")
     (template,) = procfs.children(member.pid)
     for pid in (member.pid, template.pid):
         assert [fd for fd in closed if os.readlink(f"/proc/{pid}/fd/{fd}") != os.devnull] == []
-    assert member.stop(within=20) == 0
+    assert member.stop() == 0
     assert "Traceback" not in member.output()

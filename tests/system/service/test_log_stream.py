@@ -66,11 +66,11 @@ def lines(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> list
     )
     member = MemberProcess("noisy", directory, settings)
     try:
-        member.wait_running(4, within=60)
+        member.wait_running(4)
         _send(kafka, topic)
-        member.wait(lambda: member.output().count('"paid"') == RECORDS, "all records to be handled", 30)
+        member.wait(lambda: member.output().count('"paid"') == RECORDS, "all records to be handled")
         os.kill(member.pid, signal.SIGHUP)
-        member.wait(lambda: "all workers run revision 2" in member.output(), "the reload", 60)
+        member.wait(lambda: "all workers run revision 2" in member.output(), "the reload")
         assert member.stop() == 0
         return lines_of(member)
     finally:
@@ -82,7 +82,7 @@ def _send(kafka: KafkaCluster, topic: str) -> None:
     for number in range(RECORDS):
         headers: list[tuple[str, str | bytes | None]] = [("traceparent", f"00-{TRACE}-{SPAN}-01".encode())]
         producer.produce(topic, key=str(number).encode(), value=b"x", partition=number % 4, headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def said(lines: list[dict[str, Any]], event: str, logger: str) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def test_a_start_that_fails_says_so_in_json_and_once(kafka: KafkaCluster, topic:
     usual = group_settings(kafka.bootstrap, [topic], topic, "failing:handle", workers=1)
     member = MemberProcess("failing", tmp_path, merged(usual, {"log": {"format": "json", "level": "info"}}))
     try:
-        assert member.exit_code(60) == 3
+        assert member.exit_code() == 3
         errors = [line for line in lines_of(member) if line["level"] == "error"]
         assert len(errors) == 1, errors
     finally:

@@ -39,7 +39,7 @@ def of_then(tmp_path_factory: pytest.TempPathFactory) -> Start:
 def share(*members: MemberProcess) -> None:
     """Until each has its part."""
     for member in members:
-        member.wait_running(PARTITIONS // len(members), within=60)
+        member.wait_running(PARTITIONS // len(members))
 
 
 def judged(stage: Scene) -> Report:
@@ -50,7 +50,6 @@ def judged(stage: Scene) -> Report:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "group",
     [
@@ -83,7 +82,7 @@ def test_members_of_then_and_of_today_share_a_group_and_every_record_is_handled_
         share(back)
         last = members.start(name="today-3")
         share(back, last)
-    wait_until(lambda: handled_up_to(back) + handled_up_to(last) == flow.sent, "the end of the flow", 60)
+    wait_until(lambda: handled_up_to(back) + handled_up_to(last) == flow.sent, "the end of the flow")
     assert [back.stop(), last.stop()] == [0, 0]
     report = judged(stage)
     assert (report.handled, report.repeated) == (flow.sent, ())
@@ -130,7 +129,6 @@ def copied_once_each(kafka: KafkaCluster, topic: str, member: MemberProcess, sen
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_in_transactions_each_input_has_its_output_once_through_an_upgrade_and_the_way_back(
     kafka: KafkaCluster, topic: str, in_transactions: Members, of_then: Start
 ) -> None:
@@ -153,7 +151,6 @@ def test_in_transactions_each_input_has_its_output_once_through_an_upgrade_and_t
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", ["then", "today"])
 def test_a_static_member_ends_the_transactions_that_its_predecessor_of_the_other_version_left_open(
     kafka: KafkaCluster, topic: str, in_transactions: Members, of_then: Start, first: str
@@ -162,7 +159,7 @@ def test_a_static_member_ends_the_transactions_that_its_predecessor_of_the_other
     static = {"group": {"group_instance_id": "shop-0"}}
     produce(kafka.bootstrap, topic, 10_000)
     one = in_transactions.start(static, **starts.pop(first))
-    one.wait(lambda: committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS).total() > 300, "outputs", 60)
+    one.wait(lambda: committed_outputs(kafka.bootstrap, f"{topic}.out", PARTITIONS).total() > 300, "outputs")
     one.kill()
     other = in_transactions.start(static, **starts.popitem()[1])
     # Long before transaction_timeout_ms: what was open is ended, not waited for.
@@ -184,11 +181,11 @@ def test_what_is_done_ahead_of_a_record_that_waits_is_left_out_by_today_and_done
     assert begun.stop() == 0
     stage.send(0, "raise once", *(f"v{number}" for number in range(50)))
     one = stage.members.start(**starts.pop(first))
-    one.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled", 30)
+    one.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled")
     assert one.stop() == 0
     assert stage.committed() == {0: 0}
     other = stage.members.start(**starts.popitem()[1])
-    other.wait(lambda: 0 in stage.handled(0), "the record that waited to be handled", 30)
+    other.wait(lambda: 0 in stage.handled(0), "the record that waited to be handled")
     stage.wait_all_committed()
     assert other.stop() == 0
     assert sorted(stage.handled(0)) == sorted([*range(51), *again])

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.commands.demo.ports import free_port
 from tests.fakes.collector import Collector, attributes_of, collector, total
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.system.members import MemberProcess, group_settings, merged
 from tests.waiting import wait_until
 
@@ -44,7 +44,7 @@ def send(kafka: KafkaCluster, count: int, value: bytes = b"good") -> None:
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for number in range(count):
         producer.produce("paid", value, partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 SLOW_TO_LOAD = """
@@ -85,9 +85,9 @@ def test_a_collector_has_what_the_workers_counted_and_the_last_export_brings_the
     with collector() as there:
         member = started(kafka, tmp_path, "otlp-first", there.url, 5000)
         try:
-            member.wait(lambda: consumed(there) == GOOD, "all records to be told", 60)
+            member.wait(lambda: consumed(there) == GOOD, "all records to be told")
             send(kafka, 50)
-            member.wait(lambda: handled(member) == GOOD + 50, "the rest to be handled", 60)
+            member.wait(lambda: handled(member) == GOOD + 50, "the rest to be handled")
             assert member.stop() == 0
         finally:
             member.close()
@@ -112,18 +112,18 @@ def test_a_service_that_is_over_before_the_exporter_is_loaded_exports_what_it_ha
         try:
             wait_until(lambda: "let go of 4 partitions" in member.output(), "the end of what is assigned")
             (tmp_path / "loaded").touch()
-            assert member.exit_code(60) == 0
+            assert member.exit_code() == 0
         finally:
             member.close()
         assert consumed(there) >= GOOD
 
 
 def test_a_collector_that_is_away_costs_a_line_and_no_more(kafka: KafkaCluster, tmp_path: Path) -> None:
-    member = started(kafka, tmp_path, "otlp-away", f"http://127.0.0.1:{free_port()}/v1/metrics", 500)
+    member = started(kafka, tmp_path, "otlp-away", f"http://127.0.0.1:{kept_port()}/v1/metrics", 500)
     try:
-        member.wait(lambda: handled(member) >= GOOD, "records to be handled", 60)
+        member.wait(lambda: handled(member) >= GOOD, "records to be handled")
         failed = 'kunicorn_otlp_exports_total{group="otlp-away",result="failed"}'
-        member.wait(lambda: value_of(member, failed) >= 3, "exports to fail", 60)
+        member.wait(lambda: value_of(member, failed) >= 3, "exports to fail")
         assert member.stop() == 0
         assert member.output().count("metrics are not exported") == 1
         assert SECRET not in member.output()

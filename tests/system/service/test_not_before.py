@@ -46,8 +46,8 @@ def test_no_record_is_handled_before_its_time_and_clocks_that_lie_hold_nothing_u
     members = members_of(kafka.bootstrap, topic, workers=2, settings={"handler": HANDLER})
     member, ends = members.start(), end_offsets(kafka.bootstrap, topic, 3)
     assert set(ends.values()) == {RECORDS}
-    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 3) == ends, "all is handled", 90)
-    assert member.stop(within=30) == 0
+    member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 3) == ends, "all is handled")
+    assert member.stop() == 0
     report = Audit(members.audit).check({TopicPartition(topic, number): range(RECORDS) for number in range(3)})
     assert report.holds, report
     assert report.repeated == ()
@@ -64,13 +64,13 @@ def test_a_stop_waits_for_no_record_whose_time_has_not_come(
     members = members_of(kafka.bootstrap, topic, settings={"handler": {**HANDLER, "delay_ms": 3_600_000}})
     member = members.start()
     waiting = 'kunicorn_partitions_waiting{group="' + topic + '",waits_for="delay"} 1'
-    member.wait(lambda: waiting in member.get("/metrics")[1], "the partition waits for its time", 60)
+    member.wait(lambda: waiting in member.get("/metrics")[1], "the partition waits for its time")
     assert "waits for its time" in str(member.status())
     # Ages are looked for where a partition stands still.
-    member.wait(lambda: member.partitions()[0]["lag_seconds"] is not None, "the age to be known", 60)
+    member.wait(lambda: member.partitions()[0]["lag_seconds"] is not None, "the age to be known")
     assert (member.partitions()[0]["lag"], member.partitions()[0]["lag_seconds"]) == (1, 0.0)
     asked = [sys.executable, "-m", "kunicorn", "lag", "--config", str(member.config), "--json"]
-    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=60)
+    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=240)
     assert json.loads(shown.stdout)["partitions"][0]["oldest_seconds"] == 0.0
-    assert member.stop(within=30) == 0
+    assert member.stop() == 0
     assert Audit(members.audit).check({TopicPartition(topic, 0): range(0)}).handled == 0

@@ -21,7 +21,7 @@ from tests.system.producing import Flow
 from tests.unit.observe.serving import TOKEN, Service, serving
 from tests.unit.observe.snapshots import partition, status, worker
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.long
 PARTITIONS = 64
 PAIR = "(figure) => [...figure.children].map((part) => part.textContent)"
 _RELOADED = ReloadStatus("completed", revision=2, message="all workers run revision 2", kept=(), age=1.0)
@@ -47,7 +47,7 @@ async def test_three_workers_and_64_partitions_are_shown_live_by_day_by_night_an
     kafka.create_topic("orders", PARTITIONS)
     members = members_of(kafka.bootstrap, "orders", workers=3, env={"KUNICORN_HANDLER_MS": "5"})
     first = members.start({"kafka": {"client_id": "shop"}}, env={"KUNICORN_HTTP__TOKEN": TOKEN})
-    first.wait_running(PARTITIONS, within=60)
+    first.wait_running(PARTITIONS)
     with Flow(kafka.bootstrap, "orders", 300):
         async with chromium(tmp_path) as tab:
             await opened(tab, first)

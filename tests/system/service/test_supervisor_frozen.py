@@ -31,7 +31,7 @@ def freeze_for_two_sessions(stage: Scene, session: float) -> None:
     frozen, heir = stage.members.start(), stage.members.start()
     with Flow(stage.kafka.bootstrap, stage.topic, 300):
         for member in (frozen, heir):
-            member.wait_running(3, within=90)
+            member.wait_running(3)
         heir.wait(lambda: len(stage.handled(0)) > 100, "some load")
         before, workers = frozen.generation(), [worker["pid"] for worker in frozen.workers()]
         heir.wait(lambda: min(stage.committed().values()) > 0, "commits of every partition")
@@ -46,7 +46,7 @@ def freeze_for_two_sessions(stage: Scene, session: float) -> None:
         for member in (frozen, heir):
             member.wait_running(3)
         assert [worker["pid"] for worker in frozen.workers()] == workers, "no worker was lost on the way (invariant 6)"
-    heir.wait(lambda: all(member.lag() == 0 for member in (frozen, heir)), "everything to be committed", 60)
+    heir.wait(lambda: all(member.lag() == 0 for member in (frozen, heir)), "everything to be committed")
     assert [member.stop() for member in (frozen, heir)] == [0, 0]
 
     audit = stage.members.audit
@@ -78,7 +78,6 @@ def test_workers_of_a_frozen_supervisor_pause_at_the_lease_and_it_comes_back_by_
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_a_supervisor_frozen_for_twenty_seconds_of_slow_records_comes_back_by_itself(
     scene: SceneMaker, strategy: str

@@ -25,7 +25,6 @@ def three() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @PROTOCOLS
 @pytest.mark.scenario("test_broker_failure", "0143 test_heartbeat_find_coordinator", "0147 retriable")
 def test_a_killed_coordinator_costs_no_rebalance(three: KafkaCluster, scene: SceneMaker, protocol: Settings) -> None:
@@ -40,7 +39,6 @@ def test_a_killed_coordinator_costs_no_rebalance(three: KafkaCluster, scene: Sce
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 @PROTOCOLS
 @pytest.mark.scenario("test_broker_rolling_bounce")
 def test_brokers_restarted_one_by_one_cost_no_rebalance(

@@ -12,7 +12,7 @@ from tests.kafka import KafkaCluster
 from tests.system.service.under_load import BROKER_SETTINGS, FENCED, PROTOCOLS, SceneMaker, silence, under_load
 
 Settings = Mapping[str, Mapping[str, Any]]
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.system.producing import Flow, committed_offsets, end_offsets, held, p
 from tests.system.service.under_load import BROKER_SETTINGS, PARTITIONS, SceneMaker, silence, under_load
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
@@ -47,9 +47,9 @@ def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
     plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
     kafka.tool(REASSIGN, "--bootstrap-server", kafka.bootstrap, "--reassignment-json-file", str(plan), "--execute")
     every = [Coordinates(topic, number) for number in before]
-    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(30)
+    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(60)
     wanted = {number: order[0] for number, order in orders.items()}
-    wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}", 30)
+    wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}")
 
 
 def runs(member: MemberProcess, topic: str) -> bool:
@@ -79,7 +79,7 @@ def test_partitions_added_under_latest_are_handled_from_their_beginning(
     members = members_of(three.bootstrap, topic, settings=settings)
     both = [members.start(), members.start()]
     for member in both:
-        member.wait_running(PARTITIONS // 2, within=60)
+        member.wait_running(PARTITIONS // 2)
     grown = 2 * PARTITIONS
     with Flow(three.bootstrap, topic, 400):
         three.add_partitions(topic, grown)
@@ -90,7 +90,7 @@ def test_partitions_added_under_latest_are_handled_from_their_beginning(
         produce(three.bootstrap, topic, 1_000)
     ends = end_offsets(three.bootstrap, topic, grown)
     sent = sum(ends.values())
-    both[0].wait(lambda: sum(map(handled_up_to, both)) == sent, f"{sent} handled records", 60)
+    both[0].wait(lambda: sum(map(handled_up_to, both)) == sent, f"{sent} handled records")
     assert [member.stop() for member in both] == [0, 0]
     report = Audit(members.audit).check(held(ends))
     assert report.holds, report
@@ -114,15 +114,15 @@ def test_a_deleted_topic_leaves_the_others_to_go_on(
     members = members_of(three.bootstrap, topic, settings=settings)
     both = [members.start(), members.start()]
     for member in both:
-        member.wait_running(PARTITIONS, within=60)
+        member.wait_running(PARTITIONS)
     with Flow(three.bootstrap, topic, 400):
         produce(three.bootstrap, doomed, 1_000)
-        three.admin().delete_topics([doomed])[doomed].result(30)
+        three.admin().delete_topics([doomed])[doomed].result(60)
         for member in both:
-            member.wait(lambda member=member: runs(member, topic), "its share of the other topic", 60)
+            member.wait(lambda member=member: runs(member, topic), "its share of the other topic")
         produce(three.bootstrap, topic, 1_000)
     ends = end_offsets(three.bootstrap, topic, PARTITIONS)
-    both[0].wait(lambda: sum(map(handled_up_to, both)) == sum(ends.values()), "the end of the flow", 60)
+    both[0].wait(lambda: sum(map(handled_up_to, both)) == sum(ends.values()), "the end of the flow")
     assert all(member.get("/livez")[0] == 200 for member in both)
     assert [member.stop() for member in both] == [0, 0]
     report = Audit(members.audit).check(held(ends))

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kunicorn.commands.demo.ports import free_ports
 from tests.kafka import KafkaCluster
+from tests.kafka.ports import kept_port
 from tests.system.members import MemberProcess, Members
 from tests.system.scene import Scene
 
@@ -29,7 +29,7 @@ def silent_server() -> Iterator[str]:
 @contextmanager
 def nobody() -> Iterator[str]:
     """A port that refuses connections."""
-    yield f"127.0.0.1:{free_ports(1)[0]}"
+    yield f"127.0.0.1:{kept_port()}"
 
 
 @contextmanager
@@ -52,13 +52,13 @@ def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
     with place() as server:  # type: ignore[attr-defined]
         settings = {"kafka": {"request_timeout_ms": 500}}
         member = members_of(server, topic, entrypoint="tests.system.handlers.audited:handle", settings=settings).start()
-        member.wait(lambda: says_what_is_wrong(member, server), "the problem in /status", 60)
+        member.wait(lambda: says_what_is_wrong(member, server), "the problem in /status")
         assert member.get("/livez")[0] == 200, "a restart would cure nothing"
         code, reasons = member.get("/readyz")
         assert code == 503
         assert server.removesuffix(":9092") in reasons
         member.wait(lambda: member.output().count(TRYING) >= 4, "some more tries")
-        assert member.stop(within=20) == 0
+        assert member.stop() == 0
     assert "Traceback" not in member.output()
 
 
@@ -66,13 +66,12 @@ def test_without_a_broker_it_keeps_trying_says_so_and_stops_at_once(
 def test_tries_come_further_and_further_apart(members_of: GroupMaker, topic: str) -> None:
     with nobody() as server:
         member = members_of(server, topic, entrypoint="tests.system.handlers.audited:handle").start()
-        member.wait(lambda: member.output().count(TRYING) >= 6, "some tries", 60)
-        assert member.stop(within=20) == 0
+        member.wait(lambda: member.output().count(TRYING) >= 6, "some tries")
+        assert member.stop() == 0
     waits = [float(seconds) for seconds in re.findall(rf"{TRYING} ([\d.]+) s", member.output())]
     assert waits[0] < 0.5 < waits[5] < 10.0
 
 
-@pytest.mark.timeout(180)
 def test_it_joins_by_itself_as_soon_as_the_broker_is_up(
     scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
 ) -> None:
@@ -81,11 +80,11 @@ def test_it_joins_by_itself_as_soon_as_the_broker_is_up(
     stage.send(0, *["x"] * 20)
     kafka.broker(1).stop()
     member = stage.members.start()
-    member.wait(lambda: says_what_is_wrong(member, kafka.bootstrap), "the problem in /status", 60)
+    member.wait(lambda: says_what_is_wrong(member, kafka.bootstrap), "the problem in /status")
     assert (member.get("/livez")[0], member.get("/readyz")[0]) == (200, 503)
     kafka.broker(1).start()
     kafka.wait_until_ready()
-    member.wait(lambda: member.get("/readyz")[0] == 200, "ready", 30)
+    member.wait(lambda: member.get("/readyz")[0] == 200, "ready")
     assert member.status()["problem"] is None
     stage.wait_handled(0, 19, member)
     assert member.stop() == 0
@@ -94,9 +93,9 @@ def test_it_joins_by_itself_as_soon_as_the_broker_is_up(
 
 @pytest.mark.parametrize("handler", ["slow_import:handle"])
 def test_a_stop_while_the_handler_is_imported_does_not_wait_for_it(scene: SceneMaker, handler: str) -> None:
-    stage = scene(1, handler=handler, env={"IMPORT_SECONDS": "60"})
+    stage = scene(1, handler=handler, env={"IMPORT_SECONDS": "600"})
     member = stage.members.start()
-    member.wait(lambda: "SERVING" in member.output().upper() and member.status()["brokers_reached"], "the broker", 60)
+    member.wait(lambda: "SERVING" in member.output().upper() and member.status()["brokers_reached"], "the broker")
     assert member.status()["template"] == "starting", "the handler is still being imported"
-    assert member.stop(within=20) == 0
+    assert member.stop() == 0
     assert "Traceback" not in member.output()

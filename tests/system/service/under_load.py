@@ -14,6 +14,7 @@ from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, merged
 from tests.system.producing import Flow
 from tests.system.scene import Scene
+from tests.waiting import PATIENCE
 
 PARTITIONS = 6
 RATE = 400
@@ -52,12 +53,12 @@ class UnderLoad:
         where = first.wait(lambda: first.status()["group"]["coordinator"], "a coordinator")
         return self.stage.kafka.broker(int(where.split()[0]))
 
-    def wait_coordinator(self, other_than: Broker, within: float = 40.0) -> None:
+    def wait_coordinator(self, other_than: Broker, within: float = PATIENCE) -> None:
         """Until every member's heartbeats are answered by another broker than that one."""
         for member in self.members:
             member.wait(lambda member=member: _heard_of(member, other_than), "another coordinator's answer", within)
 
-    def wait_handled(self, more: int, within: float = 60.0) -> None:
+    def wait_handled(self, more: int, within: float = PATIENCE) -> None:
         """Until so many more records are handled, in all partitions together."""
         goal = self._handled() + more
         self.members[0].wait(lambda: self._handled() >= goal, f"{more} more handled records", within)
@@ -92,13 +93,13 @@ def under_load(
     members = [stage.members.start(), stage.members.start()]
     with Flow(kafka.bootstrap, stage.topic, RATE):
         for member in members:
-            member.wait_running(PARTITIONS // 2, within=90)
+            member.wait_running(PARTITIONS // 2)
         group = UnderLoad(stage, members)
         group.wait_handled(200)
         yield group
         group.wait_handled(200)
     for member in members:
-        member.wait(lambda member=member: member.lag() == 0, "everything to be committed", 90)
+        member.wait(lambda member=member: member.lag() == 0, "everything to be committed")
     assert [member.stop() for member in members] == [0, 0]
     stage.wait_all_committed()
     report = stage.judge()
@@ -124,6 +125,6 @@ def silence(group: UnderLoad, what: str, at_most: float) -> Iterator[None]:
         yield
     finally:
         over.set()
-        watcher.join(10)
+        watcher.join(60)
     print(f"{what}: no heartbeat answered for {longest:.2f} s")
     assert longest <= at_most, f"{what}: {longest:.2f} s without a heartbeat"

@@ -11,7 +11,7 @@ from tests.soak.cut_logs import log_starts
 from tests.soak.faults import delete_records
 from tests.system.producing import produce
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.long
 PARTITIONS = range(6)
 
 

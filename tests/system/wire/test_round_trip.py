@@ -29,7 +29,7 @@ from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
 
 ASSIGNOR = "cooperative-sticky"
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 LONG_SESSION = 30_000
 """Milliseconds: nobody heartbeats beside a test's own steps. Not for the mock, whose rebalances take a session."""
 PARTITIONS = 3
@@ -90,7 +90,7 @@ def open_cluster(bootstrap: str) -> Cluster:
 
 async def find(coordinator: Coordinator) -> None:
     """Until the broker has loaded the group's part of its offsets topic."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT):
         while coordinator.node is None:
             with suppress(CoordinatorUnavailable):
                 await coordinator.find()
@@ -101,7 +101,7 @@ async def join(
     topic: str,
     member_id: str = "",
     instance_id: str | None = None,
-    session_timeout_ms: int = 6000,
+    session_timeout_ms: int = 10_000,
 ) -> JoinAnswer:
     """JoinGroup, again with the id that the broker gives where it asks for one (KIP-394)."""
     asked: dict[str, Any] = {
@@ -110,7 +110,7 @@ async def join(
         "rebalance_timeout_ms": 10000,
         "protocols": [(ASSIGNOR, Subscription((topic,)))],
         "reason": "x" * 300,
-        "timeout": 20.0,
+        "timeout": TIMEOUT,
     }
     answer = await coordinator.join(member_id=member_id, **asked)
     if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
@@ -132,7 +132,7 @@ async def sync(
 
 
 async def hear_of_a_rebalance(coordinator: Coordinator, member: JoinAnswer) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         error = ErrorCode.NONE.value
         while error != ErrorCode.REBALANCE_IN_PROGRESS:
             error = await coordinator.heartbeat(
@@ -145,7 +145,7 @@ async def ends(
 ) -> dict[TopicPartition, LogOffset]:
     """ListOffsets, again while a new topic's leader is not ready to lead."""
     queries = dict.fromkeys([*brokers.partitions, *more], timestamp)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             answers = await list_offsets(cluster, queries, IsolationLevel.READ_COMMITTED, TIMEOUT)
             if not any(answers[each].error in STALE_METADATA for each in brokers.partitions):
@@ -156,7 +156,7 @@ def produce(brokers: Brokers, partition: int, records: int) -> None:
     producer = Producer({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
     for number in range(records):
         producer.produce(brokers.topic, str(number).encode(), partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 async def test_the_metadata_names_broker_partitions_and_leaders(brokers: Brokers, cluster: Cluster) -> None:
@@ -274,13 +274,13 @@ async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordin
         "rebalance_timeout_ms": 60000,
         "protocols": [(ASSIGNOR, Subscription((topic,)))],
         "reason": "",
-        "timeout": 60.0,
+        "timeout": TIMEOUT,
     }
     named = await other.join(member_id="", **asked)
     assert named.error == ErrorCode.MEMBER_ID_REQUIRED
     parked = asyncio.create_task(other.join(member_id=named.member_id, **asked))
     await hear_of_a_rebalance(coordinator, first)
-    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=20.0)
+    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=TIMEOUT)
     assert left == ErrorCode.NONE
     assert (await parked).error == ErrorCode.UNKNOWN_MEMBER_ID
     await cluster.close()
@@ -328,7 +328,7 @@ async def test_librdkafka_reads_our_assignment_and_we_read_its_subscription(
     try:
         theirs = [ConfluentPartition(brokers.topic, 2)]
         await _lead(coordinator, brokers, first, consumer)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TIMEOUT):
             while consumer.assignment() != theirs:
                 await asyncio.to_thread(consumer.poll, 0.1)
     finally:
@@ -337,7 +337,7 @@ async def test_librdkafka_reads_our_assignment_and_we_read_its_subscription(
 
 async def _lead(coordinator: Coordinator, brokers: Brokers, first: JoinAnswer, consumer: Consumer) -> None:
     """Rejoin once librdkafka's member asks for it, and give it partition 2."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             await asyncio.to_thread(consumer.poll, 0.1)
             error = await coordinator.heartbeat(

@@ -38,7 +38,7 @@ def count_in_a_process(directory: Path, program: str, **more: str) -> None:
         "BENCH_PARTITIONS": "3", "BENCH_HANDLER": "nothing", "BENCH_LOOPS": "10", "BENCH_TALLIES": str(directory),
     }  # fmt: skip
     subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **environment, **more}, cwd=CLIENTS, check=True, timeout=30
+        [sys.executable, "-c", program], env={**os.environ, **environment, **more}, cwd=CLIENTS, check=True, timeout=240
     )
 
 

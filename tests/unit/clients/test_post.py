@@ -49,7 +49,7 @@ def sent_by(producer: Producer, *values: bytes) -> list[tuple[bytes, KafkaError 
             told.append((value, error))
 
         post.send("orders", b"k", value, [("h", b"1")], answered, timestamp=7, partition=2)
-    assert post.flush(10) == 0
+    assert post.flush(60) == 0
     return told
 
 

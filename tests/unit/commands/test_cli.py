@@ -32,7 +32,7 @@ def kunicorn(
         text=True,
         check=False,
         cwd=cwd,
-        timeout=60,
+        timeout=240,
         env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
 
@@ -50,7 +50,7 @@ def test_what_somebody_has_closed_is_nothing_and_its_number_nobody_elses(closed:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 2
@@ -155,7 +155,7 @@ def test_a_shell_that_asks_what_may_follow_is_told_without_any_file(tmp_path: Pa
     asked = {"_KUNICORN_COMPLETE": "complete_bash", "COMP_WORDS": "kunicorn offsets re", "COMP_CWORD": "2"}
     environ = {**os.environ, **asked, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "kunicorn"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=tmp_path, timeout=240)
     assert (done.returncode, done.stdout.split()) == (0, ["reset"])
 
 

@@ -83,7 +83,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         if process.poll() is None or in_session(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=90)
+        process.communicate(timeout=240)
 
 
 def in_session(session: int) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_job_that_is_told_to_end_before_it_has_begun_ends_at_once_with_6(
     process = start("catch-up", "--wait", "600", "--config", "config.toml", under=under)
     met(silent, process)
     os.kill(child_of(process.pid) if under else process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=90)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == ExitCode.NOT_ALL_COMMITTED, said
     assert "ended by SIGTERM" in said
     assert "Traceback" not in said
@@ -129,7 +129,7 @@ def test_a_command_that_waits_for_its_cluster_ends_with_its_jvm(
     process = start("reconcile", str(table), "--config", "config.toml", "--master", master)
     met(silent, process)
     os.kill(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=90)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == ExitCode.NOT_ALL_COMMITTED, said
     wait_until(lambda: not in_session(process.pid), "its JVM to be gone")
 

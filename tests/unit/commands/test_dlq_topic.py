@@ -77,7 +77,7 @@ def test_ten_times_as_many_letters_take_ten_times_as_long(first_left_out: bool) 
         return time.process_time() - began
 
     small = min(seconds(10_000) for _ in range(3))
-    assert seconds(100_000) < 40 * small
+    assert min(seconds(100_000) for _ in range(2)) < 40 * small
 
 
 def test_metadata_of_others_counts_as_none_and_ours_fits_into_a_commit() -> None:

@@ -66,6 +66,13 @@ handle_away.teardown = lambda: SAID.append("over")
 def without_registry(value):
     raise NotDecodableYet("the registry is away")
 
+class KeepsOffsets:
+    def load_offsets(self, partitions):
+        return {}
+
+    def handle(self, record):
+        SAID.append(("moved to", record.offset + 1))
+
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
 """
@@ -166,7 +173,7 @@ def test_the_debugger_stands_where_the_handler_raised_before_its_teardown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("import sys\np sys.modules['desk_shop'].SAID\nwhere\nq\n"))
-    replayed = replay_one.replay(settings(handler_timeout_ms=1000), message(b"nonsense"), debug=True)
+    replayed = replay_one.replay(settings(handler_timeout_ms=10_000), message(b"nonsense"), debug=True)
     said = capsys.readouterr().out
     assert "desk_shop.py(8)handle()" in said.replace("\n->", "")
     assert "[{}]" in said, "set up, and not torn down yet"
@@ -219,3 +226,9 @@ def test_a_topic_that_no_handler_takes_is_refused_before_a_broker_is_asked() -> 
 def test_a_handler_that_cannot_be_loaded_is_told_as_the_service_would() -> None:
     with pytest.raises(HandlerLoadError, match="has no 'handel'"):
         told(b"", entrypoint="desk_shop:handel")
+
+
+def test_a_handler_that_keeps_its_offsets_is_not_called_as_it_would_move_them_past_records() -> None:
+    with pytest.raises(ConfigError, match=r"desk_shop:KeepsOffsets keeps its offsets itself.*HandlerTest"):
+        told(b"{}", entrypoint="desk_shop:KeepsOffsets")
+    assert sys.modules["desk_shop"].SAID == []

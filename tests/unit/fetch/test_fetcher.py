@@ -22,6 +22,7 @@ from kunicorn.fetch.fetcher import Fetcher
 from kunicorn.fetch.properties import MOST_ANSWER_BYTES, fetcher_of
 from kunicorn.fetch.queue import Fetched, FetcherBroke, FetchQueue
 from kunicorn.fetch.requests import Limits
+from kunicorn.fetch.sessions import SESSION_ERRORS
 from kunicorn.fetch.table import Fetching, News
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.kafka import codec
@@ -142,6 +143,47 @@ async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reas
         assert queue.head(0) is None
     (told,) = caplog.messages
     assert "node 1 refuses to be asked for orders-0; tried again: CORRUPT_MESSAGE" in told
+
+
+async def test_a_broker_that_names_the_epoch_again_that_it_was_asked_for_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    end = nested(nested(nested(v12.FetchResponse, "responses"), "partitions"), "diverging_epoch")
+    async with leader(diverging_epoch=end(epoch=0, end_offset=5)) as (broker, _), fetching(broker):
+        await broker.wait_for(Api.FETCH, 4)
+        assert not caplog.records
+        await broker.wait_for(Api.FETCH, 6)
+    (told,) = caplog.messages
+    assert "node 1 refuses to be asked for orders-0; tried again: its log diverges in leader epoch 0" in told
+
+
+@pytest.mark.parametrize("error", sorted(SESSION_ERRORS), ids=lambda code: ErrorCode(code).name)
+async def test_a_session_that_is_refused_again_and_again_is_told_and_begun_anew(
+    caplog: pytest.LogCaptureFixture, error: int
+) -> None:
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (1, 3)}})
+        broker.script[Api.FETCH] = lambda asked: framed(asked, [], error_code=kio.ErrorCode(error))
+        async with fetching(broker):
+            await broker.wait_for(Api.FETCH, 4)
+            assert not caplog.records
+            await broker.wait_for(Api.FETCH, 6)
+    (told,) = caplog.messages
+    assert f"node 1 refuses to be fetched from; tried again: {ErrorCode(error).name}" in told
+
+
+async def test_a_partition_without_a_leader_is_told_once_that_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeBroker(1, OLD) as broker:
+        broker.lead([broker], {"orders": {0: (-1, 3)}})
+        async with fetching(broker) as queue:
+            await broker.wait_for(Api.METADATA, 4)
+            assert not caplog.records
+            await broker.wait_for(Api.METADATA, 7)
+            broker.lead([broker], {"orders": {0: (1, 4)}})
+            broker.script[Api.FETCH] = lambda asked: answer(asked, {0: range(offsets_of(asked)[0], 3)})
+            assert await offsets_out_of(queue, upto=3) == [0, 1, 2]
+    (told,) = caplog.messages
+    assert "the metadata names no leader of orders-0; asked again" in told
 
 
 def test_a_broker_may_wait_for_records_as_long_as_it_is_told_to() -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema
+from kio.serial import entity_reader
 
 from kunicorn.fetch.requests import BY_ID, Limits, fetch_frame
 from kunicorn.fetch.sessions import Ask, Request
@@ -95,3 +96,17 @@ def test_a_request_is_what_kio_writes(name: str, version: int) -> None:
     request = REQUESTS[name]
     frame = fetch_frame(version, 99, "kunicorn-worker-1", LIMITS, request)
     assert frame == as_kio_writes(request, version, 99, "kunicorn-worker-1")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_of_another_id_is_not_forgotten_by_the_name_that_it_is_asked_for_with(version: int) -> None:
+    """Brokers drop what a request names as forgotten last: nothing of the partition would ever come again."""
+    one = TopicPartition("one", 3)
+    request = Request(9, 4, {one: Ask(ONE.bytes, 5)}, [(one, TWO.bytes)])
+    written = load_request_schema(1, version)
+    frame = fetch_frame(version, 1, "client", LIMITS, request)
+    _, size = entity_reader(written.__header_schema__)(frame, codec.LENGTH_BYTES)
+    message: Any = entity_reader(written)(frame, codec.LENGTH_BYTES + size)[0]
+    gone = [each.partitions for each in message.forgotten_topics_data]
+    assert gone == ([(3,)] if version >= BY_ID else [])
+    assert [[each.partition for each in topic.partitions] for topic in message.topics] == [[3]]

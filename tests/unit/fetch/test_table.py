@@ -426,6 +426,36 @@ def test_a_batch_that_was_cut_is_asked_for_with_more_bytes_until_it_is_there() -
     assert table.sent(1).asks[A].max_bytes == 1000
 
 
+def test_a_batch_of_which_never_more_than_a_part_comes_is_asked_for_again_after_waits_that_grow() -> None:
+    table, now = fetching(A), 0.0
+    while table.asks_of(1):
+        answer(table, 1, Said(incomplete=True), now=now)
+    for failures in (2, 3):
+        table.wake(now := now + SOON)
+        answer(table, 1, Said(incomplete=True), now=now)
+        assert not table.asks_of(1)
+        place = table.get(A)
+        assert place is not None
+        assert place.failures == failures
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{}, {"t": Topic(ID, {})}, led(-1, 1), {"t": Topic(ID, {1: (1, 3)})}],
+    ids=["no topic", "none", "-1", "B"],
+)
+def test_a_partition_without_a_leader_is_looked_for_and_told_until_it_has_one(metadata: dict[str, Topic]) -> None:
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 1, 10, 2)
+    for _ in range(5):
+        assert table.leaderless(5) == []
+        table.learn(metadata, 0.0)
+        assert table.wants_metadata
+    assert table.leaderless(5) == [A]
+    table.learn(led(1), 0.0)
+    assert (table.wants_metadata, table.leaderless(1), asked(table, 1)) == (False, [], {A: 10})
+
+
 @pytest.mark.scenario("testFetchDisconnected")
 def test_a_broker_out_of_reach_has_its_partitions_wait_and_look_for_leaders() -> None:
     table = fetching(A, B)

@@ -155,7 +155,7 @@ HANGING = ["hanging", "hanging_async", "hanging_in_disguise", "hanging_in_the_fi
 
 @pytest.mark.parametrize("handler", ["leaving", "cancelled", *HANGING])
 def test_of_a_batch_whose_call_is_ended_what_is_filtered_is_done(handler: str) -> None:
-    timeout = 300 if handler in HANGING else None
+    timeout = 2000 if handler in HANGING else None
     settings = {"on_failure": "dead_letter", "max_attempts": 1, "handler_timeout_ms": timeout}
     run = behind(WANTED, handler=handler, mode="batch", **settings).run(*map(record, ("no", "a", "no", "b", "no")))
     assert run.outcomes == ["filtered", "dead_letter", "filtered", "dead_letter", "filtered"]

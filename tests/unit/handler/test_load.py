@@ -10,7 +10,7 @@ import pytest
 
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.handler.lifecycle import Worker
-from kunicorn.handler.load import find, load
+from kunicorn.handler.load import find, keeps_offsets, load
 
 MODULE = "orders_under_test"
 
@@ -223,3 +223,18 @@ def test_an_exception_that_has_no_message_is_told_without_one(module: Path, sour
 def test_load_offsets_makes_a_keeper_of_offsets(module: Path) -> None:
     module.write_text("class Orders:\n  def handle(self, r): ...\n  def load_offsets(self, partitions): return {}")
     assert load(f"{MODULE}:Orders").keeps_offsets
+
+
+def test_a_hook_that_is_none_is_none(module: Path) -> None:
+    module.write_text("class Orders:\n  load_offsets = setup = handle = None\n  def __call__(self, r): return 42")
+    assert not keeps_offsets(find(f"{MODULE}:Orders"))
+    handler = load(f"{MODULE}:Orders")
+    assert not handler.keeps_offsets
+    assert handler.setup is None
+    assert handler.call(None) == 42
+
+
+def test_an_instance_that_drops_the_load_offsets_of_its_class_is_refused(module: Path) -> None:
+    orders = "class Orders:\n  def handle(self, r): ...\n  def load_offsets(self, partitions): return {}\n"
+    module.write_text(orders + "  def __init__(self): self.load_offsets = None")
+    assert "its class has load_offsets, and its instances have None" in error(f"{MODULE}:Orders")

@@ -185,6 +185,19 @@ def test_no_record_of_a_batch_counts_as_done_whose_yielded_outputs_are_not_sent(
 
 
 @pytest.mark.parametrize("how", ["raises", "returns", "async"])
+@pytest.mark.parametrize("outcomes", [[], [(DeadLetter("bad"), [False] * 4)], [(Done(), [True] * 4)]])
+def test_what_a_batch_has_yielded_is_sent_where_it_says_that_no_record_has_failed(outcomes: Any, how: str) -> None:
+    put: list[Any] = []
+    handler = yielding_then(BatchError(outcomes=outcomes), how)
+    calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: put.append(whole))
+    batch = [Message(topic="t", partition=0, offset=offset, value=b"v") for offset in range(4)]
+    cells = memoryview(array("q", [0]))
+    calls(batch, range(1, 5), cells, 0, [])
+    calls.close()
+    assert (cells[0], put) == (4, [(None, 0, 4, [A])])
+
+
+@pytest.mark.parametrize("how", ["raises", "returns", "async"])
 def test_a_batch_of_which_nothing_is_done_may_say_which_record_failed_after_yielding(how: str) -> None:
     handler = yielding_then(BatchError(done=0), how)
     calls = calls_sending(handler, HandlerConfig("m:h", "batch", {}, 4, 1, 0, 0), "a", lambda *whole: None)

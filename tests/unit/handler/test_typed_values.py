@@ -96,6 +96,111 @@ def test_avro_is_read_by_the_pinned_schema_whatever_it_was_written_with(
         values.read(*records(written(7), b""))
 
 
+EVENING = 1_767_299_696_789
+"""Milliseconds: 2026-01-01T20:34:56.789Z."""
+EVENING_US = datetime.datetime(2026, 1, 1, 20, 34, 56, 789000, datetime.UTC)
+
+
+def logical(of: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": of, "logicalType": name, **more}
+
+
+MILLIS, MICROS = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+LOCAL, TIME = logical("long", "local-timestamp-millis"), logical("int", "time-millis")
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+BY_NAME = {"type": "map", "values": MILLIS}
+WITHIN = {"type": "record", "name": "W", "fields": [{"name": "at", "type": {"type": "array", "items": MILLIS}}]}
+
+
+def read_by(monkeypatch: pytest.MonkeyPatch, reader: Any, *writers: tuple[Any, Any], default: Any = None) -> list[Any]:
+    """The field x, of that type in the reader schema, of values that were written with these types of it; None: it was
+    not written."""
+
+    def record(of: Any, **more: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [] if of is None else [{"name": "x", "type": of, **more}]}
+
+    wanted = record(reader) if default is None else record(reader, default=default)
+    values, schemas = [], {}
+    for at, (writer, value) in enumerate(writers):
+        out = io.BytesIO(b"%d" % at)
+        out.seek(1)
+        fastavro.schemaless_writer(out, record(writer), {"x": value})
+        values.append(out.getvalue())
+        schemas[b"%d" % at] = record(writer)
+
+    def decode(raw: bytes) -> Any:
+        return fastavro.schemaless_reader(io.BytesIO(raw[1:]), schemas[raw[:1]], wanted)
+
+    monkeypatch.setattr(
+        "kunicorn.handler.decode.schema_registry.registered", lambda *_: OfBytes(Part.VALUE, "Avro", decode)
+    )
+    monkeypatch.setattr(f"{__name__}.WANTED", wanted, raising=False)
+    read: Any = typed_values(Decoding(value="avro"), f"{__name__}:WANTED").read(*records(*values))
+    return [row["x"] for row in read.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer", "number", "meant"),
+    [
+        (MILLIS, "long", EVENING, EVENING_US),
+        (MILLIS, "int", 1000, datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.UTC)),
+        (MICROS, "long", EVENING * 1000, EVENING_US),
+        (LOCAL, "long", EVENING, EVENING_US.replace(tzinfo=None)),
+        (TIME, "int", 3_600_001, datetime.time(1, 0, 0, 1000)),
+        (logical("long", "time-micros"), "long", 3_600_000_001, datetime.time(1, 0, 0, 1)),
+        (logical("int", "date"), "int", 1, datetime.date(1970, 1, 2)),
+        (MILLIS, MICROS, EVENING * 1000 + 1, EVENING_US.replace(microsecond=789001)),
+        (MILLIS, MILLIS, EVENING, EVENING_US),
+        ({"type": "array", "items": MILLIS}, {"type": "array", "items": "long"}, [EVENING], [EVENING_US]),
+        (BY_NAME, {"type": "map", "values": "long"}, {"a": EVENING}, [("a", EVENING_US)]),
+        (DECIMAL, "bytes", b"\x04\xd2", decimal.Decimal("12.34")),
+    ],
+    ids=str,
+)
+def test_what_only_the_reader_schema_has_a_logical_type_for_has_its_unit(
+    monkeypatch: pytest.MonkeyPatch, reader: Any, writer: Any, number: Any, meant: Any
+) -> None:
+    assert read_by(monkeypatch, reader, (writer, number)) == [meant]
+
+
+@pytest.mark.parametrize(
+    ("reader", "default", "meant"),
+    [
+        ("bytes", "\u00ff\u0000a", b"\xff\x00a"),
+        (FIXED, "\u00ff\u0080", b"\xff\x80"),
+        ({"type": "array", "items": "bytes"}, ["\u00e9"], [b"\xe9"]),
+        (DECIMAL, "\u0004\u00d2", decimal.Decimal("12.34")),
+        ({**DECIMAL, "precision": 38, "scale": 0}, "\u0001" + 14 * "\u0000", decimal.Decimal(256**14)),
+        (MILLIS, EVENING, EVENING_US),
+        (TIME, 1, datetime.time(0, 0, 0, 1000)),
+        (WITHIN, {"at": [EVENING]}, {"at": [EVENING_US]}),
+        ("string", "\u00ff", "\u00ff"),
+    ],
+    ids=str,
+)
+def test_a_default_has_the_meaning_that_avro_gives_it(
+    monkeypatch: pytest.MonkeyPatch, reader: Any, default: Any, meant: Any
+) -> None:
+    assert read_by(monkeypatch, reader, (None, None), default=default) == [meant]
+
+
+def test_a_default_stands_beside_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written_with = [(MILLIS, EVENING), (None, None), ("long", 1000)]
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert read_by(monkeypatch, MILLIS, *written_with, default=0) == [
+        EVENING_US,
+        epoch,
+        epoch + datetime.timedelta(seconds=1),
+    ]
+    assert read_by(monkeypatch, "bytes", ("bytes", b"\xff"), (None, None), default="\u00e9") == [b"\xff", b"\xe9"]
+
+
+@pytest.mark.parametrize("reader", [MILLIS, MICROS], ids=str)
+def test_nanoseconds_which_the_decoder_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch, reader: Any) -> None:
+    with pytest.raises(Undecodable, match="orders-3@0: its value is no Avro: x: it does not fit the type timestamp"):
+        read_by(monkeypatch, reader, (logical("long", "timestamp-nanos"), EVENING * 10**6))
+
+
 def test_protobuf_gives_the_fields_that_are_wanted_and_null_for_what_is_not_set() -> None:
     kind = pa.struct([("string_value", pa.string()), ("number_value", pa.float64()), ("missing", pa.int64())])
     decoder = OfBytes(Part.VALUE, "Protobuf", struct_pb2.Value.FromString)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -12,7 +13,7 @@ from kunicorn.kafka import connection as connections
 from kunicorn.kafka.auth import BearerToken, Sasl, Security
 from kunicorn.kafka.connection import Connection
 from kunicorn.kafka.coordinator import heartbeat
-from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost
+from kunicorn.kafka.errors import AuthenticationFailed, ConnectionLost, ProtocolError
 from kunicorn.kafka.versions import Api
 from tests.fakes.broker import Asked, FakeBroker, Reply
 from tests.fakes.messages import blank_response, response_frame
@@ -192,6 +193,73 @@ async def test_a_request_whose_caller_has_gone_does_not_stop_renewals(broker: Fa
     await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
     connection.close()
     await connection.wait_closed()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+async def test_a_password_is_read_beside_the_event_loop(broker: FakeBroker, mechanism: str) -> None:
+    readers: list[int] = []
+
+    def password() -> str:
+        readers.append(threading.get_ident())
+        raise AuthenticationFailed("no password today")
+
+    with pytest.raises(AuthenticationFailed, match="no password today"):
+        await logged_in(broker, Sasl(mechanism, username="alice", password=password))
+    assert readers
+    assert threading.get_ident() not in readers
+
+
+async def test_a_signature_of_scram_that_is_not_ascii_is_told_with_the_broker_and_what_to_do(
+    broker: FakeBroker,
+) -> None:
+    def answer(asked: Asked) -> Reply:
+        sent: bytes = asked.message.auth_bytes
+        first = b"r=" + sent.rpartition(b"r=")[2] + b"x,s=c2FsdA==,i=4096"
+        said = first if sent.startswith(b"n,,") else "v=é".encode()
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, auth_bytes=said)
+
+    broker.script[Api.SASL_AUTHENTICATE] = answer
+    with pytest.raises(AuthenticationFailed, match=rf"{broker.address} and SASL SCRAM.*kafka\.bootstrap_servers"):
+        await logged_in(broker, Sasl("SCRAM-SHA-256", username="alice", password=lambda: "hunter2"))
+
+
+async def test_an_answer_without_any_bytes_is_a_refusal_by_scram(broker: FakeBroker) -> None:
+    def null(asked: Asked) -> Reply:
+        blank = blank_response(Api.SASL_AUTHENTICATE, asked.version)
+        frame = response_frame(2, blank)
+        # No error, no message; then the length of what it says, whose 0 is null.
+        return frame[:8] + b"\0" + frame[9:]
+
+    broker.script[Api.SASL_AUTHENTICATE] = null
+    with pytest.raises(AuthenticationFailed, match="nonce"):
+        await logged_in(broker, Sasl("SCRAM-SHA-256", username="alice", password=lambda: "hunter2"))
+
+
+@pytest.mark.parametrize("api", [Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.API_VERSIONS])
+async def test_an_answer_of_a_hundred_kilobytes_before_the_log_in_is_not_received(broker: FakeBroker, api: Api) -> None:
+    broker.script[api] = lambda asked: asked.correlation_id.to_bytes(4, "big") + bytes(100_000)
+    with pytest.raises(ProtocolError, match=rf"{broker.address}.*announce 100004 bytes"):
+        await logged_in(broker)
+
+
+async def test_an_answer_of_a_hundred_kilobytes_is_received_after_the_log_in_and_not_in_a_renewal(
+    broker: FakeBroker, soon: None
+) -> None:
+    def second_time_long(asked: Asked) -> Reply:
+        if broker.apis().count(Api.SASL_AUTHENTICATE) == 2:
+            return asked.correlation_id.to_bytes(4, "big") + bytes(100_000)
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, session_lifetime=lasting(5.0))
+
+    long = blank_response(Api.HEARTBEAT, 4)
+    broker.script |= {
+        Api.SASL_AUTHENTICATE: second_time_long,
+        Api.HEARTBEAT: lambda asked: response_frame(asked.correlation_id, long) + bytes(100_000),
+    }
+    connection = await logged_in(broker)
+    await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0)
+    async with asyncio.timeout(60):
+        await connection.wait_closed()
+    assert "announce 100004 bytes" in str(connection.failure)
 
 
 def test_nothing_that_describes_a_login_shows_its_secrets() -> None:

@@ -335,6 +335,30 @@ async def test_a_node_that_refused_our_login_is_tried_again_although_nobody_asks
     await cluster.close()
 
 
+async def test_a_refusal_is_told_although_a_hundred_others_were_told_before_it(
+    one: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = iter(range(1000))
+
+    async def refuse(address: Address, *rest: Any) -> Connection:
+        raise AuthenticationFailed(f"{address} refuses login {next(attempts)}")
+
+    monkeypatch.setattr(Connection, "open", refuse)
+    cluster = cluster_of(one)
+
+    async def told_of(times: int) -> int:
+        caplog.clear()
+        for _ in range(times):
+            with pytest.raises(AuthenticationFailed):
+                await cluster.refresh(["t"])
+        return caplog.text.count("tried again until it is corrected")
+
+    assert await told_of(150) == 100, "texts that never repeat do not fill the log"
+    monkeypatch.setattr(cluster_module, "_REFUSALS_FOR", 0.0)
+    assert await told_of(1) == 1, "an hour later"
+    await cluster.close()
+
+
 # -- connections ---------------------------------------------------------------------------------------------
 
 

@@ -136,7 +136,7 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], A
 async def test_of_a_name_with_two_addresses_the_one_that_answers_is_connected_to(
     broker: FakeBroker, two_addresses: Callable[[int], Address]
 ) -> None:
-    connection = await Connection.open(two_addresses(broker.port), Security(), "kunicorn", timeout=10.0)
+    connection = await Connection.open(two_addresses(broker.port), Security(), "kunicorn", timeout=60)
     connection.close()
 
 
@@ -148,7 +148,7 @@ async def test_a_name_of_which_no_address_answers_is_told_with_each_of_them(
     with pytest.raises(
         ConnectionLost, match=r"broker\.test:\d+: 127\.0\.0\.2: no answer within 0\.05 s; 127\.0\.0\.1: .*"
     ):
-        await Connection.open(address, Security(), "kunicorn", timeout=10.0)
+        await Connection.open(address, Security(), "kunicorn", timeout=60)
 
 
 async def test_a_broker_that_hangs_up_on_the_versions_has_another_security_protocol(broker: FakeBroker) -> None:

@@ -102,9 +102,9 @@ async def test_a_look_up_passes_over_a_silent_node_sooner_than_other_requests_do
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, silent: Api
 ) -> None:
     monkeypatch.setattr("kunicorn.kafka.coordinator._LOOK_UP_TIMEOUT", 5.0)
-    async with FakeBroker(8) as frozen, asyncio.timeout(28):
+    async with FakeBroker(8) as frozen, asyncio.timeout(100):
         broker.lead([broker, frozen], {})
-        cluster = cluster_of(broker, connect_timeout=30.0, request_timeout=30.0)
+        cluster = cluster_of(broker, connect_timeout=120.0, request_timeout=120.0)
         await cluster.refresh(["t"])
         # Tried later than the frozen one, which is therefore asked first.
         await cluster.connection(broker.node_id, "control")
@@ -279,10 +279,10 @@ async def test_a_join_is_told_as_sent_once_its_frame_is_written(
 
     broker.script |= {Api.API_VERSIONS: hold, Api.JOIN_GROUP: lambda _: Silence}
     joining = asyncio.create_task(coordinator.join(**JOIN | member))
-    await asyncio.wait_for(connecting.wait(), 10)
+    await asyncio.wait_for(connecting.wait(), 60)
     assert not coordinator.join_sent.is_set()
     release.set()
-    await asyncio.wait_for(coordinator.join_sent.wait(), 10)
+    await asyncio.wait_for(coordinator.join_sent.wait(), 60)
     assert (await cluster.connection(broker.node_id, CONTROL)).in_flight == 1
     joining.cancel()
 

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from kunicorn.commands.demo.ports import free_ports
-from tests.kafka.ports import KeptPorts
+from tests.kafka.ports import KeptPorts, kept_port
 
 
 @pytest.fixture
@@ -65,3 +66,18 @@ def test_nobody_answers_on_a_port_that_is_kept_and_no_longer_kept_it_is_free(few
         client.connect(("127.0.0.1", ports[0]))
     kept.close()
     assert set(free_ports(3)) == set(ports)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_service_listens_on_a_port_that_its_test_keeps(host: str) -> None:
+    port = kept_port()
+
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, host, port)
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        server.close()
+
+    uvloop.run(serve())
+    with pytest.raises(OSError, match="Address already in use"), socket.socket() as other:
+        other.bind(("127.0.0.1", port))

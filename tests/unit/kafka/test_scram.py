@@ -56,6 +56,9 @@ def test_an_answer_without_any_signature_is_not_believed() -> None:
         (FIRST.replace(SALT, "?"), "no salt or no iteration count"),
         ("m=ext," + FIRST, "extension"),
         ("", "nonce"),
+        (FIRST.replace(SALT, "é" + SALT[1:]), "no salt or no iteration count"),
+        (FIRST.replace(f"s={SALT},", ""), "no salt or no iteration count"),
+        (FIRST.replace(",i=4096", ""), "no salt or no iteration count"),
     ],
 )
 def test_a_first_message_that_cannot_be_right_ends_it_before_a_proof_is_given(first: str, complaint: str) -> None:
@@ -63,6 +66,34 @@ def test_a_first_message_that_cannot_be_right_ends_it_before_a_proof_is_given(fi
     next(talk)
     with pytest.raises(AuthenticationFailed, match=complaint):
         talk.send(first.encode())
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x2C, 0x3D, 0x80, 0xC3, 0xFF], ids=hex)
+def test_one_unexpected_byte_in_either_message_is_a_refusal_and_nothing_else(byte: int) -> None:
+    first, final = FIRST.encode(), f"v={SIGNATURE}".encode()
+    for at in (at for at, was in enumerate(first) if was != byte):
+        with pytest.raises(AuthenticationFailed, match=r"kafka|SCRAM credentials"):
+            talk_over(with_byte(first, at, byte), final)
+    for at in (at for at, was in enumerate(final) if was != byte):
+        with pytest.raises(AuthenticationFailed, match="kafka"):
+            talk_over(first, with_byte(final, at, byte))
+
+
+@pytest.mark.parametrize("final", ["v=é", f"v={SIGNATURE}é"])
+def test_a_signature_with_a_letter_that_is_not_ascii_is_not_believed(final: str) -> None:
+    with pytest.raises(AuthenticationFailed, match="could not prove"):
+        talk_over(FIRST.encode(), final.encode())
+
+
+def talk_over(first: bytes, final: bytes) -> None:
+    talk = scram("SCRAM-SHA-256", "user", "pencil", NONCE)
+    next(talk)
+    talk.send(first)
+    talk.send(final)
+
+
+def with_byte(message: bytes, at: int, byte: int) -> bytes:
+    return message[:at] + bytes([byte]) + message[at + 1 :]
 
 
 def test_the_brokers_own_complaint_is_told_with_the_settings() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.observe.catalogue import Kind, every
+from kunicorn.observe.catalogue import Kind, every, every_of_jobs
 from kunicorn.observe.generate import dashboard, expressions, fleet_dashboard
 
 ROOT = Path(__file__).parents[3]
@@ -59,3 +59,33 @@ def test_alerts_ask_for_metrics_that_there_are() -> None:
     assert len(expressions) == rules.count("- alert:")
     named = {name for each in expressions for name in re.findall(r"(?<![:\w])(?:kunicorn|kafka)_\w+", each)}
     assert named <= set(EXPOSED)
+
+
+SHOWN = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(file for file in (ROOT / "deploy/helm").rglob("*") if file.suffix in (".md", ".yaml", ".tpl", ".json")),
+]
+NO_METRICS = {"kunicorn_columns", "kunicorn_config", "kunicorn_handler", "kafka_errors", "kafka_dlt"}
+"""A wheel, a setting of pytest and a fixture of ours; a module, and headers of Spring's."""
+OF_OTHERS = {"kafka_consumergroup_lag"}
+"""Of the exporters that are named beside our own."""
+RECORDED = {"kunicorn_lag_over_objective"}
+"""Made by recording rules: group:kunicorn_lag_over_objective:ratio_1h."""
+
+
+def test_every_metric_that_pages_rules_and_dashboards_name_is_there() -> None:
+    there = {*EXPOSED, *NO_METRICS, *OF_OTHERS, *RECORDED}
+    for declared in every_of_jobs():
+        there.add(declared.name + _SUFFIX[declared.kind])
+    for declared in (*every(), *every_of_jobs()):
+        if declared.kind is Kind.HISTOGRAM:
+            there |= {declared.name, *(f"{declared.name}{suffix}" for suffix in ("_bucket", "_sum", "_count"))}
+    named = re.compile(r"(?<![\w./-])(?:kunicorn|kafka|messaging)_[a-z0-9_]*[a-z0-9](?![\w*…])")
+    strange = {
+        (str(file.relative_to(ROOT)), name)
+        for file in SHOWN
+        for name in named.findall(file.read_text())
+        if name not in there
+    }
+    assert strange == set()

@@ -110,5 +110,5 @@ async def test_stopping_does_not_wait_for_listeners() -> None:
             stream = await session.get(f"http://127.0.0.1:{server.port}/events")
             await next_event(stream)
             began = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - began < 20
+        assert asyncio.get_running_loop().time() - began < 60
         stream.close()

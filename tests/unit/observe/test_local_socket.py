@@ -171,7 +171,7 @@ def test_where_nothing_can_be_written_the_name_alone_is_used() -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": "/tmp"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "bytes\n"), done.stderr

@@ -12,6 +12,7 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from kunicorn.ipc.messages import Counted, Observed, Pong
 from kunicorn.observe import catalogue as c
 from kunicorn.observe import logs
+from kunicorn.observe import metrics as module
 from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.generate import metrics_page
 from kunicorn.observe.metrics import Metrics
@@ -280,6 +281,26 @@ def test_a_counter_that_the_supervisor_does_not_know_ends_nothing() -> None:
     told = [Counted("kunicorn_of_tomorrow", [], 1), Counted(c.CONSUMED.name, ["orders"], 1)]
     metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, told, [Observed("kunicorn_of_tomorrow_seconds", [], [1], 1.0)]))
     assert value(scraped(metrics, status()), "messaging_client_consumed_messages_total", topic="orders") == 1
+
+
+def test_topics_that_records_name_have_series_up_to_a_limit_and_the_rest_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_OUTPUTS", 2)
+    metrics = Metrics()
+    for number in range(5):
+        hear(metrics, (c.SENT, [f"to-{number}", ""], 1), (c.UNENCODED, [f"to-{number}", "content"], 1))
+        hear(metrics, (c.CONSUMED, [f"from-{number}"], 1))
+    metrics.forget("to-1")
+    hear(metrics, (c.SENT, ["to-9", ""], 1))
+    told = scraped(metrics, status())
+    sent = {
+        dict(labels)["topic"]: sum for (name, labels), sum in told.items() if name.startswith("messaging_client_se")
+    }
+    assert sent == {"to-0": 1, "_OTHER": 3, "to-9": 1}
+    assert value(told, "kunicorn_unencoded_outputs_total", topic="_OTHER", why="content") == 3
+    assert value(told, "messaging_client_consumed_messages_total", topic="from-4") == 1
+    assert metrics.totals["sent"] == 6
 
 
 def test_a_topic_that_is_forgotten_has_no_series_more_and_what_was_counted_over_all_stays() -> None:

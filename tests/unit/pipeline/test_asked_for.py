@@ -17,11 +17,14 @@ from kunicorn.pipeline.backfill import Request
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import file_name
 from kunicorn.pipeline.plan import bounds_of
+from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.reconcile import asked_for
 from kunicorn.pipeline.source import SourceOptions
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
 from kunicorn.pipeline.tasks.executor_process import settings_file
+from kunicorn.pipeline.tasks.limits import NO_LIMITS
+from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
 from kunicorn.settings import Settings, load
 from tests.unit.pipeline.played_log import PlayedLog
@@ -206,6 +209,32 @@ def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: Pl
         "warning: records that were to be read are deleted already: orders-0 from 100 to 200, it begins at 500 now; "
         "they are passed over"
     ]
+
+
+@pytest.mark.usefixtures("log")
+def test_a_backfill_handles_records_of_every_age_and_says_so_where_the_live_service_does_not(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = ASSIGNED.replace("[assign]", "max_age_ms = 3_600_000\n[assign]")
+    config.write_text(f'{limited}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
+    settings, said, handled = load(config, {}), list[str](), list[bool]()
+
+    def played(job: RangeJob, state: RunState, *_: object) -> RunState:
+        task = job.task(False, NO_LIMITS)
+        assert isinstance(task, HandleRanges)
+        handled.extend([job.file.any_age, task.file.any_age])
+        return state
+
+    for name in ("check_installed", "check_handlers"):
+        monkeypatch.setattr(backfill, name, lambda *_: None)
+    monkeypatch.setattr(backfill, "at_once", lambda _: 1)
+    monkeypatch.setattr(RangeJob, "__call__", played)
+    backfill.backfill(settings, settings_file(config, settings), Request(), "local", "old", said.append)
+    told = "handler.max_age_ms does not hold in a backfill"
+    assert any(line.startswith(f"warning: {told}") for line in said)
+    assert handled == [True, True]
+    for planned in (backfill.dry_run(settings, Request()), backfill.dry_run_of_resumed(settings, "old")):
+        assert any(note.startswith(told) for note in planned.notes)
 
 
 def test_of_two_backfills_that_begin_a_run_at_once_the_second_ends_as_one_that_was_overtaken(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from datetime import date
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,44 @@ def test_a_table_whose_columns_are_of_other_types_is_refused_until_it_is_altered
     altered = pa.schema([*changed.file_schema, ("date", pa.date32()), ("note", pa.string())])
     deltalake.DeltaTable.create(str(tmp_path), altered, mode="overwrite", partition_by=["date"])
     changed.open()
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ([("id", pa.uint8())], "value.id is of uint8, which readers of Delta tables lack; choose int16"),
+        ([pa.field("id", pa.uint16(), nullable=False)], "value.id is of uint16, .*; choose int32"),
+        ([("ids", pa.list_(pa.uint32()))], r"value.ids\[\] is of uint32, .*; choose int64"),
+        ([("by", pa.map_(pa.string(), pa.uint64()))], r"value.by.value is of uint64, .*; choose decimal128\(20, 0\)"),
+        ([("at", pa.timestamp("ns", "UTC"))], r"value.at is of timestamp\[ns, tz=UTC\], .*; choose timestamp\('us'"),
+        ([("at", pa.time64("us"))], r"value.at is of time64\[us\], .*; choose another"),
+    ],
+)
+def test_types_that_readers_of_delta_lack_are_refused_before_there_is_a_table(
+    tmp_path: Path, fields: list[Any], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--columns: {why}"):
+        typed(tmp_path, fields).open()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int16(), 255), (pa.int32(), 65_535), (pa.int64(), 2**32 - 1), (pa.decimal128(20, 0), Decimal(2**64 - 1)),
+        (pa.timestamp("us", "UTC"), datetime(2026, 1, 1, tzinfo=UTC)), (pa.large_string(), "x"), (pa.float32(), 0.5),
+        (pa.list_(pa.date32()), [date(2026, 1, 1)]), (pa.map_(pa.string(), pa.bool_()), [("a", True)]),
+    ],
+)  # fmt: skip
+def test_what_is_written_by_other_types_can_be_read(tmp_path: Path, kind: pa.DataType, value: Any) -> None:
+    made = typed(tmp_path, [("id", kind)])
+    made.open()
+    (tmp_path / "date=2026-01-01").mkdir()
+    file = tmp_path / "date=2026-01-01" / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([{"offset": 6, "value": {"id": value}}], schema=made.file_schema), file)
+    made.commit(1, [LakeFile("date=2026-01-01/a.parquet", file.stat().st_size, 1)], ENDS)
+    (found,) = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table(columns=["value"]).to_pylist()
+    assert found == {"value": {"id": value}}
 
 
 def test_a_table_that_was_dropped_since_is_not_gone_on_with(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ LINES = "handler_timeout_ms = 100", "max_attempts = 1", 'on_failure = "skip"'
 
 
 def job(
-    place: Path, how: str, concurrency: int, *, hangs: float = 600, least: float = 0.3, spark: str = "spark"
+    place: Path, how: str, concurrency: int, *, hangs: float = 600, least: float = 2.0, spark: str = "spark"
 ) -> subprocess.CompletedProcess[str]:
     config = place / "config.toml"
     config.write_text(task_settings("hanging:hang", f"concurrency = {concurrency}", *LINES))

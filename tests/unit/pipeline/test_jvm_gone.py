@@ -14,8 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline import spark, stream
+from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.range_job import Stop
-from kunicorn.pipeline.report import Exposed
 from kunicorn.pipeline.spark import Job, JobFailed, stopped_behind
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile

@@ -99,7 +99,7 @@ def test_a_process_that_is_killed_leaves_nothing_on_the_machines_disk(tmp_path: 
     (disk := tmp_path / "disk").mkdir()
     environment = {**os.environ, "TMPDIR": str(disk)}
     command = [sys.executable, "-c", KILLED, str(tmp_path / "lake")]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "on the disk\n"), ended.stderr
     assert [*disk.iterdir()] == []
 

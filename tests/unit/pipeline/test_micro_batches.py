@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
+from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import FromSource, HandleRanges, MicroBatch
@@ -112,12 +114,66 @@ def test_the_first_micro_batch_of_a_driver_is_told_as_such_to_its_tasks(
     exposed: Any = SimpleNamespace(moved=lambda *_: None)
     settings: Any = SimpleNamespace(stream_group="orders.stream")
     batches = stream.Batches(
-        settings, outcomes, Stop(), exposed, lambda _: None, lambda first: MicroBatch(first=first).tell(spark)
+        settings,
+        outcomes,
+        Stop(),
+        exposed,
+        lambda _: None,
+        lambda number, first: MicroBatch(NO_LIMITS, first, number).tell(spark),
     )
     frame: Any = SimpleNamespace(collect=collect)
     for number in (7, 8):
         batches(frame, number)
     assert seen == [True, False]
+
+
+def tried(outcomes: Directory, monkeypatch: pytest.MonkeyPatch, driver: str, batch: MicroBatch, *ends: int) -> None:
+    """The tasks of a micro-batch whose records each fail, by that driver; of partition 0, cut at these ends."""
+    told: list[str] = []
+    batch.tell(SimpleNamespace(setLocalProperty=lambda name, text: told.append(text)))  # type: ignore[arg-type]
+    context = SimpleNamespace(getLocalProperty=lambda _: told[-1], attemptNumber=lambda: 0)
+
+    def handle(task: HandleRanges, ranges: Sequence[OffsetRange]) -> Iterator[Summary]:
+        for whole in ranges:
+            with task._outcomes(whole) as rows:
+                for at in range(whole.start, whole.stop):
+                    place = {"topic": whole.topic, "partition": whole.partition, "offset": at, "until": at + 1}
+                    rows.add({**place, "records": 1, "status": "skip", "error_type": driver})
+                yield rows.end()
+
+    with monkeypatch.context() as moment:
+        moment.setattr("pyspark.TaskContext.get", lambda: context)
+        moment.setattr(HandleRanges, "__call__", handle)
+        task = FromSource(HandleRanges(SettingsFile("", ""), outcomes, driver=driver))
+        rows = [OffsetRange("orders", 0, *each)._asdict() for each in pairwise(ends)]
+        for _ in task(iter([pa.RecordBatch.from_pylist(rows)])):
+            pass
+
+
+@pytest.mark.parametrize("again", [(20, 100), (0, 60), (20, 60, 90)])
+def test_a_repeated_micro_batch_has_every_offset_once_though_records_were_lost_since(
+    outcomes: Directory, monkeypatch: pytest.MonkeyPatch, again: tuple[int, ...]
+) -> None:
+    tried(outcomes, monkeypatch, "1-a", MicroBatch(NO_LIMITS, False, 7), 0, 50, 100)
+    tried(outcomes, monkeypatch, "2-b", MicroBatch(NO_LIMITS, True, 7), *again)
+    assert rows_of(outcomes) == [(at, at + 1) for at in range(again[0], again[-1])]
+
+
+def test_a_topic_that_was_created_anew_has_its_rows_beside_those_of_other_micro_batches(
+    outcomes: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried(outcomes, monkeypatch, "1-a", MicroBatch(NO_LIMITS, False, 6), 0, 5)
+    tried(outcomes, monkeypatch, "2-b", MicroBatch(NO_LIMITS, True, 7), 0, 2)
+    assert rows_of(outcomes) == [(0, 1), (0, 1), (1, 2), (1, 2), (2, 3), (3, 4), (4, 5)]
+
+
+def test_a_topic_that_was_created_anew_has_its_rows_in_the_place_of_the_same_range(
+    outcomes: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (9, 10):
+        tried(outcomes, monkeypatch, "1-a", MicroBatch(NO_LIMITS, False, number), 0, 2)
+    (name,) = outcomes.names(".parquet")
+    assert (outcomes.footer(name).metadata or {})[b"kunicorn.driver"].endswith(b"-0000000000000000010")
 
 
 class PlayedQuery:

@@ -120,7 +120,7 @@ def test_a_file_costs_a_store_no_directories_and_no_new_connection(
     assert sorted(each.path for each in there if each.type == fs.FileType.File) == [
         f"runs/frugal/orders/0/{number}.parquet" for number in range(3)
     ]
-    listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix=frugal/", timeout=30)
+    listed = urllib.request.urlopen(f"{os.environ['AWS_ENDPOINT_URL']}/runs?list-type=2&prefix=frugal/", timeout=60)
     keys = re.findall(r"<Key>([^<]+)</Key>", listed.read().decode())
     assert keys == [f"frugal/orders/0/{number}.parquet" for number in range(3)], "no empty objects beside them"
 
@@ -164,6 +164,6 @@ def test_of_a_large_file_that_was_not_finished_nothing_is_left(bucket: str) -> N
     uploads = f"{os.environ['AWS_ENDPOINT_URL']}/runs?uploads"
 
     def gone() -> bool:
-        return b"broken/large" not in urllib.request.urlopen(uploads, timeout=30).read()
+        return b"broken/large" not in urllib.request.urlopen(uploads, timeout=60).read()
 
-    wait_until(gone, "the upload to be given up", 60, every=0.2)
+    wait_until(gone, "the upload to be given up", every=0.2)

@@ -9,6 +9,7 @@ from queue import Queue
 import pytest
 
 from kunicorn.errors import ConfigError
+from kunicorn.pipeline import spark
 from kunicorn.pipeline.report import said_by_task
 from kunicorn.pipeline.spark import check_installed, open_session, patient, spark_settings, told_without_executors
 from kunicorn.settings import PipelineSettings
@@ -65,6 +66,25 @@ def test_a_job_refuses_a_server_of_spark_connect_as_its_master(tmp_path: Path) -
     settings = loaded(tmp_path, LEAST)
     with pytest.raises(ConfigError, match=r"--master sc://spark:15002 is a server of Spark Connect.*name the cluster"):
         open_session(settings, "sc://spark:15002", "run")
+
+
+def test_no_secret_of_sparks_settings_is_an_argument_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = '"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n"spark.hadoop.url" = "jdbc:x://me:hunter2@h"\n'
+    settings = loaded(tmp_path, f'{LEAST}[pipeline.spark]\n{secrets}"spark.driver.memory" = "3g"\n')
+    submit = tmp_path / "bin" / "spark-submit"
+    submit.parent.mkdir()
+    submit.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\nexit 1\n')
+    submit.chmod(0o755)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setattr("pyspark.SparkContext._gateway", None)
+    monkeypatch.setattr(spark, "check_installed", lambda: None)
+    with pytest.raises(ConfigError, match="Spark does not start with --master spark://spark:7077"):
+        open_session(settings, "spark://spark:7077", "run")
+    arguments = (tmp_path / "arguments").read_text()
+    assert "spark.driver.memory=3g" in arguments
+    assert "hunter2" not in arguments
 
 
 def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> None:

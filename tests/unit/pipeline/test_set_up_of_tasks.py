@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Message
 
 from kunicorn import Halt, Record, Skip
 from kunicorn.handler.messages import Run
@@ -129,3 +131,19 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
     (summary,) = task([WHOLE])
     assert (summary.until, summary.records, handler.written) == (4, 4, [0, 1, 2, 3])
     assert outcomes.names(".parquet") == [summary.file]
+
+
+@pytest.mark.parametrize(("any_age", "filtered"), [(False, 10), (True, 0)])
+def test_records_are_as_young_as_max_age_ms_says_unless_the_job_is_asked_for_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, any_age: bool, filtered: int
+) -> None:
+    class Reader:
+        def read(self, *ranges: OffsetRange, aside: object) -> Iterator[Run]:
+            yield [Message(*WHOLE.tp, at, value=b"v", timestamp=(1, 1_000)) for at in range(10)]
+
+    path = tmp_path / "config.toml"
+    path.write_text(task_settings(f"{__name__}:Plain", "max_age_ms = 3_600_000"))
+    monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())
+    file = replace(settings_file(path, load(path, {})), any_age=any_age)
+    (summary,) = HandleRanges(file, Directory(str(tmp_path)))([WHOLE])
+    assert (summary.records, summary.filtered) == (10, filtered)

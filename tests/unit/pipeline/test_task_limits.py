@@ -171,8 +171,8 @@ def test_each_micro_batch_of_a_stream_has_the_share_of_the_cores_and_partitions_
         log.there["orders"] = partitions
         limits = stream._limits(settings, cores)
 
-        def begin(first: bool, limits: TaskLimits = limits) -> None:
-            MicroBatch(limits, first).tell(spark)
+        def begin(number: int, first: bool, limits: TaskLimits = limits) -> None:
+            MicroBatch(limits, first, number).tell(spark)
 
         stream.Batches(settings, Directory("x"), Stop(), exposed, print, begin)(frame, 0)
     assert seen == [1000.0, 500.0, 25.0]

@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 from deltalake import DeltaTable
+from deltalake.table import TableMerger
 from pyiceberg.catalog.sql import SqlCatalog
 
+from kunicorn.errors import ConfigError
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.dead_letters import Cause
 from kunicorn.handler.retry import End
@@ -31,7 +33,7 @@ from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Asked, form_asked
 from kunicorn.pipeline.lake.iceberg import IcebergLake
-from kunicorn.pipeline.lake.tables import DeltaLake, NotCommitted
+from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
@@ -241,10 +243,7 @@ class World:
         """The ranges of an export."""
 
         def written(whole: OffsetRange) -> Summary:
-            messages = [
-                Message(topic=whole.topic, partition=whole.partition, offset=at, value=b"v", timestamp=(1, at * 10**8))
-                for at in range(whole.start, whole.stop)
-            ]
+            messages = [_message(whole.tp, at) for at in range(whole.start, whole.stop)]
             columns = replace(task.form.columns(Decoding()), schema=task.schema)
             files = task._write(whole, iter([messages]), columns)
             return Summary(*whole, whole.stop, whole.size, 0, 0, None, json.dumps(files), 1.0)
@@ -262,6 +261,12 @@ class World:
                 return outcomes.end()
 
         return handled
+
+
+def _message(tp: TopicPartition, at: int) -> Message:
+    """The record there: changes of seven keys for each partition, some of which delete."""
+    key, value = f"{tp.partition}-{at % 7}".encode(), None if at % 3 == 1 else b"v"
+    return Message(*tp, at, key=key, value=value, timestamp=(1, at * 10**8))
 
 
 def _rows(whole: OffsetRange, failing: Collection[int]) -> Iterator[Row]:
@@ -314,6 +319,8 @@ def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int],
     monkeypatch.setattr(Directory, "writing", writing)
     monkeypatch.setattr(SqlCatalog, "commit_table", between_steps(SqlCatalog.commit_table))
     monkeypatch.setattr(DeltaTable, "create_write_transaction", between_steps(DeltaTable.create_write_transaction))
+    monkeypatch.setattr(TableMerger, "execute", between_steps(TableMerger.execute))
+    monkeypatch.setattr(MergedDelta.__init__, "__defaults__", (200,))  # Bytes of a part.
     for table in (IcebergLake, DeltaLake):
         monkeypatch.setattr(table, "rounds", stepping(table.rounds))
     return made
@@ -378,6 +385,51 @@ def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
     assert Counter(offsets_in(world, to)) == Counter(
         (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
     )
+
+
+@pytest.mark.parametrize("seed", few_and_many(5, 55))
+def test_the_table_has_the_newest_record_of_each_key_whichever_drivers_are_killed(
+    world_of: Callable[[int], World], seed: int
+) -> None:
+    world = world_of(seed)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked("delta", merge_by="key"))
+    check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
+    assert Counter(offsets_in(world, "delta")) == newest_of_each_key(world)
+
+
+def test_an_export_that_cannot_begin_leaves_the_round_of_another_alone(
+    world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(0)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked("delta", merge_by="key"))
+
+    def run(settings: Settings) -> None:
+        export.export(settings, file, lake, "local", form, said)
+
+    def refused(*_: object) -> None:
+        raise ConfigError("Spark does not start")
+
+    first = world._begun(run)
+    while not first.committing:
+        first.go_on()
+        first.wait()
+    monkeypatch.setattr(range_job, "open_session", refused)
+    with pytest.raises(ConfigError, match="Spark does not start"):
+        run(world._settings(None))
+    while not first.over:
+        first.go_on()
+        first.wait()
+    assert first.error is None
+    assert Counter(offsets_in(world, "delta")) == newest_of_each_key(world)
+
+
+def newest_of_each_key(world: World) -> Counter[tuple[int, int]]:
+    newest = {_message(tp, at).key(): (tp, at) for tp in PARTITIONS for at in range(world.ends[tp])}
+    return Counter((tp.partition, at) for tp, at in newest.values() if _message(tp, at).value() is not None)
 
 
 def offsets_in(world: World, to: str) -> list[tuple[int, int]]:

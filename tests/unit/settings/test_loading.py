@@ -311,12 +311,15 @@ def test_of_sparks_settings_a_secret_is_not_shown(tmp_path: Path) -> None:
     """Although it does not belong there."""
     text = LEAST + '[pipeline.spark]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n"spark.executor.cores" = "2"\n'
     text += '"spark.hadoop.fs.azure.account.key.runs" = "hunter2"\n"spark.x" = "jdbc://u:hunter2@h"\n'
+    text += '"spark.y" = "jdbc:sqlserver://h;user=me;password=hunter2"\n"spark.z" = "http://[no-url"\n'
     view = shown(loaded(tmp_path, text))
     assert view["pipeline"]["spark"] == {  # type: ignore[index]
         "spark.hadoop.fs.s3a.secret.key": "(not shown)",
         "spark.executor.cores": "2",
         "spark.hadoop.fs.azure.account.key.runs": "(not shown)",
         "spark.x": "(not shown)",
+        "spark.y": "(not shown)",
+        "spark.z": "http://[no-url",
     }
 
 

@@ -32,6 +32,12 @@ def test_a_stream_mirrors_to_a_group_of_its_own(tmp_path: Path) -> None:
         ('iceberg = {"token" = "x"}', "'token' is a secret, .*environment.*PYICEBERG_CATALOG__DEFAULT__TOKEN, with"),
         ('iceberg = {"s3.secret-access-key" = "x"}', "PYICEBERG_CATALOG__DEFAULT__S3__SECRET_ACCESS_KEY"),
         ('iceberg = {"uri" = "postgresql://me:secret@host/db"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"uri" = "postgresql://me:se/cret@host/db"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"uri" = "jdbc:postgresql://me:secret@host/db"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"uri" = "postgresql://host/db?user=me&password=secret"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"uri" = "https://host/?sig=secret"}', "'uri' is a secret, or has one in it"),
+        ('iceberg = {"header.Authorization" = "Bearer x"}', "'header.Authorization' is a secret, or has one in it"),
+        ('iceberg = {"adls.connection-string" = "x"}', "'adls.connection-string' is a secret, or has one in it"),
         ('iceberg = {"rest.sigv4-enabled" = true}', "'rest.sigv4-enabled' is bool; write a text"),
         ("range_seconds = 0", "pipeline.range_seconds = 0"),
     ],
@@ -48,3 +54,9 @@ def test_partitions_may_be_cut_where_order_does_not_matter(tmp_path: Path) -> No
 def test_a_catalog_is_named_by_properties_that_are_no_secrets(tmp_path: Path) -> None:
     told = piped(tmp_path, 'iceberg = {"uri" = "http://me@catalog:8181/a:b@c", "warehouse" = "s3://lake"}').pipeline
     assert (told.iceberg_catalog, told.iceberg["warehouse"]) == ("default", "s3://lake")
+    assert piped(tmp_path, 'iceberg = {"uri" = "postgresql://host/db?sslmode=require"}').pipeline.iceberg
+
+
+def test_of_sparks_settings_none_is_in_the_text_of_the_section(tmp_path: Path) -> None:
+    told = piped(tmp_path, 'spark = {"spark.hadoop.fs.s3a.secret.key" = "hunter2"}').pipeline
+    assert "hunter2" not in f"{told!r} {told}"

@@ -125,14 +125,16 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
             subprocess.run(["git", *command], cwd=tmp_path, check=True)
 
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    for name in ("worker/loop.py", "pipeline/job.py", "testing/harness.py"):
+    of_no_member = ["pipeline/job.py", "testing/harness.py", "commands/check/trial.py", "commands/kept_offsets.py"]
+    for name in ("worker/loop.py", *of_no_member, "commands/replay_one.py"):
         path = tmp_path / "service/kunicorn" / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1")
     (tmp_path / "service/columns").mkdir()
     commit()
     before = code_under_test(tmp_path)
-    (tmp_path / "service/kunicorn/pipeline/job.py").write_text("2")
+    for name in (*of_no_member, "commands/replay_one.py"):
+        (tmp_path / "service/kunicorn" / name).write_text("2")
     (tmp_path / "README.md").write_text("2")
     commit()
     assert code_under_test(tmp_path) == before

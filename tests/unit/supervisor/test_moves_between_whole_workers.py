@@ -59,7 +59,7 @@ class WholeWorker(PlayedWorker):
     def end(self) -> None:
         """Drain."""
         self._parts.hooks.drain()
-        self._thread.join(20)
+        self._thread.join(60)
         for handling in self._parts.handlings.every:
             handling.tear_down()
 
@@ -158,7 +158,7 @@ def test_what_moves_amid_its_records_is_handled_once_in_order_up_to_its_stop(
             moves += sum(both.move(tp) for tp in ends if both.consumed(tp) < ends[tp])
             return all(both.consumed(tp) == end for tp, end in ends.items())
 
-        wait_until(through, "all to be handled", 60)
+        wait_until(through, "all to be handled")
         assert is_at_its_end(both.table[ORDERS])
     assert moves > 5
     assert sorted(handled("orders")) == list(range(STOP)), "each once, and none behind the stop"
@@ -168,7 +168,7 @@ def test_what_moves_amid_its_records_is_handled_once_in_order_up_to_its_stop(
 
 async def test_a_partition_that_is_taken_back_while_it_moves_goes_to_nobody() -> None:
     with pair(*BY_KEY) as both:
-        wait_until(lambda: both.consumed(ORDERS) > STOP // 2, "half of it", 30)
+        wait_until(lambda: both.consumed(ORDERS) > STOP // 2, "half of it")
         assert both.move(ORDERS)
         partition = both.table[ORDERS]
         leaving = asyncio.ensure_future(both.stage.assignment.revoke([ORDERS], clock.now() + 20, clock.now() + 30))

@@ -20,6 +20,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until, until_of
+from kunicorn.supervisor.partitions.lag import watch_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.run_until import RunUntil
 from tests.fakes.played_workers import PlayedWorker
@@ -233,6 +234,28 @@ async def test_a_position_outside_of_the_log_is_looked_up_again_with_the_same_en
     assert partition.stop == END
 
 
+def test_a_job_whose_log_was_cut_below_its_end_ends_where_the_log_does() -> None:
+    async def story() -> None:
+        bench = Bench(Until(end=True))
+        await bench.give(0)
+        partition = bench.stage.assignment.table[tps(0)[0]]
+        lost = Failed(partition.grant, FailureKind.TRUNCATED, 104, 3, "a leader was elected uncleanly")
+        bench.stage.assignment.worker_failed(bench.worker, lost)
+        bench.end = 101
+        offsets: Any = bench
+        watching = asyncio.ensure_future(watch_ends(offsets, bench.stage.assignment))
+        await bench.run_until.learn([partition])
+        bench.stage.resolve(0)
+        bench.consume(0, 101)
+        assert bench.why() is None
+        await asyncio.sleep(30.0)
+        assert bench.why() == "everything that was assigned is handled up to its end"
+        assert partition.reason == "handled up to its end, offset 101"
+        watching.cancel()
+
+    in_virtual_time(story, sockets=False)
+
+
 def test_so_many_records_and_so_long() -> None:
     bench = Bench(Until(max_records=10, seconds=60))
     assert bench.why() is None
@@ -257,14 +280,43 @@ def test_a_time_of_day_is_the_wall_clocks() -> None:
     assert why.startswith("it is 20")
 
 
-async def test_a_member_waits_for_its_first_partition_from_when_it_asks_for_some() -> None:
-    """Not from its start: brokers may have been away for longer than its patience."""
+@pytest.mark.parametrize(("state", "joined"), [(State.JOINING, False), (State.SYNCING, True)])
+async def test_a_member_without_a_partition_waits_for_some_from_when_it_has_joined(state: State, joined: bool) -> None:
+    """Brokers may have been away for longer than its patience, and so may others who drain in the first rebalance."""
     bench = Bench(Until(end=True, idle_patience=5))
-    bench.run_until._partitions_since -= 60
-    finding = asyncio.ensure_future(bench.run_until.find_ends())
+    bench.member.state, bench.member.joined = state, joined
+    assert bench.why(later=60) is None
+    bench.member.state, bench.member.joined = State.STABLE, True
+    assert bench.why(later=64) is None
+    assert bench.why(later=66) == "this member has got no partition within 5 s"
+
+
+async def test_a_member_that_was_cut_off_waits_for_its_partitions_again() -> None:
+    bench = Bench(Until(end=True, idle_patience=5))
+    await bench.give(0)
+    assert bench.why(later=60) is None
+    losing = asyncio.create_task(bench.stage.assignment.lose(tps(0), clock.now() + 60, clock.now() + 60))
     await asyncio.sleep(0)
-    assert bench.why(later=4) is None
-    finding.cancel()
+    bench.stage.stopped(bench.stage.start_of(0), 102)
+    await losing
+    assert not bench.stage.assignment.table
+    assert bench.why(later=64) is None
+    await bench.give(0)
+    bench.consume(0, END)
+    assert bench.why(later=66) == "everything that was assigned is handled up to its end"
+
+
+async def test_what_a_lost_partition_was_handled_up_to_is_not_its_end() -> None:
+    bench = Bench(Until(end=True))
+    await bench.give(0)
+    losing = asyncio.create_task(bench.stage.assignment.lose(tps(0), clock.now() + 60, clock.now() + 60))
+    await asyncio.sleep(0)
+    bench.stage.assignment.assign(tps(0))
+    bench.consume(0, END)
+    assert bench.why() is None, "nothing of it is committed"
+    bench.stage.stopped(bench.stage.start_of(0), END)
+    await losing
+    assert bench.stage.state(0) is PartitionState.RESOLVING
 
 
 def settings(**sections: Any) -> Settings:

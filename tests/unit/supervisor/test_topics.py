@@ -9,13 +9,17 @@ from uuid import UUID
 
 import pytest
 
+from kunicorn.ipc.messages import Counted, Pong
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
 from kunicorn.kafka.versions import Api
 from kunicorn.kafka_errors import ErrorCode
+from kunicorn.observe import catalogue as c
+from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
-from kunicorn.supervisor.topics import Departed, Topics
+from kunicorn.supervisor.topics import Departed, Topics, forget_departed
 from tests.fakes.broker import FakeBroker, cluster_of
+from tests.fakes.virtual_loop import in_virtual_time
 
 MAX_AGE = 0.001
 """Seconds: refresh at once."""
@@ -94,7 +98,7 @@ async def changed(topics: Topics) -> str | None:
     brokers.asked_twice.clear()
     waiting = asyncio.create_task(topics.changes(MAX_AGE))
     again = asyncio.create_task(brokers.asked_twice.wait())
-    await asyncio.wait({waiting, again}, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({waiting, again}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     assert waiting.done() or again.done(), "nothing was asked"
     waiting.cancel()
     again.cancel()
@@ -197,7 +201,7 @@ async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_n
         assert ground.racks == ({TopicPartition("orders", 0): frozenset({"rack-1"})} if by_rack else {})
         brokers.now(topic("orders", node=2))
         waiting = asyncio.create_task(topics.changes(MAX_AGE))
-        done, _ = await asyncio.wait({waiting}, timeout=5 if by_rack else 0.2)
+        done, _ = await asyncio.wait({waiting}, timeout=60 if by_rack else 0.2)
         waiting.cancel()
         assert bool(done) is by_rack
 
@@ -332,6 +336,42 @@ def test_a_topic_is_to_be_forgotten_a_quarter_of_an_hour_after_it_was_last_ours_
     there.remove("day-2")
     assert departed.look({"day-2"}, 20000) == [], "a worker has it still"
     assert departed.look((), 20900) == ["day-2"]
+
+
+def test_a_topic_that_was_sent_to_and_never_was_there_is_to_be_forgotten_after_as_long() -> None:
+    departed = Departed(lambda name: name == "letters")
+    assert departed.look((), 0, {"letters", "no-such-topic"}) == []
+    assert departed.look((), 899, {"letters", "no-such-topic"}) == []
+    assert departed.look((), 900, {"letters", "no-such-topic"}) == ["no-such-topic"]
+    assert departed.look((), 901, {"no-such-topic"}) == [], "it was sent to again"
+
+
+def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern() -> None:
+    async def story() -> None:
+        brokers, metrics = Brokers(topic("day-1"), topic("orders", identity=2)), Metrics()
+        topics = Topics(["^day-.*", "orders"], brokers, brokers_match=True)
+        await topics.name([UUID(int=1)])
+        await topics.refresh()
+        metrics.count(c.CONSUMED, topic="day-1")
+        metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, [Counted(c.SENT.name, ["no-such-topic", ""], 1)]))
+        ours = [TopicPartition("day-1", 0)]
+        watching = asyncio.create_task(forget_departed(topics, ours, metrics))
+        await asyncio.sleep(1)
+        assert topics.subscribed() == ("day-1", "orders")
+        ours.clear()
+        gone = replace(topic("day-1"), error=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        brokers.now(gone, topic("orders", identity=2))
+        await asyncio.sleep(2000)
+        watching.cancel()
+        assert topics.subscribed() == ("orders",)
+        assert set(brokers.metadata.topics) == {"orders"}
+        assert not metrics.outputs
+        assert not any("day-1" in str(family.samples) for family in metrics._registry.collect())
+        brokers.now(topic("day-1", identity=3), topic("orders", identity=4))
+        await topics.name([UUID(int=3), UUID(int=4)])
+        assert [topics.created_anew(name) for name in ("day-1", "orders")] == [False, True]
+
+    in_virtual_time(story, sockets=False)
 
 
 def test_a_topic_is_there_while_the_newest_metadata_has_it() -> None:

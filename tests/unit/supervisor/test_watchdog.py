@@ -87,7 +87,7 @@ def test_it_kills_the_workers_and_ends_a_process_whose_output_nobody_reads(
 ) -> None:
     killed = tmp_path / "killed"
     program = PROGRAM.format(then=UNREAD.format(kind=kind) + then)
-    done = subprocess.run([sys.executable, "-c", program, killed], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program, killed], check=False, timeout=240)
     assert done.returncode == (ExitCode.BUG if "arm" in then else ExitCode.NOT_ALL_COMMITTED)
     assert killed.exists()
 

@@ -252,7 +252,7 @@ def test_a_killed_worker_leaves_its_effects_and_the_next_one_repeats_the_record_
 
 
 def test_a_call_that_takes_too_long_is_interrupted_and_tried_again(handler: Callable[..., Any]) -> None:
-    run = HandlerTest(handler, handler_timeout_ms=1000, max_attempts=2, on_failure="skip").run(
+    run = HandlerTest(handler, handler_timeout_ms=2000, max_attempts=2, on_failure="skip").run(
         record("a"), record("slow"), record("b")
     )
     assert run.outcomes == ["done", "skipped", "done"]
@@ -308,7 +308,7 @@ def test_nothing_is_left_behind(handler: Callable[..., Any]) -> None:
     for _ in range(20):
         test.run(*map(record, "abcdefghij"))
     assert {*threading.enumerate()} <= threads
-    assert clock.now() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=5)
+    assert clock.now() == pytest.approx(time.clock_gettime(time.CLOCK_BOOTTIME), abs=60)
 
 
 @pytest.mark.parametrize(

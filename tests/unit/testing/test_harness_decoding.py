@@ -112,7 +112,7 @@ def test_a_batch_that_fails_as_a_whole_says_nothing_of_rows_behind_one_that_cann
         on_undecodable="dead_letter",
         on_failure="skip",
         max_attempts=1,
-        handler_timeout_ms=500,
+        handler_timeout_ms=2000,
         settings={"dead_letters": {"topic": "dead"}},
     ).run(*given)
     # The handler has never seen the last two, when it speaks of the first three.
@@ -166,7 +166,7 @@ def test_whatever_a_decoder_or_a_filter_ends_by_is_of_its_record_alone(by: str, 
         mode="batch",
         on_failure="skip",
         max_attempts=1,
-        handler_timeout_ms=500,
+        handler_timeout_ms=2000,
         **told,
     ).run(*map(record, ["a", "b", "c", how, "d", "e"]))
     assert run.outcomes == ["done"] * 3 + ["skipped"] + ["done"] * 2
@@ -180,7 +180,7 @@ def test_a_handler_that_fails_before_a_record_that_hangs_its_decoder_has_failed_
             raise ValueError("no")
 
     run = HandlerTest(
-        handle, mode="batch", value=f"{__name__}:decoded", on_failure="skip", max_attempts=1, handler_timeout_ms=500
+        handle, mode="batch", value=f"{__name__}:decoded", on_failure="skip", max_attempts=1, handler_timeout_ms=2000
     ).run(*map(record, ["a", "b", "hangs", "c"]))
     assert [[type(error).__name__ for error in each.errors] for each in run.records] == [
         ["ValueError"], ["ValueError"], ["TimeoutError"], [],

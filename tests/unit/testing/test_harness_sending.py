@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -55,6 +57,32 @@ def test_each_output_is_sent_once_and_in_order_through_retries_and_dead_letters(
     tries = {"at the second try": 2, "never": 2}
     assert handler.calls == {offset: tries.get(fate, 1) for offset, fate in enumerate(fates)}
     assert not fates or run.committed == {("test", 0): len(fates)}
+
+
+REFUSED = [
+    (Send("all orders", b"1"), {}, "TOPIC_EXCEPTION.*no legal name of a topic"),
+    (Send(".", b"1"), {}, "TOPIC_EXCEPTION.*no legal name of a topic"),
+    (Send("copies", b"1" * 2000), {"librdkafka": {"message.max.bytes": 1000}}, "MSG_SIZE_TOO_LARGE"),
+    (Send("copies", b"1" * (2**21 + 1)), {"buffer_memory": 2**20}, "raise producing.buffer_memory"),
+    (Send("copies", 1), {}, "value is int"),
+    (Send("copies" * 50, b"1"), {}, "249 are the most"),
+]
+
+
+@pytest.mark.parametrize(("output", "producing", "why"), REFUSED, ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_what_no_worker_could_send_fails_its_record_and_no_other(
+    output: Send, producing: dict[str, Any], why: str, delivery: str
+) -> None:
+    def handle(given: Record) -> Send:
+        return output if given.value == b"bad" else Send("copies", given.value)
+
+    settings = {"producing": {"delivery": delivery, **producing}}
+    test = HandlerTest(handle, max_attempts=1, on_failure="skip", settings=settings)
+    run = test.run(record("a"), record("bad"), record("c"))
+    assert run.outcomes == ["done", "skipped", "done"]
+    assert re.search(why, str(run.errors[0]))
+    assert {each.value for each in run.sent} == {b"a", b"c"}
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)

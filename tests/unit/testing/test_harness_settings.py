@@ -99,6 +99,28 @@ def test_settings_that_do_not_go_with_the_handler_are_refused(
         HandlerTest(handler, **settings).run(record("a"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"producing": {"delivery": "at_least_once", "librdkafka": {"no.such": 1}}}, 'property: "no.such"'),
+        ({"producing": {"delivery": "transactions", "librdkafka": {"batch.size": "lots"}}}, "producing.librdkafka"),
+        ({"kafka": {"librdkafka": {"fetch.min.bytes": "lots"}}}, "kafka.librdkafka"),
+    ],
+)
+def test_properties_that_librdkafka_refuses_are_refused(settings: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        HandlerTest(handle, settings=settings).run(record("a"))
+
+
+def test_the_services_isolation_level_counts_where_its_retry_topics_need_another(written: Callable[..., Path]) -> None:
+    transactions = '[producing]\ndelivery = "transactions"'
+    config = written(transactions, handler="retry_topic_delays_ms = [5000]")
+    with pytest.raises(ConfigError, match=r"kafka\.isolation_level"):
+        HandlerTest(config=config).run(record("a"))
+    config.write_text(config.read_text().replace("[kafka]", '[kafka]\nisolation_level = "read_committed"'))
+    assert HandlerTest(config=config).run(record("a")).outcomes == ["done"]
+
+
 def test_settings_that_go_with_the_handler_are_taken_though_records_come_one_by_one() -> None:
     for settings in ({"ordering": "key", "concurrency": 4}, {"concurrency": 4}):
         assert HandlerTest(handle, **settings).run(record("a", key="k")).outcomes == ["done"]
@@ -129,6 +151,13 @@ def test_a_record_of_a_topic_that_the_service_does_not_consume_is_refused(writte
     assert test.run(record("a"), record("b", topic="refunds-eu")).outcomes == ["done", "done"]
     with pytest.raises(ValueError, match=r"ordres-0@0 would never come: the settings consume orders, \^refunds"):
         test.run(record("a", topic="ordres"))
+
+
+def test_a_record_of_kafkas_own_topics_is_refused_as_no_pattern_matches_them(written: Callable[..., Path]) -> None:
+    with pytest.raises(ValueError, match="__consumer_offsets-0@0 would never come"):
+        HandlerTest(config=written(topics='["^.*"]')).run(record("a", topic="__consumer_offsets"))
+    named = HandlerTest(config=written(topics='["__consumer_offsets"]'))
+    assert named.run(record("a")).outcomes == ["done"]
 
 
 def test_a_record_of_a_topic_that_the_test_itself_does_not_name_is_refused() -> None:

@@ -29,7 +29,7 @@ def pytest_in(directory: Path, *arguments: str) -> subprocess.CompletedProcess[s
             said = process.communicate(timeout=200)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGABRT)
-            said = process.communicate(timeout=60)
+            said = process.communicate(timeout=240)
     return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
 

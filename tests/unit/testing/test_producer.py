@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError
+
 from kunicorn.testing import SentRecord
 from kunicorn.testing.memory import MemoryProducer
 
@@ -29,3 +31,14 @@ def test_of_a_transaction_what_is_committed_counts() -> None:
         assert not [each for each in sent if each.value == b"no"]
         (producer.commit_transaction if commits else producer.abort_transaction)(5)
     assert [(each.value, each.partition) for each in sent] == [(b"yes", 3)]
+
+
+def test_an_illegal_topics_record_is_refused_by_name_when_the_worker_next_polls() -> None:
+    sent: list[SentRecord] = []
+    told: list[KafkaError | None] = []
+    producer = MemoryProducer(sent)
+    producer.produce("all orders", b"1", on_delivery=lambda error, message: told.append(error))
+    assert (len(producer), told, sent) == (1, [], [])
+    producer.poll(0)
+    assert [error and error.code() for error in told] == [KafkaError.TOPIC_EXCEPTION]
+    assert (len(producer), sent) == (0, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,10 @@ def test_offsets_follow_one_another_in_each_partition_with_gaps_where_they_are_g
         ({"partition": 2**31}, "are the last"),
         ({"offset": 2**63 - 1}, "are the last"),
         ({"timestamp": 2**63}, "in 64 bits"),
+        ({"timestamp": 1.5}, "timestamp 1.5: it is a whole number"),
+        ({"partition": "3"}, "partition '3': it is a whole number"),
         ({"topic": "all orders"}, "topic .all orders.: not a legal name"),
+        ({"topic": b"orders"}, "topic b'orders': it is a text"),
         ({"value": {"a": 1}}, "say json="),
     ],
 )
@@ -55,5 +59,7 @@ def test_records_that_no_log_holds_are_refused() -> None:
         placed([record("a", offset=5), record("b", offset=5)], "orders")
     with pytest.raises(ValueError, match="topic="):
         placed([record("a")], None)
+    with pytest.raises(ValueError, match="'all orders': not a legal name"):
+        placed([replace(record("a"), topic="all orders")], "orders")
     with pytest.raises(TypeError, match="no record"):
         placed([b"a"], "orders")  # type: ignore[list-item]

@@ -1,4 +1,5 @@
-"""A handler that keeps the main thread until it is let go on, and others beside it, in threads and tasks."""
+"""A handler that keeps the main thread until it is let go on, and others beside it, in threads and tasks; one that has
+its records wait."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import asyncio
 import threading
 import time
 
-from kunicorn import Record
+from kunicorn import Record, Wait
 
 begun: list[tuple[str, int]] = []
 """Topic and offset of each call's record."""
@@ -25,7 +26,7 @@ def forget() -> None:
 def long(records: list[Record]) -> None:
     """Until it is let go on."""
     begun.append((records[0].topic, records[0].offset))
-    goes_on.wait(60)
+    goes_on.wait(600)
 
 
 def fail(record: Record) -> None:
@@ -68,4 +69,9 @@ async def stay_async(record: Record) -> None:
 async def wait_async(record: Record) -> None:
     """Until it is interrupted."""
     begun.append((record.topic, record.offset))
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
+
+
+def for_a_day(record: Record) -> Wait:
+    """What it needs is not to be had before."""
+    return Wait(86_400)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator
 
-from kunicorn import Batch, BatchError, DeadLetter, Record, Send
+from kunicorn import Batch, BatchError, DeadLetter, Record, Send, Skip
 
 calls: list[list[int]] = []
 """Offsets of each call."""
@@ -38,7 +38,7 @@ def each(record: Record) -> Send:
 def late(record: Record) -> None:
     """A record that fails when it is told to."""
     calls.append([record.offset])
-    goes_on.wait(60)
+    goes_on.wait(600)
     raise ValueError(f"{record.offset} cannot be handled")
 
 
@@ -47,7 +47,7 @@ def each_late(record: Record) -> Send:
     if record.offset in hopeless:
         return each(record)
     calls.append([record.offset])
-    goes_on.wait(60)
+    goes_on.wait(600)
     return Send(value=b"%d" % record.offset)
 
 
@@ -75,6 +75,14 @@ def giving_up_singly(records: Batch) -> BatchError:
     bad = _hopeless_in(records)
     rows = [place for place, is_bad in enumerate(bad) if is_bad]
     return BatchError(outcomes=[(DeadLetter(f"row {row}"), [at == row for at in range(len(bad))]) for row in rows])
+
+
+def away_at_first(records: Batch) -> BatchError | None:
+    """What it needs is away in the first call, which passes over the hopeless records."""
+    bad = _hopeless_in(records)
+    if len(calls) > 1:
+        return None
+    return BatchError(outcomes=[(Skip("a bad row"), bad), (OSError("away"), [True] * len(bad))])
 
 
 def sending_alone(records: Batch) -> BatchError | Send | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message
@@ -19,7 +21,7 @@ from kunicorn.worker.failures import LetterBox
 from kunicorn.worker.partitions import Partitions
 from kunicorn.worker.produce.outbox import GivenUp, Limits, Outbox
 from kunicorn.worker.produce.sender import reached
-from kunicorn.worker.progress import Attempt, InFlight, Slots
+from kunicorn.worker.progress import Attempt, Grant, InFlight, Lane, Slots
 from tests.fakes.parts import parts
 from tests.unit.worker.produce.output_batches import taken
 
@@ -166,6 +168,24 @@ class Table:
     def consumed(self, grant: int = 1) -> int:
         """By the ledger."""
         return self.ledger.read(grant, grant).consumed.offset
+
+
+@contextmanager
+def nothing_stays_in_memory() -> Iterator[None]:
+    """Records that come into flight within are out of memory behind it, with what they left, their lanes, and grants
+    that have ended. No collector of garbage has a part in that: it comes seldom, and entries are none of its own."""
+
+    def alive() -> list[Any]:
+        found = [each for each in gc.get_objects() if type(each) in (InFlight, Lane, Grant)]
+        return [each for each in found if type(each) is not Grant or each.tracker.closed]
+
+    before = alive()
+    gc.disable()
+    try:
+        yield
+        assert [type(each) for each in alive() if not any(each is other for other in before)] == []
+    finally:
+        gc.enable()
 
 
 def messages(tp: TopicPartition, *offsets: int, size: int = 1, keys: Sequence[str] = "") -> list[Message]:

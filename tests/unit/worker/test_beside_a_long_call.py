@@ -76,7 +76,7 @@ def test_records_that_fail_are_out_of_hand_and_leave_their_slots_while_another_h
     worker = beside(name)
 
     def watch() -> None:
-        wait_until(lambda: all_begun(3 * AT_A_TIME) and in_hand(worker) == 0, "all to fail", within=30)
+        wait_until(lambda: all_begun(3 * AT_A_TIME) and in_hand(worker) == 0, "all to fail")
         assert worker.ledger.read(1, 1).consumed.offset == 0, "nobody has said yet what becomes of them"
 
     handle(worker, 3 * AT_A_TIME, watch)
@@ -88,9 +88,9 @@ def test_a_record_that_is_timed_out_is_out_of_hand_while_another_handler_has_the
     worker = beside(name)
 
     def watch() -> None:
-        wait_until(lambda: all_begun(1), "both calls", within=30)
+        wait_until(lambda: all_begun(1), "both calls")
         worker.time_out(1, 0)
-        wait_until(lambda: in_hand(worker) == 0, "the one that is timed out to be out of hand", within=30)
+        wait_until(lambda: in_hand(worker) == 0, "the one that is timed out to be out of hand")
 
     handle(worker, 1, watch)
 
@@ -100,11 +100,11 @@ def test_a_partition_is_let_go_of_at_its_drain_deadline_while_another_handler_ha
     worker = beside(name)
 
     def watch() -> None:
-        wait_until(lambda: all_begun(1), "both calls", within=30)
+        wait_until(lambda: all_begun(1), "both calls")
         if name.startswith("fail"):
-            wait_until(lambda: in_hand(worker) == 0, "the failure", within=30)
+            wait_until(lambda: in_hand(worker) == 0, "the failure")
         worker.revoke(1)
-        wait_until(lambda: worker.stopped == {1: 0}, "its report", within=30)
+        wait_until(lambda: worker.stopped == {1: 0}, "its report")
 
     handle(worker, 1, watch)
 
@@ -113,7 +113,7 @@ def test_a_circuit_breaker_is_told_of_failures_before_their_slots_begin_what_it_
     worker = beside("fail", circuit_breaker=BREAKER)
 
     def watch() -> None:
-        wait_until(lambda: all_begun(AT_A_TIME) and in_hand(worker) == 0, "the first to fail", within=30)
+        wait_until(lambda: all_begun(AT_A_TIME) and in_hand(worker) == 0, "the first to fail")
         assert not all_begun(AT_A_TIME + 1)
 
     handle(worker, 2 * AT_A_TIME, watch)

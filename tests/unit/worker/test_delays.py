@@ -11,10 +11,11 @@ from kunicorn.ipc.messages import FetcherStopped, Stopped
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Delays, Wait, delays_of, ripe
 from kunicorn.worker.progress import Attempt, Slots
-from tests.unit.worker.tables import LATER, P0, Table
+from tests.unit.worker.tables import LATER, P0, Table, nothing_stays_in_memory
 
 RETRY = TopicPartition("shop.retry.5s", 0)
 NS_PER_MS = 1_000_000
+DAY_MS = 86_400_000
 
 
 def sent(*times_ms: int | None) -> list[Message]:
@@ -105,6 +106,33 @@ def test_a_partition_that_is_stopped_while_it_waits_is_reported_at_once(table: T
     assert table.client.assigned == {}
 
 
+def test_nothing_stays_in_memory_of_partitions_that_end_while_they_wait_however_often_they_come(table: Table) -> None:
+    delays = Delays(table.table, DELAYS)
+    with nothing_stays_in_memory():
+        for number in (2, 3, 4):
+            table.start(RETRY, number, 40)
+            table.table.begin_turn(0)
+            delays.delay(RETRY, Wait(40, wall_ms() + DAY_MS, DAY_MS), 0)
+            table.table.stop([number])
+            table.table.begin_turn(0)
+            delays.forget_ended()
+    assert delays._waiting == []
+
+
+def test_partitions_that_stay_are_fetched_again_at_their_time_whatever_else_has_ended(table: Table) -> None:
+    delays = Delays(table.table, {RETRY.topic: 5_000, P0.topic: 5_000})
+    table.start(P0, 1)
+    table.start(RETRY, 2)
+    table.table.begin_turn(0)
+    for tp in (P0, RETRY):
+        delays.delay(tp, Wait(0, wall_ms() + 5_000, 5_000), 0)
+    table.table.stop([1])
+    delays.forget_ended()
+    delays.end_due(LATER)
+    table.table.begin_turn(LATER)
+    assert set(table.client.assigned) == {RETRY}
+
+
 def test_a_partition_that_is_stopped_with_a_record_in_hand_is_reported_also_where_its_delay_ends_before(
     table: Table,
 ) -> None:
@@ -189,6 +217,24 @@ def test_timestamps_years_ahead_hold_a_partition_for_one_delay_and_no_longer(
     assert (len(ready), wait) == (3, None), "all that were there have waited"
     later = sent(None, None, None, clock[0] + YEARS)[3:]
     assert delays.split(RETRY, later)[1] == Wait(3, 1_010_000, 5_000, YEARS), "who came later waits as long"
+
+
+def test_records_of_a_topic_that_was_deleted_and_created_anew_wait_for_their_own_delay(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000_000]
+    monkeypatch.setattr("kunicorn.worker.buffering.wall_ms", lambda: clock[0])
+    delays = Delays(table.table, DELAYS)
+    for grant, topic_id in ((2, "first"), (3, "second")):
+        table.start(RETRY, grant, topic_id=topic_id)
+        table.table.begin_turn(0)
+        for passed_ms in (0, 1_000):
+            clock[0] += passed_ms
+            given = sent(clock[0] + 1 - passed_ms, clock[0])
+            ready, wait = delays.split(RETRY, given)
+            assert (list(ready), wait and wait.milliseconds) == ([], 5_000 - passed_ms)
+        table.table.stop([grant])
+        clock[0] += 60_000
 
 
 @pytest.mark.parametrize("ahead_ms", [1, 3_000, 4_999, 5_001])

@@ -6,13 +6,22 @@ import pytest
 
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import now_ns
-from kunicorn.ipc.messages import Parked
+from kunicorn.ipc.messages import FailureKind, Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.produce.sender import reached
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.unit.worker.produce.output_batches import taken
-from tests.unit.worker.tables import LATER, OUTPUT, P0, P1, Table, messages, offsets_of
+from tests.unit.worker.tables import (
+    LATER,
+    OUTPUT,
+    P0,
+    P1,
+    Table,
+    messages,
+    nothing_stays_in_memory,
+    offsets_of,
+)
 
 REFUSED = ValueError("too large")
 
@@ -398,3 +407,84 @@ def test_records_whose_letters_are_on_their_way_are_kept_within_their_share_of_m
     table.table.begin_turn(0)
     assert P0 in table.client.assigned
     assert table.table.bytes == 0
+
+
+# -- what nobody waits for any more ------------------------------------------------------------------------------------
+
+
+def test_nothing_stays_in_memory_of_what_is_delivered() -> None:
+    table = in_runs()
+    with nothing_stays_in_memory():
+        table.handle_all(sends=True)
+        table.deliver()
+
+
+@pytest.mark.parametrize("refused_at", [0, 2, 4])
+def test_nothing_stays_in_memory_of_a_call_of_which_an_output_was_refused(refused_at: int) -> None:
+    table = in_runs()
+    with nothing_stays_in_memory():
+        table.handle_all(sends=True)
+        refuse(table, refused_at)
+        table.table.pass_over(Attempt(table.refused.pop(), calls=0), End.SKIP, "error")
+        table.fetch(P0, 5)
+        table.handle_all(sends=True)
+        table.deliver()
+    assert table.consumed() == 6
+
+
+@pytest.mark.parametrize("completion", [ON_ACKNOWLEDGEMENT, ON_COMMIT])
+def test_nothing_stays_in_memory_of_records_behind_one_whose_output_was_refused(completion: Completion) -> None:
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(1, None, 0, 1 << 20)), completion)
+    with nothing_stays_in_memory():
+        table.begin(P0, 0, 1, 2)
+        table.handle_all(sends=True)
+        refuse(table, 1)
+        table.table.put_back(table.refused.pop())
+        table.handle_all(sends=True)
+        table.deliver()
+    assert table.consumed() == 3
+
+
+@pytest.mark.parametrize("taken_before", [False, True], ids=["waiting to be sent", "under way"])
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_nothing_stays_in_memory_of_what_was_on_its_way_when_its_partition_was_lost(
+    slots: str, taken_before: bool
+) -> None:
+    table = in_runs() if slots == "runs" else by_key()
+    with nothing_stays_in_memory():
+        table.table.stop([1], lost=True)
+        table.begin(P1, 0, 1)
+        table.handle_all(sends=True)
+        batch = taken(table.outbox) if taken_before else None
+        table.table.stop([2], lost=True)
+        batch = batch or taken(table.outbox)
+        assert table.outbox.live(batch) == []
+        table.outbox.done(batch)
+
+
+@pytest.mark.parametrize("slots", ["runs", "records"])
+def test_nothing_stays_in_memory_of_letters_that_a_stop_did_not_wait_for(slots: str) -> None:
+    table = Table(Slots("partition", 1, runs=slots == "runs"), ON_ACKNOWLEDGEMENT)
+    with nothing_stays_in_memory():
+        table.begin(P0, 0, 1)
+        table.give_up(table.take())
+        batch = taken(table.letters)
+        table.table.stop([1])
+        (grant,) = table.table._open.values()
+        for flight in grant.tracker.sending:
+            flight.since_ns -= LATER
+        del grant, flight
+        table.table.balance(now_ns())
+        assert len(table.reports) == 1, "nothing waits for the letter"
+        table.letters.done(batch)
+
+
+def test_nothing_stays_in_memory_of_a_partition_that_may_not_be_read_any_more() -> None:
+    """In transactions: what it has left is delivered no more."""
+    table = Table(Slots("partition", 1, runs=True), ON_COMMIT)
+    with nothing_stays_in_memory():
+        table.begin(P0, 0, 1)
+        table.handle_all(sends=True)
+        table.table.broken(P0, FailureKind.DENIED, "not authorized")
+        batch = taken(table.outbox)
+        table.outbox.done(batch)

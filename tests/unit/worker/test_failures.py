@@ -22,6 +22,10 @@ from kunicorn.worker.produce.outbox import GivenUp
 from kunicorn.worker.produce.sender import LetterRefused, NotDelivered
 from kunicorn.worker.progress import Attempt, InFlight, Lane, OffsetTracker, Slots, Stage
 from kunicorn.worker.stats import Counters
+from tests.fakes.whole_worker import TOPIC, WholeWorker, record
+from tests.unit.worker import long_handlers
+from tests.unit.worker.tables import P0, P1, Table, nothing_stays_in_memory
+from tests.waiting import wait_until
 
 HOUR = 3600 * NANOSECONDS
 
@@ -251,3 +255,61 @@ def test_a_wait_without_a_time_has_failed_its_try(said: Wait, why: str) -> None:
         failures.meet(Attempt(flight), said, 0)
     assert [waits_for for waits_for, _ in table.parked] == ["retry"]
     assert why in table.given_up[0]
+
+
+# -- what waits of partitions that end ---------------------------------------------------------------------------------
+
+DAY = 24 * HOUR
+LETTER = LetterRefused("there is no such topic", GivenUp(dead_letters("dead"), Cause("ValueError", "no", "", 1)))
+
+
+@pytest.mark.parametrize(
+    "error", [Wait(86_400), ValueError("no"), LETTER], ids=["it is to wait", "it is tried again", "its letter is"]
+)
+@pytest.mark.parametrize("ordering", ["partition", "none"])
+def test_nothing_stays_in_memory_of_what_waits_for_a_day_in_partitions_that_end_however_often_they_come(
+    ordering: str, error: Exception
+) -> None:
+    table = Table(Slots(ordering, 10))
+    failures = failures_of(table.table, RetryPolicy(9, 86_400_000, 86_400_000), LetterBox("dead", "g"))
+    with nothing_stays_in_memory():
+        for number in (1, 2, 3):
+            table.start(P0, number)
+            table.table.begin_turn(0)
+            table.fetch(P0, 0, 1, 2)
+            for flight in table.started():
+                failures.meet(Attempt(flight), error, 0)
+            assert failures.patience(0, DAY / NANOSECONDS) > HOUR / NANOSECONDS
+            table.table.stop([number])
+            table.table.begin_turn(0)
+            failures.forget_ended()
+            assert failures.patience(0, 7 * DAY) == 7 * DAY, "it waits for nothing"
+            del flight
+    assert failures._refused == {}
+
+
+def test_what_waits_in_partitions_that_stay_is_tried_again_at_its_time_whatever_else_has_ended() -> None:
+    table = Table(Slots("none", 10))
+    failures = failures_of(table.table, RetryPolicy(9, 1, 1))
+    for tp in (P0, P1):
+        table.begin(tp, 0, 1)
+    for hours, flight in enumerate(table.started(), 1):
+        failures.meet(Attempt(flight), Wait(hours * 3600), 0)
+    table.table.stop([1])
+    failures.forget_ended()
+    tried = []
+    for hours in range(1, 5):
+        failures.try_again(hours * HOUR)
+        tried += [(hours, flight.tp) for flight in table.started()]
+    assert [tp for _, tp in tried] == [P1, P1]
+
+
+def test_the_loop_has_nothing_wait_of_partitions_that_have_ended() -> None:
+    handler = HandlerConfig(f"{long_handlers.__name__}:for_a_day", "record", {}, 100, 3, 1, 1, topics=[TOPIC])
+    with WholeWorker(handler, [record(0)], None) as worker:
+        failures = worker.made.runner._failures
+        for _ in range(3):
+            worker.hand_out()
+            wait_until(lambda: failures._parked, "the record to wait")
+            worker.made.hooks.stop([worker._grant])
+            wait_until(lambda: not failures._parked, "nothing to wait")

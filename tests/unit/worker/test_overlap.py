@@ -271,6 +271,25 @@ def test_of_a_partition_that_is_lost_neither_goes_out_and_of_the_others_both(ste
     assert {first, second} == {0, 1}
 
 
+def test_of_a_partition_that_is_lost_while_its_offsets_are_looked_up_nothing_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How far it was the table does not know any more."""
+    world = World()
+    first = world.ship(0)
+    world.senders.until(first, Step.OFFSETS)
+    found = world.places
+
+    def places(*arguments: Any) -> list[ClientPartition]:
+        world.grants[0].discarded = True
+        return found(*arguments)
+
+    monkeypatch.setattr(world, "places", places)
+    world.senders.finish()
+    assert set(world.brokers.offsets) == {1}
+    assert world.brokers.committed_values() == [value_of(1, offset) for offset in range(EACH)]
+
+
 def test_a_batch_of_which_nothing_is_left_holds_nobody_up() -> None:
     world = World()
     first, second = world.ship(0), world.ship(1)

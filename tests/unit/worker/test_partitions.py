@@ -14,7 +14,7 @@ from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.compiled import compiled
 from tests.fakes import fetched
 from tests.fakes.counts import counts_of
-from tests.unit.worker.tables import LATER, P0, P1, Table, messages, offsets_of
+from tests.unit.worker.tables import LATER, P0, P1, Table, messages, nothing_stays_in_memory, offsets_of
 
 
 def several(ordering: str = "none", most: int = 8) -> Slots:
@@ -348,12 +348,39 @@ def test_one_batch_that_waits_leaves_room_for_others_however_large_it_is() -> No
 @pytest.mark.parametrize("slots", [None, several("partition")], ids=["runs", "records"])
 def test_what_waits_keeps_nothing_of_its_partition_in_memory_once_that_is_stopped(slots: Slots | None) -> None:
     table = Table(slots)
-    table.begin(P0, *range(10))
-    waiting = table.take()
-    table.table.park(Attempt(waiting), "wait", "for a day")
-    table.table.stop([1])
-    kept = [*waiting.tracker.order, *waiting.lane.queue]
-    assert [flight.offset for flight in kept if flight.messages] == []
+    with nothing_stays_in_memory():
+        table.begin(P0, *range(10))
+        waiting = table.take()
+        table.table.park(Attempt(waiting), "wait", "for a day")
+        queued = [*waiting.tracker.order, *waiting.lane.queue]
+        table.table.stop([1])
+        assert [flight.offset for flight in queued if flight.messages] == []
+        del queued
+        assert not [*waiting.tracker.order, *waiting.lane.queue]
+        del waiting
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["stopped", "lost"])
+@pytest.mark.parametrize("in_hand", [False, True], ids=["nothing in hand", "a record in hand"])
+@pytest.mark.parametrize("slots", ["runs", "partition", "key", "none"])
+def test_nothing_stays_in_memory_of_what_is_queued_of_a_partition_that_ends(
+    slots: str, in_hand: bool, lost: bool
+) -> None:
+    table = Table(None if slots == "runs" else several(slots))
+    table.slots.pace.size = 1
+    with nothing_stays_in_memory():
+        for number in (1, 2):
+            table.start(P0, number)
+            table.table.begin_turn(0)
+            table.fetch(P0, *range(6), keys="abacad")
+            flight = table.take() if in_hand else None
+            table.table.stop([number], lost=lost)
+            table.table.begin_turn(0)
+            if flight is not None:
+                table.table.put_back(flight)
+            table.table.balance(0)
+            del flight
+    assert len(table.reports) == 2
 
 
 @pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
@@ -518,6 +545,30 @@ def test_a_record_that_waits_for_its_next_try_is_handled_before_the_clients_erro
     table.table.try_again(failed)
     table.table.balance(0)
     table.handle(table.take())
+    table.table.balance(0)
+    assert table.reports == [Failed(1, FailureKind.PARTITION, 1, 0, "damaged", "")]
+
+
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_in_hand_keeps_its_tries_while_the_clients_error_behind_it_is_to_end_the_partition(
+    slots: Slots | None,
+) -> None:
+    table = Table(slots)
+    table.begin(P0, 0)
+    in_hand = table.take()
+    table.table.broken(P0, FailureKind.PARTITION, "damaged")
+    table.table.balance(0)
+    table.table.put_down(in_hand)
+    table.table.balance(0)
+    assert table.table.take_up(in_hand, 0)
+    in_hand.failures += 1
+    assert table.table.park(Attempt(in_hand), "retry", "why"), "it is tried again here"
+    table.table.balance(0)
+    assert table.reports == [], "the next owner would begin to count anew"
+    table.table.try_again(in_hand)
+    again = table.take()
+    assert again.failures == 1
+    table.handle(again)
     table.table.balance(0)
     assert table.reports == [Failed(1, FailureKind.PARTITION, 1, 0, "damaged", "")]
 

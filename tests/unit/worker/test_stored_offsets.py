@@ -39,9 +39,9 @@ def test_no_record_is_passed_over_where_the_store_is_beyond_a_dead_letter_on_its
     with WholeWorker(order, map(record, range(40)), delivery=None) as worker:
         worker.brokers.hold()
         worker.hand_out()
-        wait_until(lambda: worker.made.table.parked()[1].get("dead_letter"), "the letter to be on its way", 60.0)
+        wait_until(lambda: worker.made.table.parked()[1].get("dead_letter"), "the letter to be on its way")
         worker.made.hooks.stop([1])
-        report = wait_until(lambda: worker.ended, "its report", 60.0)
+        report = wait_until(lambda: worker.ended, "its report")
         assert isinstance(report, FetcherStopped)
         (stopped,) = report.partitions
         assert (stopped.offset, sorted(bitmap.read(3, stopped.done))) == (3, [4, 5, 6, 7, 8, 9])

@@ -21,6 +21,7 @@ from confluent_kafka import Message
 from kunicorn.clients.access import range_consumer
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.commands.check.trial import Order, Result
+from kunicorn.commands.kept_offsets import refuse_kept_offsets
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
 from kunicorn.handler.call import Calls, OfFirst, OfSome, calls_for
 from kunicorn.handler.config import HandlerConfig
@@ -50,15 +51,17 @@ def main() -> None:
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
-    _answer(lambda handlings, order: _called(handlings, list(_chunks(handlings, _fetched(order)))))
+    _answer(lambda handlings, order: _called(handlings, list(_chunks(handlings, _fetched(order)))), refuse_kept_offsets)
 
 
-def _answer(use: Callable[[HandlerRegistry[Calls], Order], Result]) -> None:
+def _answer(
+    use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler] = lambda loaded: loaded
+) -> None:
     print_line_by_line()
     prints.take_over_as_text(sys.argv[3])
     answer = int(sys.argv[2])
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    code, said = _try(order, use)
+    code, said = _try(order, use, made)
     os.write(answer, said[:_LONGEST_ANSWER])
     with contextlib.suppress(Exception):
         prints.finish()
@@ -70,12 +73,14 @@ def set_up() -> None:
     _answer(lambda handlings, order: Result(0, 0, 0.0, 0.0, {}, ""))
 
 
-def _try(order: Order, use: Callable[[HandlerRegistry[Calls], Order], Result]) -> tuple[int, bytes]:
+def _try(
+    order: Order, use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler]
+) -> tuple[int, bytes]:
     try:
         worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
         shown = _Shown(order)
         form = _form(order, shown)
-        handlings = HandlerRegistry.set_up(order.handlers, worker, form, yields=order.delivery is not None)
+        handlings = HandlerRegistry.set_up(order.handlers, worker, form, made, yields=order.delivery is not None)
         result = msgspec.structs.replace(use(handlings, order), outputs=shown.count)
         for handling in handlings.every:
             handling.tear_down()

@@ -3,11 +3,17 @@
 1. The reader takes documents one behind the other, and says of none where it began. So each value stands within a
    document of its own, `{"v":…}`, which it can neither close nor join to the next one without an error; and there are
    as many rows as values, or something is wrong.
-2. Of several values the reader tells neither which of them do not fit, nor of all that they do not: the first is
+2. Of a value `{…},"w":1` that document has a field more, which nobody has asked for. In `{"v":[…]}` it is an error, and
+   what is none there, as `{…}],"w":[1`, is one in the other. Where a batch may have such a value it is read a second
+   time, for the errors alone: two thirds of the time that the first reading takes.
+3. In what nobody has asked for the reader looks for no errors of encoding: they are looked for before.
+4. Of several values the reader tells neither which of them do not fit, nor of all that they do not: the first is
    searched by halves.
 """
 
 from __future__ import annotations
+
+import re
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +22,10 @@ from pyarrow import json
 from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.decode.struct_columns import FirstMisfit, first_missing, narrowed, requires
 
-_BYTES = pa.large_binary()
-_BEFORE, _BEHIND, _NOTHING = (pa.scalar(text, _BYTES) for text in (b'{"v":', b"}\n", b""))
+_BYTES, _TEXT = pa.large_binary(), pa.large_string()
+_GOES_ON = re.compile(rb'}\s*,\s*"')
+"""What stands in each value that has something behind its object, and in those with an object before another field."""
+_NO_FIELD = pa.schema([("", pa.null())])
 
 
 class JsonReader:
@@ -49,18 +57,10 @@ class JsonReader:
 
     def _read(self, values: pa.Array) -> pa.StructArray:
         """Raises `pa.ArrowInvalid`."""
-        documents = pc.binary_join_element_wise(
-            _BEFORE, values, _BEHIND, _NOTHING, null_handling="replace", null_replacement=b"null"
-        ).buffers()[2]
-        table = json.read_json(
-            pa.BufferReader(documents),
-            # One block: the reader has no row that begins in one and ends in another.
-            json.ReadOptions(use_threads=False, block_size=len(documents) + 1),
-            json.ParseOptions(explicit_schema=self._wide, newlines_in_values=True, unexpected_field_behavior="ignore"),
-        )
-        if table.num_rows != len(values):
-            raise pa.ArrowInvalid("more than one document")
-        found = table.column(0).combine_chunks()
+        documents = _documents(values, '{"v":', "}\n")
+        found = _parsed(documents, self._wide, len(values)).column(0).combine_chunks()
+        if found.null_count > values.null_count or _GOES_ON.search(documents):
+            _parsed(_documents(values, '{"v":[', "]}\n"), _NO_FIELD, len(values))
         found.validate(full=True)
         return found if self._wide == self._wanted else narrowed(found, self._wanted.field(0).type)
 
@@ -83,6 +83,25 @@ class JsonReader:
         except pa.ArrowInvalid as error:
             return error
         return None
+
+
+def _documents(values: pa.Array, before: str, behind: str) -> pa.Buffer:
+    """Raises `pa.ArrowInvalid` for what is no UTF-8."""
+    parts = pa.scalar(before, _TEXT), values.cast(_TEXT), pa.scalar(behind, _TEXT), pa.scalar("", _TEXT)
+    return pc.binary_join_element_wise(*parts, null_handling="replace", null_replacement="null").buffers()[2]
+
+
+def _parsed(documents: pa.Buffer, wanted: pa.Schema, rows: int) -> pa.Table:
+    """Raises `pa.ArrowInvalid`."""
+    table = json.read_json(
+        pa.BufferReader(documents),
+        # One block: the reader has no row that begins in one and ends in another.
+        json.ReadOptions(use_threads=False, block_size=len(documents) + 1),
+        json.ParseOptions(explicit_schema=wanted, newlines_in_values=True, unexpected_field_behavior="ignore"),
+    )
+    if table.num_rows != rows:
+        raise pa.ArrowInvalid("more than one document")
+    return table
 
 
 def _none(wanted: pa.Schema) -> pa.StructArray:

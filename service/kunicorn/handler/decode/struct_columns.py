@@ -3,6 +3,8 @@
 1. A value has the meaning that it had, or it is refused: pyarrow alone would make 1 of 1.99 where integers are wanted,
    and cut times to the unit of their column. So a column is built of its objects' own type, and then cast.
 2. Fields become columns one by one, and each is cast as a whole: a value more costs no call more.
+3. Avro's decoder gives objects by the writer's schema: what only the reader's has a logical type for comes as a number
+   or bytes, and a default as it stands in JSON. With `given` these get the reader's meaning.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from itertools import accumulate, chain
 from typing import Any
 from uuid import UUID
@@ -24,18 +26,22 @@ Fields = Callable[[Sequence[Any], str], list[Any]]
 """The field of that name of each object; null of null."""
 
 
-def objects_as_column(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str = "") -> pa.Array:
-    """A column of that type. Raises `FieldRefused`, which names the field and not its value."""
+def objects_as_column(
+    found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str = "", given: pa.DataType | None = None
+) -> pa.Array:
+    """A column of that type. Raises `FieldRefused`, which names the field and not its value. `given`: of a reader
+    schema of Avro's, the type with the units that its numbers have; the column's own may be finer.
+    """
     try:
         if pa.types.is_struct(kind):
-            return _structs(found, kind, fields, path)
+            return _structs(found, kind, fields, path, given)
         if pa.types.is_map(kind):
-            return _maps(found, kind, fields, path)
+            return _maps(found, kind, fields, path, given)
         if _is_list(kind):
-            return _lists(found, kind, fields, path)
+            return _lists(found, kind, fields, path, given)
         if pa.types.is_dictionary(kind):
             return _encoded(objects_as_column(found, kind.value_type, fields, path), kind)
-        return _plain(found, kind)
+        return _plain(found if given is None else _as_read(found, kind, given), kind)
     except FieldRefused:
         raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -60,19 +66,26 @@ def fields_of_messages(found: Sequence[Any], name: str) -> list[Any]:
     return [None if each is None else getattr(each, name) for each in found]
 
 
-def _structs(found: Sequence[Any], kind: pa.StructType, fields: Fields, path: str) -> pa.StructArray:
+def _structs(
+    found: Sequence[Any], kind: pa.StructType, fields: Fields, path: str, given: pa.DataType | None
+) -> pa.StructArray:
     columns = [
-        objects_as_column(fields(found, each.name), each.type, fields, f"{path}.{each.name}".lstrip("."))
-        for each in kind
+        objects_as_column(fields(found, each.name), each.type, fields, f"{path}.{each.name}".lstrip("."), below)
+        for each, below in zip(kind, _given(given, kind.num_fields), strict=True)
     ]
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=_absent(found))
+
+
+def _given(given: pa.DataType | None, number: int = 1) -> list[pa.DataType | None]:
+    """What is given of each type below."""
+    return [None] * number if given is None else [each.type for each in _below(given)]
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return any(each(kind) for each in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list))
 
 
-def _lists(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str) -> pa.Array:
+def _lists(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str, given: pa.DataType | None) -> pa.Array:
     if {*map(type, found)} & {str, bytes, dict}:
         raise TypeError("it has items, but is no list")
     absent = _absent(found)
@@ -82,7 +95,7 @@ def _lists(found: Sequence[Any], kind: pa.DataType, fields: Fields, path: str) -
         if any(len(each) != kind.list_size for each in found):
             raise ValueError("it has not as many items as the type")
     items = [*chain.from_iterable(each for each in found if each is not None)]
-    column = objects_as_column(items, kind.value_type, fields, f"{path}[]")
+    column = objects_as_column(items, kind.value_type, fields, f"{path}[]", *_given(given))
     if fixed:
         return pa.FixedSizeListArray.from_arrays(column, type=kind, mask=absent)
     if pa.types.is_large_list(kind):
@@ -95,10 +108,10 @@ def _encoded(found: pa.Array, kind: pa.DictionaryType) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(each.indices.cast(kind.index_type), each.dictionary, ordered=kind.ordered)
 
 
-def _maps(found: Sequence[Any], kind: pa.MapType, fields: Fields, path: str) -> pa.MapArray:
+def _maps(found: Sequence[Any], kind: pa.MapType, fields: Fields, path: str, given: pa.DataType | None) -> pa.MapArray:
     pairs = [*chain.from_iterable(each.items() for each in found if each is not None)]
     keys = objects_as_column([key for key, _ in pairs], kind.key_type, fields, f"{path}[]")
-    items = objects_as_column([item for _, item in pairs], kind.item_type, fields, f"{path}[]")
+    items = objects_as_column([item for _, item in pairs], kind.item_type, fields, f"{path}[]", *_given(given))
     return pa.MapArray.from_arrays(_offsets(found), keys, items, type=kind)
 
 
@@ -111,6 +124,31 @@ def _offsets(found: Sequence[Any]) -> pa.Array:
     ends = list(accumulate((0 if each is None else len(each) for each in found), initial=0))
     begins = [None if each is None else end for each, end in zip(found, ends, strict=False)]
     return pa.array([*begins, ends[-1]], pa.int32())
+
+
+_YEAR_10000 = 253_402_300_800_000_000
+"""In microseconds since 1970. Neither Python nor engines have later times; nanoseconds of today would be one."""
+
+
+def _as_read(found: Sequence[Any], kind: pa.DataType, given: pa.DataType) -> Sequence[Any]:
+    """The objects with the meaning that the reader schema gives them, where the writer's has said nothing."""
+    types = {*map(type, found)}
+    has_digits = pa.types.is_decimal(kind)
+    if str in types and (has_digits or pa.types.is_binary(kind)):
+        # A default: JSON has no bytes, and Avro's specification has a character for each (ISO 8859-1).
+        found = [each.encode("latin-1") if isinstance(each, str) else each for each in found]
+    if has_digits and types & {str, bytes}:
+        found = [_decimal(each, kind) if isinstance(each, bytes) else each for each in found]
+    if int in types and (pa.types.is_timestamp(kind) or pa.types.is_time(kind)):
+        unit = 1000 if given.unit == "ms" and kind.unit == "us" else 1
+        found = [each * unit if isinstance(each, int) else each for each in found]
+        if any(isinstance(each, int) and abs(each) >= _YEAR_10000 for each in found):
+            raise ValueError("a time that no calendar has: its writer counts in another unit")
+    return found
+
+
+def _decimal(unscaled: bytes, kind: pa.Decimal128Type) -> Decimal:
+    return Decimal(int.from_bytes(unscaled, signed=True)).scaleb(-kind.scale, Context(prec=kind.precision))
 
 
 def _plain(found: Sequence[Any], kind: pa.DataType) -> pa.Array:

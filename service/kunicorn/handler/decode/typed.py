@@ -70,6 +70,8 @@ class DecodedValues:
     decoder: Decoder
     fields: Fields
     """Of the decoder's objects."""
+    given: pa.StructType | None = None
+    """Of a reader schema of Avro's: `kind` with the units that it has."""
 
     def read(self, run: Sequence[Message], values: pa.Array) -> pa.StructArray:
         """See `TypedValues.read`."""
@@ -83,7 +85,7 @@ class DecodedValues:
 
     def _column(self, found: Sequence[Any]) -> pa.StructArray:
         """Raises `FieldRefused`, `NullRefused`."""
-        column = objects_as_column(found, self.kind, self.fields)
+        column = objects_as_column(found, self.kind, self.fields, given=self.given)
         if requires(self.kind) and (missing := first_missing(column, self.kind)) is not None:
             raise missing.error
         return filled(column, self.kind)
@@ -113,14 +115,15 @@ def typed_values(decoding: Decoding, schema: str) -> TypedValues:
     from kunicorn.handler.decode.schema_registry import registered
 
     reader = _avro_schema(schema) if written == "avro" else None
-    kind = struct_named(schema) if reader is None else _struct_of(reader, schema)
+    given = None if reader is None else _struct_of(reader, schema)
+    kind = struct_named(schema) if given is None else _in_microseconds(given)
     if (strange := not_built(kind)) is not None:
         raise HandlerLoadError(
             f"the schema {schema!r} has {strange}, and no column of that type is made: choose another"
         )
     name = decoding.value if reader is None else f"avro:{json.dumps(reader)}"
     decoder = registered(name, Part.VALUE, decoding.schema_registry)
-    return DecodedValues(kind, decoder, fields_of_mappings if written == "avro" else fields_of_messages)
+    return DecodedValues(kind, decoder, fields_of_mappings if written == "avro" else fields_of_messages, given)
 
 
 def _avro_schema(schema: str) -> Any | None:
@@ -139,14 +142,27 @@ _AVRO: Mapping[str, pa.DataType] = {
     "bytes": pa.binary(), "fixed": pa.binary(), "string": pa.string(), "enum": pa.string(),
 }  # fmt: skip
 _LOGICAL: Mapping[str, pa.DataType] = {
-    "int-date": pa.date32(), "long-timestamp-millis": pa.timestamp("us", "UTC"),
-    "long-timestamp-micros": pa.timestamp("us", "UTC"), "long-local-timestamp-millis": pa.timestamp("us"),
-    "long-local-timestamp-micros": pa.timestamp("us"), "int-time-millis": pa.time64("us"),
+    "int-date": pa.date32(), "long-timestamp-millis": pa.timestamp("ms", "UTC"),
+    "long-timestamp-micros": pa.timestamp("us", "UTC"), "long-local-timestamp-millis": pa.timestamp("ms"),
+    "long-local-timestamp-micros": pa.timestamp("us"), "int-time-millis": pa.time32("ms"),
     "long-time-micros": pa.time64("us"), "string-uuid": pa.string(),
 }  # fmt: skip
 """By Avro's type and logical type: the decoder, too, leaves others as they are."""
 _DIGITS = 38
 """Of a decimal, as engines have them."""
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with times in the unit that the decoder's objects have, whatever unit their writer counts in."""
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(_in_microseconds(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_in_microseconds(kind.item_type)))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time(kind) else kind
 
 
 def _struct_of(avro: Any, schema: str) -> pa.StructType:

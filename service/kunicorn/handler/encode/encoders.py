@@ -104,6 +104,10 @@ def _header(topic: str, name: object, value: Any) -> Any:
         raise unencodable(topic, f"header {name!r}", "written as JSON", error) from error
 
 
+_MOST_TOPICS = 1000
+"""Forgets them all beyond that: records may name topics that never repeat."""
+
+
 class Encoder:
     """Encoders of all topics that a handler sends to, each made when it is first needed. Any thread."""
 
@@ -161,7 +165,7 @@ class Encoder:
         topic = send.topic or self._default_topic
         if send.encoded or not isinstance(topic, str):
             return send  # The latter is told where the output is made.
-        encode = self._made.get(topic) or self._made.setdefault(topic, self._maker(topic).made(topic))
+        encode = self._made.get(topic) or self._make(topic)
         try:
             return encode(topic, send)
         except NotDecodableYet:
@@ -170,6 +174,11 @@ class Encoder:
         except Unencodable as error:
             self._failed(topic, "schema" if getattr(error, "of_schema", False) else "content")
             raise
+
+    def _make(self, topic: str) -> TopicEncoder:
+        if len(self._made) >= _MOST_TOPICS:
+            self._made.clear()
+        return self._made.setdefault(topic, self._maker(topic).made(topic))
 
     def _maker(self, topic: str) -> _Maker:
         return self._makers.get(topic, self._default)

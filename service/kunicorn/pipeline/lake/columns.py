@@ -124,7 +124,7 @@ def kinds(schema: pa.Schema) -> dict[str, str]:
             text, inner = f"list of {kind.list_size}", {f"{path}[]": kind.value_field}
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             text, inner = text.partition("<")[0], {f"{path}[]": kind.value_field}
-        found[path] = text if field.nullable else f"{text}{_NOT_NULL}"
+        found[path] = text if field.nullable else f"{text}{NOT_NULL}"
         for name, each in inner.items():
             enter(name, each)
 
@@ -152,10 +152,10 @@ def _outermost(paths: Iterable[str]) -> Iterator[str]:
 
 def nullable(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """The first one, where a field may be null in it and not in the second: with what the second has. Pure."""
-    return {path: now[path] if now.get(path) == f"{kind}{_NOT_NULL}" else kind for path, kind in before.items()}
+    return {path: now[path] if now.get(path) == f"{kind}{NOT_NULL}" else kind for path, kind in before.items()}
 
 
-_NOT_NULL = " not null"
+NOT_NULL = " not null"
 _ALWAYS = ("delta", "value", "key")
 LAKES = ("parquet", "delta", "iceberg")
 _NAMED = ("bytes", "text", "json")

@@ -112,7 +112,7 @@ class IcebergLake:
             f"ended"
         )
 
-    def clear(self) -> None:
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
         """Does nothing: what no snapshot names is an engine's to remove, once it is old."""
 
     def _opened(self) -> Table:

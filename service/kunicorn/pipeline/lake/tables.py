@@ -9,16 +9,18 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.extras import install_extra
-from kunicorn.pipeline.lake.columns import kinds, kinds_changed, nullable
+from kunicorn.pipeline.lake.columns import NOT_NULL, kinds, kinds_changed, nullable
 from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.lake.newest import PART_BYTES, newest_in_parts
 from kunicorn.pipeline.plan import as_json
@@ -48,8 +50,10 @@ class TableLog(Protocol):
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         """Add a round's files at once, unless that has happened already. Raises `NotCommitted`."""
 
-    def clear(self) -> None:
-        """Delete the files of rounds that are none of the table's. Caller: when no round is underway."""
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """Delete these files of a round, or whatever rounds that were cut off have left: what is none of the table's.
+        Caller: behind the round's commit; or before it begins any, once all other exports are overtaken.
+        """
 
 
 APP_ID = "kunicorn-export"
@@ -65,6 +69,7 @@ class DeltaLake:
         self.file_schema = schema
         self._by = list(partitioning.columns)
         self._schema = pa.schema([*schema, *(pa.field(*each) for each in partitioning.columns.items())])
+        _check_readable(kinds(schema))
         self._table: Any = None
 
     def open(self, done: int = 0) -> None:
@@ -128,9 +133,8 @@ class DeltaLake:
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
 
-    def clear(self) -> None:
-        """Delete the files of rounds that are none of the table's: here there are none. Caller: when no round is
-        underway."""
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """See `TableLog`: here all are the table's."""
 
     _refused = "Nothing of it is in the table"
     """What is told of a round that the table does not take."""
@@ -202,10 +206,31 @@ class MergedDelta(DeltaLake):
         deleted = merge.when_matched_delete("source.value IS NULL").when_matched_update_all()
         deleted.when_not_matched_insert_all("source.value IS NOT NULL").execute()
 
-    def clear(self) -> None:
-        """See `DeltaLake`: they are merged, or will be written anew."""
-        for name in (self._target / CHANGES).names(".parquet"):
-            (self._target / CHANGES).delete(name)
+    def clear(self, files: Sequence[LakeFile] | None = None) -> None:
+        """See `TableLog`: they are merged, or will be written anew."""
+        below = self._target / CHANGES
+        for name in below.names(".parquet") if files is None else [Path(each.path).name for each in files]:
+            below.delete(name)
+
+
+_READABLE = re.compile(
+    r"bool|int\d+|float|double|null|(large_)?(string|binary)|(string|binary)_view|fixed_size_binary\[\d+\]|date\d+\[\w+\]"
+    r"|decimal128\(.*\)|timestamp\[[mu]s(, tz=UTC)?\]|dictionary<values=string.*|struct|map|(large_)?list|list of \d+"
+)
+_SIGNED = {"uint8": "int16", "uint16": "int32", "uint32": "int64", "uint64": "decimal128(20, 0)"}
+
+
+def _check_readable(columns: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a type that readers of Delta lack. `columns`: as `kinds` has them.
+
+    The library would take unsigned numbers for signed ones of the same width: no reader gets beyond the first larger
+    one. Nanoseconds are a feature of a table that readers do not have.
+    """
+    for path, told in columns.items():
+        kind = told.removesuffix(NOT_NULL)
+        if not _READABLE.fullmatch(kind):
+            other = _SIGNED.get(kind, "timestamp('us', 'UTC')" if kind.startswith("timestamp") else "another")
+            raise ConfigError(f"--columns: {path} is of {kind}, which readers of Delta tables lack; choose {other}")
 
 
 def _deltalake() -> Any:

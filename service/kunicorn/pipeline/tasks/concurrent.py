@@ -195,7 +195,7 @@ class Table:
         self.scheduler.finish(flight)
         self.parts[flight.tp].note_in_hand()
 
-    def fail(self, flight: InFlight, error: BaseException) -> None:
+    def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
         self.failures.append((flight, error))
         self.stirred.set()
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from confluent_kafka import Message, libversion
 
@@ -70,6 +71,8 @@ class SettingsFile:
     rules."""
     relative: str | None = None
     """The path as the driver was given it, if it was a relative one: for a process that has no file at `path`."""
+    any_age: bool = False
+    """Whether `handler.max_age_ms` does not hold: the job is asked for old records."""
 
     def settings(self) -> Settings:
         """Settings as this process reads them; read once. Raises `ConfigError`, naming this machine."""
@@ -265,7 +268,7 @@ def set_up(file: SettingsFile) -> Iterator[HandlerRegistry[InTask]]:
     this context. Spark ends its processes without a word, so that nobody can call `teardown` then. Raises
     `HandlerLoadError`, `ConfigError`.
     """
-    handlings = _set_up.pop(file, None) or _loaded(file.settings())
+    handlings = _set_up.pop(file, None) or _loaded(file)
     yield handlings
     if handlings.holds_back:
         for handling in handlings.every:
@@ -278,11 +281,13 @@ _set_up: dict[SettingsFile, HandlerRegistry[InTask]] = {}
 """Those that no task has right now: one that fails leaves none behind."""
 
 
-def _loaded(settings: Settings) -> HandlerRegistry[InTask]:
+def _loaded(file: SettingsFile) -> HandlerRegistry[InTask]:
+    settings = file.settings()
     worker = Worker(0, os.getpid(), settings.group.id, settings.kafka.client_id)
-    return HandlerRegistry.set_up(
-        configs_of_jobs(settings), worker, calls_in_task, on_filtered=lambda _: FILTERED.count
-    )
+    configs = configs_of_jobs(settings)
+    if file.any_age:
+        configs = [msgspec.structs.replace(each, max_age_ms=None) for each in configs]
+    return HandlerRegistry.set_up(configs, worker, calls_in_task, on_filtered=lambda _: FILTERED.count)
 
 
 class FilteredRecords:

@@ -73,6 +73,30 @@ def rows_file(whole: OffsetRange) -> str:
     return f"{visible(whole.topic)}/{whole.partition}/{whole.start:020}-{whole.stop:020}.parquet"
 
 
+def of_micro_batch(driver: str, number: int) -> str:
+    """The driver's id for one of its micro-batches; it sorts behind those of the driver's former ones."""
+    return f"{driver}-{number:019}"
+
+
+def remove_other_cuts(outcomes: Directory, whole: OffsetRange, driver: str) -> None:
+    """Delete what a driver before has written of the same micro-batch under other ranges that overlap this one: if
+    records were lost since, the micro-batch is repeated without them. `driver`: as `of_micro_batch` has it.
+    """
+    folder, _, own = rows_file(whole).rpartition("/")
+    for name in (outcomes / folder).names(".parquet"):
+        start, stop = map(int, name.removesuffix(".parquet").split("-"))
+        if name == own or stop <= whole.start or whole.stop <= start:
+            continue
+        # A topic that was created anew has its rows beside the former one's, which are of another micro-batch.
+        if _driver_of(outcomes, f"{folder}/{name}").rpartition("-")[2] == driver.rpartition("-")[2]:
+            outcomes.delete(f"{folder}/{name}")
+
+
+def _driver_of(outcomes: Directory, name: str) -> str:
+    told: bytes = (outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"")
+    return told.decode()
+
+
 class RangeOutcomes:
     """Rows of one range, in their order. As a context it leaves no unfinished file. Caller: a task's main thread."""
 
@@ -158,7 +182,7 @@ class RangeOutcomes:
         name = rows_file(self._whole)
         if self._outcomes.create_of(name, self._written):
             return
-        if (self._outcomes.footer(name).metadata or {}).get(_DRIVER.encode(), b"").decode() < self._driver:
+        if _driver_of(self._outcomes, name) < self._driver:
             self._outcomes.write_of(name, self._written)
             return
         log.warning(f"{self._whole}: another try of this range has ended before this one, and counts")

@@ -48,7 +48,7 @@ from kunicorn.pipeline.tasks.executor_process import InTask, SettingsFile, named
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, InHand, Piece, Suspects, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
-from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary
+from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, of_micro_batch, remove_other_cuts
 from kunicorn.pipeline.tasks.tries import Failed, Tries, verdict_on
 from kunicorn.pipeline.tasks.watchdog import watched
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -347,6 +347,7 @@ class MicroBatch:
     limits: TaskLimits = NO_LIMITS
     first: bool = False
     """Whether none was through since the driver began: a driver before it may have tried this one."""
+    number: int = 0
 
     def tell(self, spark: SparkContext) -> None:
         """Caller: the driver's thread that has the tasks run next."""
@@ -359,7 +360,7 @@ class MicroBatch:
 
         context = TaskContext.get()
         told = json.loads((context and context.getLocalProperty(_MICRO_BATCH)) or "{}")
-        return cls(TaskLimits(**told.get("limits", {})), told.get("first", False))
+        return cls(TaskLimits(**told.get("limits", {})), told.get("first", False), told.get("number", 0))
 
 
 _MICRO_BATCH = "kunicorn.micro_batch"
@@ -376,7 +377,9 @@ class FromSource:
         task = self.task
         if isinstance(task, HandleRanges):
             told = MicroBatch.told()
-            task = replace(task, limits=told.limits, may_have_died=told.first)
+            # Of a topic that is created anew a range may be one of a former micro-batch, whose file this one replaces.
+            driver = of_micro_batch(task.driver, told.number)
+            task = replace(task, limits=told.limits, may_have_died=told.first, driver=driver)
         for batch in batches:
             for row in batch.to_pylist():
                 whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
@@ -520,6 +523,8 @@ class HandleRanges:
     def _outcomes(self, whole: OffsetRange) -> RangeOutcomes:
         # A try for the driver before, on an executor that it has lost, may end after this one: it would find no file.
         again = self.again or self.may_have_died or _attempt() > 0
+        if self.may_have_died:
+            remove_other_cuts(self.outcomes, whole, self.driver)
         return RangeOutcomes(self.file, self.outcomes, whole, self.driver, again=again)
 
 

@@ -241,7 +241,7 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
     ),
     "pipelines": {
         "type": "object",
-        "propertyNames": {"pattern": "^[a-z0-9]([-a-z0-9]{0,9}[a-z0-9])?$"},
+        "propertyNames": {"pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
         "additionalProperties": _PIPELINE,
     },
     "pipeline": _table(

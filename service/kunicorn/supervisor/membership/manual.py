@@ -8,8 +8,9 @@
 4. A topic that is created anew is consumed from its beginning (`stop = "never"`). With `stop = "end"` the range that
    was to be handled is gone with the old topic: nothing of the new one is handled, and the partition counts as
    unfinished.
-5. A partition that has reached its end is taken from its worker for good. With `run --until-end` it is paused
-   (`kunicorn.supervisor.run_until`): there the group may take it away and bring it back.
+5. A partition that has reached its end is taken from its worker for good, without a deadline: the worker's report may
+   wait for a hook, and that for the record in hand of another partition, as long as it takes. With `run --until-end` it
+   is paused (`kunicorn.supervisor.run_until`): there the group may take it away and bring it back.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ class ManualAssignment:
         self._known: frozenset[TopicPartition] = frozenset()
         self._newcomers: set[TopicPartition] = set()
         """Not there at the start: they begin at their beginning."""
+        self._ending: set[TopicPartition] = set()
+        """Handled up to their end, and taken from their workers."""
         self._finished: set[TopicPartition] = set()
+        """Of these, those that the workers have let go of."""
         self._cut_short: set[TopicPartition] = set()
         """Their topic was created anew before their end was reached."""
         self._gone: frozenset[TopicPartition] = frozenset()
@@ -101,7 +105,7 @@ class ManualAssignment:
         self._take_up(self._known, stops)
         self.requested.set()
         while not self._leaves:
-            if await self._nothing_left():
+            if self._nothing_left():
                 self.through = True
                 break
             await self._wait(_LOOK_INTERVAL)
@@ -163,19 +167,18 @@ class ManualAssignment:
         for tp, stop in stops.items():
             self._assignment.table[tp].stop = stop
 
-    async def _nothing_left(self) -> bool:
+    def _nothing_left(self) -> bool:
         """Whether nothing is left to do. Notes partitions that were fetched, and those that have reached their end."""
         table = self._assignment.table
         if not self._fetched:
             self._fetched = all(_is_fetched(partition) for partition in table.values())
         if self._assign.stop == "never":
             return False
-        reached = [tp for tp in self._known.difference(self._finished, self._cut_short) if is_at_its_end(table[tp])]
-        if reached:
-            await self._finish(reached)
+        self._finish()
         left = [table[tp] for tp in self._known.difference(self._finished)]
         gone = self._gone if clock.now() - self._gone_since >= _GONE_PATIENCE else frozenset()
-        ending = [p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone or p.tp in self._cut_short]
+        over = (p.tp for p in left if p.state is PartitionState.HALTED or p.tp in gone or p.tp in self._cut_short)
+        ending = frozenset(over) - self._ending
         if len(ending) < len(left):
             return False
         if ending:
@@ -186,13 +189,18 @@ class ManualAssignment:
             self.unfinished = len(ending)
         return True
 
-    async def _finish(self, reached: Collection[TopicPartition]) -> None:
-        """Revoke partitions that have reached their end from their workers."""
-        await self._assignment.revoke(reached, *self._deadlines())
-        for tp in reached:
-            self._assignment.table[tp].finish()
-        self._finished.update(reached)
-        log.info(f"{len(self._finished)} of {len(self._known)} partitions are handled up to their end")
+    def _finish(self) -> None:
+        """Take partitions that have reached their end from their workers; note those that have been let go of."""
+        table = self._assignment.table
+        reached = [tp for tp in self._known.difference(self._ending, self._cut_short) if is_at_its_end(table[tp])]
+        self._ending.update(reached)
+        self._assignment.let_go(reached)
+        ended = [tp for tp in self._ending.difference(self._finished) if table[tp].state is PartitionState.RELEASED]
+        for tp in ended:
+            table[tp].finish()
+        self._finished.update(ended)
+        if ended:
+            log.info(f"{len(self._finished)} of {len(self._known)} partitions are handled up to their end")
 
     # -- leaving -------------------------------------------------------------------------------------------------
 
@@ -262,7 +270,7 @@ class ManualAssignment:
 
     async def _cut(self, gone: Collection[TopicPartition]) -> None:
         table = self._assignment.table
-        cut = [tp for tp in gone if tp not in self._finished and not is_at_its_end(table[tp])]
+        cut = [tp for tp in gone if tp not in self._ending and not is_at_its_end(table[tp])]
         if not cut:
             return
         log.error(

@@ -183,6 +183,10 @@ class Assignment:
             await self._until_drained_or_deleted(leaving, deadline)
         await self._see_off(leaving, deadline, give_up)
 
+    def let_go(self, partitions: Collection[TopicPartition]) -> None:
+        """Take these from their workers for good, however long that takes: nobody waits for them. `revoke` hurries."""
+        self._stop([self.table[tp] for tp in partitions], WHENEVER, lost=False, why="let go of for good")
+
     async def _until_drained_or_deleted(self, leaving: Collection[Partition], deadline: float) -> None:
         """Wait until all are released, and give up those whose topic was deleted. Brokers with the consumer protocol
         take such partitions away before our metadata says why: it is asked for if the drain takes long."""

@@ -29,6 +29,8 @@ from kunicorn.supervisor.partitions.partition import Partition
 log = logs.get("kunicorn.lag")
 
 INTERVAL = 10.0
+_CUT_AFTER = 8.0
+"""Seconds that a log has to end before a partition's stop: by then it is known whether the topic was created anew."""
 _UNSETTLED_INTERVAL = 1.0
 """While a partition's end is not known yet: a newcomer's lag should not be blank for long."""
 
@@ -57,6 +59,9 @@ async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
     A log that ends before what was consumed of it by then may be that of a topic created anew. Where all is committed
     no commit is refused, and a client that asks brokers which do not lead the new topic hears nothing of it either:
     metadata would tell when it is due, five minutes later.
+
+    So may one that ends before the partition's stop. Where it is not, its end was lost with a leader, and nobody will
+    write it: a job would wait for it for ever.
     """
     consumed = {tp: each.position.offset if each.position else 0 for tp, each in assignment.table.items()}
     asked_ms = wall_ms()
@@ -64,7 +69,10 @@ async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
     for tp in consumed:
         if (partition := assignment.table.get(tp)) is not None:
             partition.end_seen(ends.get(tp), asked_ms)
-    if any(end < consumed[tp] for tp, end in ends.items()):
+            if (before := partition.cut_short(_CUT_AFTER)) is not None:
+                log.warning(f"{tp}: its log was cut, and is handled up to offset {partition.stop}, not {before}")
+    short = any(partition.seems_short for partition in assignment.table.values())
+    if short or any(end < consumed[tp] for tp, end in ends.items()):
         assignment.table.doubt_topics()
 
 

@@ -75,8 +75,9 @@ class Partition:
         self.committed: int | None = None
         self.committed_done = ""
         """What the broker was told with it of records that are done beyond it."""
-        self.stop = NO_OFFSET
-        """Records from this offset on are not ours to handle; `NO_OFFSET`: there is no end."""
+        self.stop, self._short_since = NO_OFFSET, float("inf")
+        """Records from that offset on are not ours to handle; `NO_OFFSET`: there is no end. And since when the log has
+        ended before it, by the brokers' word (seconds of `clock.now`)."""
         self.lost = self.disowned = False
         """Another member may own it, or its topic is gone: nothing is committed any more. Disowned: for no more than
         that its topic seems to be gone, which a broker that is behind may have said."""
@@ -203,6 +204,27 @@ class Partition:
         self.read_ledger()
         if end is not None and self.position is not None:
             self.age.end_seen(self.position.offset, end, at_ms)
+
+    def cut_short(self, for_seconds: float) -> int | None:
+        """Have it end where its log does, if that has ended before its stop for so long; what it was to end at before,
+        None where nothing changes. Its position is in the log by then: one that is not is looked up first.
+
+        Caller: after `end_seen`.
+        """
+        end, now = self.log_end, clock.now()
+        if end is None or self.position is None or not self.position.offset <= end < self.stop:
+            self._short_since = float("inf")
+            return None
+        self._short_since = min(self._short_since, now)
+        if now - self._short_since < for_seconds:
+            return None
+        self._short_since, before, self.stop = float("inf"), self.stop, end
+        return before
+
+    @property
+    def seems_short(self) -> bool:
+        """Whether its log seems to end before its stop."""
+        return self._short_since < float("inf")
 
     def record_seen(self, offset: int) -> None:
         """Note that there is a record at that offset: a lag of 0 until brokers are asked again would hide it."""

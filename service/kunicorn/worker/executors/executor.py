@@ -46,8 +46,8 @@ class Executor(Protocol):
 class Told(Protocol):
     """What executors tell the loop. Caller: any of their threads."""
 
-    def fail(self, flight: InFlight, error: BaseException) -> None:
-        """Note a failure."""
+    def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
+        """Note a failure. `calls`: 0 where its call counts with records of another partition, which had failed too."""
 
     def finished(self) -> None:
         """Note that a record is finished."""

@@ -11,8 +11,10 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from kunicorn.handler.call import Calls, Interruption, OfSome, met
-from kunicorn.handler.load import DrainDeadline, HandlerTimeout
+from kunicorn.handler.call import Calls, Interruption, OfSome, OfUncalled, met
+from kunicorn.handler.decode import NotDecodableYet
+from kunicorn.handler.encode import NotEncodableYet
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout, clear_frames
 from kunicorn.handler.rows import following_offsets
 from kunicorn.ipc.clock import now_ns
 from kunicorn.worker.executors.executor import Poisoned, Supply, Told
@@ -55,6 +57,8 @@ class InlineExecutor:
         """What was in hand for too long, and at which offset."""
         self._interruption: Interruption | None = None
         """What was raised in the call that goes on."""
+        self._raised: BaseException | None = None
+        """What the call has raised."""
 
     def begin(self, table: Supply, slots: Slots, loop: Told) -> None:
         self._table, self._slots, self._loop = table, slots, loop
@@ -74,7 +78,14 @@ class InlineExecutor:
         if (flight := self._table.start_next(self._slots)) is None:
             return False
         self._handle(flight)
+        if self._raised is not None:
+            self._let_go(self._raised)
         return True
+
+    def _let_go(self, raised: BaseException) -> None:
+        """Keep nothing of a call that has failed."""
+        self._raised = self._interruption = None
+        clear_frames(raised)
 
     def _handle(self, flight: InFlight) -> None:
         self.calls += 1
@@ -93,6 +104,8 @@ class InlineExecutor:
         batches = self._slots.bounds is not None
         if not batches:
             self._slots.pace.took(finished, took)
+        else:
+            self._tell_if_uncalled(finished, error)
         if error is None or isinstance(error, DrainDeadline) or finished == len(following):
             self._table.returned(flight, finished, took, min(finished, 1) if batches else finished)
             return
@@ -101,6 +114,15 @@ class InlineExecutor:
         failed = self._table.failed(flight, finished, took, some)
         if failed is not None:
             self._loop.fail(failed, error)
+
+    def _tell_if_uncalled(self, finished: int, error: BaseException | None) -> None:
+        """Tell the gate if no record of a batch has come to the handler: the loop was to look around first, or the
+        first one cannot be decoded, or not yet."""
+        if finished or (gate := self._slots.gate) is None:
+            return
+        not_yet = isinstance(error, NotDecodableYet) and not isinstance(error, NotEncodableYet)
+        if error is None or not_yet or isinstance(error, OfUncalled):
+            gate.saved(now_ns())
 
     def wake(self) -> None:
         """Does nothing: the loop asks."""
@@ -165,5 +187,6 @@ class InlineExecutor:
             finally:
                 self._interruptible = None
         except BaseException as error:
+            self._raised = error
             return met(error, self._interruption, cells[cell])
         return None

@@ -17,6 +17,7 @@ import uvloop
 from kunicorn.handler.call import awaited, interrupted
 from kunicorn.handler.cancellation import step_aside
 from kunicorn.handler.decode.forms import Form, argument_of
+from kunicorn.handler.load import clear_frames
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
@@ -156,7 +157,9 @@ class AsyncioExecutor:
                     flight = self._table.finish(flight)
                     self._told.finished()
                 else:
+                    clear_frames(error)
                     self._told.fail(flight, error)
+                    error = None  # Else it would stay in memory until the next one fails.
                     flight = self._table.start_next(self._slots)
                 if self._table.startable(self._slots):
                     self._fill()

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from kunicorn.errors import ExitCode
 from kunicorn.handler.call import OwnLoop, interrupted
 from kunicorn.handler.decode.forms import Form, argument_of
+from kunicorn.handler.load import clear_frames
 from kunicorn.observe import logs
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.progress import InFlight, Slots
@@ -107,7 +108,9 @@ class ThreadExecutor:
                     self._loop.finished()
                     flight = following or self._next()
                 else:
+                    clear_frames(error)
                     self._loop.fail(flight, error)
+                    error = None  # Else it would stay in memory until the next one fails.
                     flight = self._next()
         except BaseException:
             die()

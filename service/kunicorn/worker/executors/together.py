@@ -5,7 +5,8 @@
 2. A call that fails as a whole counts as nobody's try: nobody knows by whose rows. Each partition's next call is its
    own, and that one counts.
 3. What has failed before is called alone: else the row of one partition would use up the tries of all the others.
-4. A call that is ended from outside, by a time-out or for a partition that goes, is ended for all of them.
+4. Where rows end in their own ways, the call counts once: with the first partition of which some have failed.
+5. A call that is ended from outside, by a time-out or for a partition that goes, is ended for all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby, repeat, takewhile
 from typing import Any
 
-from kunicorn.handler.call import Calls, Decided, OfFirst, OfSome
+from kunicorn.handler.call import Calls, Decided, OfFirst, OfSome, OfUncalled
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.outcome import BatchError, Outcome
@@ -98,15 +99,20 @@ class TogetherExecutor(InlineExecutor):
         started = now_ns()
         error = self._call(Call(flights, messages, range(1, len(messages) + 1), cells, 0))
         took = now_ns() - started
+        self._tell_if_uncalled(cells[0], error)
         said = error
         if isinstance(error, OfFirst) or (isinstance(error, OfSome) and self._interruption is not None):
             said = error.error  # It failed as a whole, or was ended from outside: nobody knows in whose rows.
         if said is not None and _is_nobodys(said):
             self._fail_together(flights, said, took)
             return
-        share = took // len(flights)
-        for each, ended in zip(flights, _ends(flights, cells[0], error), strict=True):
-            self._settle(each, ended, share, calls=int(each is flight))
+        share, ends = took // len(flights), list(_ends(flights, cells[0], error))
+        failed = [each for each, ended in zip(flights, ends, strict=True) if ended.some is not None]
+        # For each partition, a circuit breaker would take a single call for an outage. A row behind those that the call
+        # had, and has done, has failed without it.
+        counted = [flight, *failed] if isinstance(error, OfUncalled) else failed[:1] or [flight]
+        for each, ended in zip(flights, ends, strict=True):
+            self._settle(each, ended, share, calls=int(each in counted))
 
     def _beside(self, first: InFlight) -> Iterator[InFlight]:
         """Runs of other partitions for the same call."""
@@ -141,7 +147,7 @@ class TogetherExecutor(InlineExecutor):
         if ended.some is None:
             self._table.returned(flight, ended.done, took, calls, ended.ahead)
         elif (failed := self._table.failed(flight, ended.done, took, ended.some)) is not None:
-            self._loop.fail(failed, ended.some.error)
+            self._loop.fail(failed, ended.some.error, calls)
 
 
 def _is_nobodys(error: BaseException) -> bool:

@@ -27,7 +27,7 @@ from kunicorn.observe import catalogue as c
 from kunicorn.text import utc
 from kunicorn.worker.limits.circuit_breaker import CircuitBreaker, Limits, State
 from kunicorn.worker.limits.rate_limit import RateLimit, rate_limit_of
-from kunicorn.worker.progress import InFlight, Lane, Slots
+from kunicorn.worker.progress import InFlight, Lane, OffsetTracker, Slots
 from kunicorn.worker.scheduler import UNLIMITED, Scheduler
 from kunicorn.worker.stats import Counters
 
@@ -175,7 +175,7 @@ class Gate:
             return min(longest, wait_ns / NANOSECONDS) if wait_ns else longest
 
     def change_rate(self, per_second: float, burst: float, now: int) -> None:
-        """Go on at another rate: the supervisor has dealt it out anew."""
+        """Go on at another rate: the supervisor has dealt it out anew. See `Gates`."""
         with self._lock:
             if self._rate is not None:
                 self._rate.change(per_second, burst, now)
@@ -192,9 +192,9 @@ class Gate:
         with self._lock:
             self._ended(flight, calls, None, now)
 
-    def failed(self, flight: InFlight, error: BaseException, now: int) -> int | None:
+    def failed(self, flight: InFlight, error: BaseException, now: int, *, beside: bool = False) -> int | None:
         """Note a failed call. Returns until when (nanoseconds) its records are to wait, as the call counts as no try;
-        None: what becomes of them is for others to say."""
+        None: what becomes of them is for others to say. `beside`: others' failure was told of in it."""
         if isinstance(error, _NOTHING_LEARNT):
             self.withdrawn(flight)
             if not isinstance(error, NotEncodableYet):
@@ -202,10 +202,15 @@ class Gate:
             return None
         counts = self._circuit.counts(error)
         with self._lock:
-            self._ended(flight, 1, error if counts else None, now)
+            if not beside:
+                self._ended(flight, 1, error if counts else None, now)
             if not counts or self._breaker.state is State.CLOSED:
                 return None
             return max(now, self._breaker.until)
+
+    def counts(self, error: BaseException) -> bool:
+        """See `Circuit`."""
+        return self._circuit.counts(error)
 
     def withdrawn(self, flight: InFlight) -> None:
         """Note that these records have left the handler's hands, and nothing was learnt by that."""
@@ -220,6 +225,12 @@ class Gate:
             with self._lock:
                 for place, message in enumerate(flight.messages):
                     self._rate.dropped(message, now, saved=not place)
+
+    def saved(self, now: int) -> None:
+        """Note that a call with records which have started was not made. What becomes of them is told besides."""
+        if self._rate is not None:
+            with self._lock:
+                self._rate.saved(now)
 
     def goes_on(self, flight: InFlight, rest: InFlight) -> None:
         """Note that leading records of a call are done, and that the others, `rest`, will be told of in its place."""
@@ -327,6 +338,20 @@ class Gates:
             self._scheduler.split(flight, count)
         return True
 
+    def change_rate(
+        self, gate: Gate, per_second: float, burst: float, trackers: Iterable[OffsetTracker], now: int
+    ) -> None:
+        """Go on at another rate. What waits is told its time anew, in the same order: by that of a rate which many
+        members share now, several times as much would pass."""
+        waiting = [each for tracker in trackers if tracker.slots.gate is gate for each in tracker.waiting if each.paid]
+        waiting.sort(key=lambda flight: (flight.since_ns, flight.number))
+        gate.forgo(waiting, now)
+        gate.change_rate(per_second, burst, now)
+        for flight in waiting:
+            held = gate.hold(flight, now)
+            flight.why = held.why
+            self._held.append((flight, held.until))
+
     def recalled(self, lane: Lane, now: int) -> None:
         """Note that what is handled again comes before what the lane had next: a run's time does not count any more."""
         slots = lane.tracker.slots
@@ -336,7 +361,9 @@ class Gates:
     def held(self) -> Iterable[tuple[InFlight, int]]:
         """Records that wait before their first try since the last time, and until when (nanoseconds)."""
         while self._held:
-            yield self._held.popleft()
+            flight, until = self._held.popleft()
+            if flight.held and flight.waits_for == RATE_LIMIT:
+                yield flight, until
 
     def patience(self, now: int, longest: float) -> float:
         """Seconds until one may open of those whose handlers the loop calls, at most `longest`: threads and tasks look

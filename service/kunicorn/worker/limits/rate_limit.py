@@ -68,6 +68,11 @@ class RateLimit:
         if not self._by_call:
             self.unused((message,), now)
         elif saved:
+            self.saved(now)
+
+    def saved(self, now: int) -> None:
+        """Note a call that was not made: where calls count, it takes no token."""
+        if self._by_call:
             self._bucket.take(-1, now)
             self._used -= 1
 
@@ -125,6 +130,7 @@ class KeyedRateLimit(RateLimit):
                 break
             bucket.take(1, now)
             count += 1
+        self._waits += not count
         return count
 
     def hold_ns(self, flight: InFlight, now: int) -> int:
@@ -133,7 +139,6 @@ class KeyedRateLimit(RateLimit):
         wait = bucket.wait_ns(now)
         bucket.take(1, now)
         flight.paid = 1
-        self._waits += 1
         return wait
 
     def forgo(self, flight: InFlight, now: int) -> None:

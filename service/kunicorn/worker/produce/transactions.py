@@ -243,6 +243,8 @@ class Transactions:
         if self._rewound:
             table.rewind(self._rewound)
         self._shared.order.delivered(self._batch)
+        # Else they would stay until the next batch, be it hours.
+        self._live, self._piece = (), ()
 
     def serve(self) -> None:
         """Keep the client's login fresh."""
@@ -352,11 +354,12 @@ class Transactions:
 
     def _send_offsets(self) -> Result:
         shared = self._shared
+        assert self._identity is not None
+        offsets = shared.table.places(self._batch, self._live, self._identity.cluster_id)
+        # Looked at last: the table forgets the records of a partition that is given up, and how far it would be.
         if len(shared.outbox.live(self._batch)) < len(self._live):
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
-        assert self._identity is not None
-        offsets = shared.table.places(self._batch, self._live, self._identity.cluster_id)
         metadata = metadata_bytes(shared.group, self._identity)
         self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
         return Result.OK

@@ -35,7 +35,7 @@ Defects put back, as above, with up to {stories:,} stories a seed; measured by
 `python -m tests.contract.supervisor.defects --write`.
 
 """
-EACH_RUN, LONG = 80, 10_000
+EACH_RUN, LONG = 40, 10_000
 
 
 def section() -> str:

@@ -82,7 +82,7 @@ A worker's threads run one at a time, by a clock that stands still meanwhile, be
 that do what chance says: gaps, outputs refused or late, stops, losses, time-outs, reloads, deaths at any store of the
 ledger ([tests/contract/worker](../tests/contract/worker/story.py)). After each store and each message no record that is
 not finished may have been passed; at the end each is accounted for. Every run of the tests tells thousands of
-stories, `make conformance-long` 200,000. Two thousand of every run are drawn by hypothesis, which makes one that fails
+stories, `make conformance-long` 200,000. Hundreds of every run are drawn by hypothesis, which makes one that fails
 simpler ([test_stories_of_hypothesis.py](../tests/contract/worker/test_stories_of_hypothesis.py)).
 
 How soon stories find what was wrong once: each defect is put back by a patch, and each of {seeds} seeds tells up to

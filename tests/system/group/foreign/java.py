@@ -66,9 +66,9 @@ class JavaConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._reader.join(30)
+        self._reader.join(60)
         assert not self._reader.is_alive(), "the foreign consumer does not end"
-        self._process.wait(10)
+        self._process.wait(60)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

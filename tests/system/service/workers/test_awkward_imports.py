@@ -25,7 +25,7 @@ def test_a_handler_that_starts_a_thread_at_import_is_imported_by_every_worker_af
     for partition in range(4):
         stage.send(partition, "a", "b")
         stage.wait_handled(partition, 1, member)
-    assert "starts 1 threads, which do not survive a fork" in member.output()
+    member.wait_said("starts 1 threads, which do not survive a fork")
     victim = member.workers()[0]["pid"]
     os.kill(victim, signal.SIGKILL)
     for partition in range(4):
@@ -50,7 +50,7 @@ def test_a_worker_whose_module_is_being_replaced_ends_nothing_and_is_back_when_t
     for partition in range(4):
         stage.send(partition, "by the other worker")
         stage.wait_handled(partition, 0, member)
-    assert "cannot import name 'handle_order'" in member.output()
+    member.wait_said("cannot import name 'handle_order'")
     module.write_text("from tests.system.handlers.threaded import handle\n")
     member.wait(lambda: {w["partitions"] for w in member.workers()} == {2}, "both to have partitions again")
     assert member.stop() == 0
@@ -62,7 +62,7 @@ def test_a_template_that_takes_long_to_import_again_disturbs_no_heartbeat(scene:
     """Invariant 5: heartbeats never wait for a fork."""
     stage = scene(2, workers=1, handler="slow_import:handle", env={"IMPORT_SECONDS": str(IMPORT_SECONDS)})
     member = stage.members.start()
-    member.wait_running(2, within=90)
+    member.wait_running(2)
     generation, rebalances = member.generation(), len(stage.rebalances())
     (template,) = [child.pid for child in procfs.children(member.pid) if child.name == "kunicorn-tmpl"]
     (worker,) = [w["pid"] for w in member.workers()]
@@ -76,7 +76,7 @@ def test_a_template_that_takes_long_to_import_again_disturbs_no_heartbeat(scene:
         ages.append(status["group"]["heartbeat_age"])
         return bool(status["template"] == "ready" and member.workers())
 
-    member.wait(imported, "the import to be over", 60)
+    member.wait(imported, "the import to be over")
     assert len(ages) > 20, "the supervisor answered all the while"
     assert max(ages) < IMPORT_SECONDS / 2, "heartbeats, a second apart, did not wait for the import"
     member.wait_running(2)

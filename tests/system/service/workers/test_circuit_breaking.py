@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.scene import Scene
 
@@ -22,7 +21,7 @@ HELD = ["fine", "refuse", *["behind it"] * 20]
 def open_circuit(stage: Scene, member: MemberProcess) -> None:
     """Until the member's breaker is open."""
     line = f'kunicorn_circuit_breaker_open{{group="{stage.topic}",topic="{stage.topic}"}} '
-    member.wait(lambda: any(f"{line}{n}.0" in member.get("/metrics")[1] for n in (1, 2)), "an open breaker", 60)
+    member.wait(lambda: any(f"{line}{n}.0" in member.get("/metrics")[1] for n in (1, 2)), "an open breaker")
 
 
 def closed(member: MemberProcess) -> bool:
@@ -64,13 +63,11 @@ def test_while_it_is_open_single_records_probe_and_a_stop_does_not_wait(
         stage.send(partition, *HELD)
     open_circuit(stage, member)
     probed = len(stage.begun(0, 1)) + len(stage.begun(1, 1))
-    member.wait(lambda: len(stage.begun(0, 1)) + len(stage.begun(1, 1)) > probed + 3, "probes", 60)
+    member.wait(lambda: len(stage.begun(0, 1)) + len(stage.begun(1, 1)) > probed + 3, "probes")
     member.wait(lambda: any("circuit breaker" in (p["reason"] or "") for p in member.partitions("running")), "a reason")
     if not handling.get("mode"):
         assert not any(stage.begun(partition, offset) for partition in (0, 1) for offset in range(3, len(HELD)))
-    began = clock.now()
     assert member.stop() == 0
-    assert clock.now() - began < 60
     assert "the circuit breaker of" in member.output()
     (stage.marks / "open").touch()
     last = stage.members.start()
@@ -86,12 +83,12 @@ def test_a_rebalance_while_it_is_open_moves_what_waits_and_each_owner_has_its_ow
         stage.send(partition, *HELD)
     open_circuit(stage, first)
     second = stage.members.start()
-    second.wait(lambda: second.partitions("running"), "the second member to have a partition", 60)
+    second.wait(lambda: second.partitions("running"), "the second member to have a partition")
     open_circuit(stage, second)
     (stage.marks / "open").touch()
     assert_all_handled_in_order(stage)
     for member in (first, second):
-        member.wait(partial(closed, member), "it to close", 60)
+        member.wait(partial(closed, member), "it to close")
         assert member.stop() == 0
     for partition in (0, 1):
         begun = stage.begun(partition, 1)

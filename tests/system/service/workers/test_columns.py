@@ -62,12 +62,12 @@ def test_killed_workers_and_a_rebalance_lose_and_double_nothing(
         kafka.bootstrap, topic, settings={"kafka": {"fetcher": fetcher}, "handler": MODES[mode]}, env=ENV
     )
     first = members.start()
-    first.wait(lambda: handled(first) > 1_000, "a part of the backlog", 60)
+    first.wait(lambda: handled(first) > 1_000, "a part of the backlog")
     killed = [first.workers()[0]["pid"]]
     os.kill(killed[0], signal.SIGKILL)
-    first.wait(lambda: handled(first) > 3_000, "more of it, after a kill", 60)
+    first.wait(lambda: handled(first) > 3_000, "more of it, after a kill")
     second = members.start()
-    second.wait(lambda: second.partitions("running"), "partitions of the second member", 60)
+    second.wait(lambda: second.partitions("running"), "partitions of the second member")
     killed.append(second.workers()[0]["pid"])
     os.kill(killed[1], signal.SIGKILL)
     first.wait(lambda: handled(first, second) == RECORDS, "the rest", 120)
@@ -87,7 +87,7 @@ def test_a_broker_that_restarts_is_fetched_from_again(
     produce(kafka.bootstrap, topic, RECORDS)
     members = members_of(kafka.bootstrap, topic, settings={**OWN, "handler": MODES["arrow"]}, env=ENV)
     member = members.start()
-    member.wait(lambda: handled(member) > 1_000, "a part of the backlog", 60)
+    member.wait(lambda: handled(member) > 1_000, "a part of the backlog")
     broker = kafka.broker(1)
     broker.kill()
     broker.start()
@@ -105,5 +105,5 @@ def test_without_the_decoder_the_service_says_what_to_install(
     (tmp_path / "kunicorn_columns.py").write_text("raise ModuleNotFoundError('no', name='kunicorn_columns')\n")
     hidden = {"PYTHONPATH": os.pathsep.join([_IMPORTABLE, str(tmp_path)])}
     member = members_of(kafka.bootstrap, topic, settings={**OWN, "handler": MODES["arrow"]}, env=hidden).start()
-    assert member.exit_code(60) == 2
+    assert member.exit_code() == 2
     assert "kunicorn_columns-*.whl" in member.output()

@@ -36,7 +36,7 @@ def produce_numbers(kafka: KafkaCluster, topic: str) -> None:
 
 def killed_once(member: MemberProcess) -> None:
     """A worker is killed in the middle, and all is handled after that."""
-    member.wait(lambda: handled_up_to(member) > 200, "a part of the backlog", 60)
+    member.wait(lambda: handled_up_to(member) > 200, "a part of the backlog")
     os.kill(member.workers()[0]["pid"], signal.SIGKILL)
     member.wait(lambda: handled_up_to(member) == RECORDS, "the rest", 120)
 

@@ -31,8 +31,8 @@ def overrun(stage: Scene, how: str) -> tuple[MemberProcess, MemberProcess, int]:
     stage.wait_marked("0@1 sleeps", first)
     (worker,) = {w["pid"] for w in first.workers() if w["partitions"]}
     second = stage.members.start()
-    second.wait_running(1, 30)
-    first.wait_running(1, 30)
+    second.wait_running(1)
+    first.wait_running(1)
     return first, second, worker
 
 
@@ -56,7 +56,7 @@ def test_a_handler_beyond_the_drain_budget_is_interrupted_and_its_finally_blocks
     first, second, worker = overrun(stage, "sleep")
     stage.wait_marked("0@1 leaves", first)
     assert [w["pid"] for w in first.workers()] == [worker], "the worker goes on"
-    assert "interrupting its handler" in first.output()
+    first.wait_said("interrupting its handler")
     judge_overrun(stage, first, second, set())
 
 
@@ -70,7 +70,7 @@ def test_a_handler_that_cannot_be_interrupted_loses_its_worker_and_not_its_commi
     (successor,) = [w["pid"] for w in first.workers()]
     assert successor != worker
     assert stage.marked("0@1 clings") == (how == "cling")
-    assert "aborting it, its stacks follow on stderr" in first.output()
+    first.wait_said("aborting it, its stacks follow on stderr")
     assert f"in _{how}" in first.stacks(), "the stack of the handler that had to be aborted"
     assert "had " in str(first.workers()[0]["last_exit"]), "why it was ended stays visible"
     judge_overrun(stage, first, second, {worker})
@@ -85,7 +85,7 @@ def drained_for_another(stage: Scene, how: str) -> tuple[MemberProcess, MemberPr
         stage.send(partition, "handled", f"{how} 30 once", "after it")
         stage.wait_marked(f"{partition}@1 sleeps", first)
     second = stage.members.start()
-    (leaving,) = first.wait(lambda: first.partitions("stopping"), "the drain", 30)
+    (leaving,) = first.wait(lambda: first.partitions("stopping"), "the drain")
     (worker,) = [w["pid"] for w in first.workers() if w["worker"] == leaving["worker"]]
     return first, second, leaving["partition"], worker
 

@@ -69,12 +69,12 @@ def test_effects_and_offset_in_one_sqlite_transaction_are_there_once_whatever_di
             return []  # There are no tables yet.
 
     everything = [(partition, at, value) for partition, some in enumerate(values) for at, value in enumerate(some)]
-    member.wait(lambda: len(paid()) >= len(everything), "everything to be paid", 60)
+    member.wait(lambda: len(paid()) >= len(everything), "everything to be paid")
     # A supervisor that dies takes nothing along either, though nothing of it was ever committed to Kafka.
     member.kill()
     played.send(0, "f")
     second = played.members.start()
-    second.wait(lambda: (0, 5, "f") in paid(), "the record after the kill", 60)
+    second.wait(lambda: (0, 5, "f") in paid(), "the record after the kill")
     assert second.stop() == 0, "offsets that a handler keeps are no business of the group's"
     assert paid() == sorted([*everything, (0, 5, "f")])
     assert set(played.committed().values()) <= {0, -1001, -1}, (

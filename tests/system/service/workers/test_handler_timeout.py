@@ -17,7 +17,7 @@ from tests.system.producing import end_offsets, held, produce
 from tests.system.scene import Scene
 
 SceneMaker = Callable[..., Scene]
-TIMEOUT: dict[str, dict[str, Any]] = {"handler": {"handler_timeout_ms": 700}}
+TIMEOUT: dict[str, dict[str, Any]] = {"handler": {"handler_timeout_ms": 3000}}
 
 
 def with_a_record(
@@ -44,7 +44,7 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
     """Only the record that took too long was begun twice."""
     stage.wait_handled(0, 2, member)
     assert timeouts(stage, member) == 1
-    assert f"has had {stage.topic}-0@1 in hand for " in member.output()
+    member.wait_said(f"has had {stage.topic}-0@1 in hand for ")
     assert member.stop() == 0
     assert stage.committed()[0] == 3
     assert len(stage.begun(0, 1)) == 2
@@ -54,14 +54,14 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
 
 @pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
 def test_a_handler_that_waits_for_too_long_is_interrupted_and_asked_again(scene: SceneMaker, handler: str) -> None:
-    stage, member = with_a_record(scene, "sleep 60 once", handler)
-    stage.wait_marked("0@1 leaves", member, 40)
+    stage, member = with_a_record(scene, "sleep 600 once", handler)
+    stage.wait_marked("0@1 leaves", member)
     assert member.workers()[0]["restarts"] == 0, "the worker lives on"
     assert_all_is_handled(stage, member)
 
 
 def test_a_record_that_takes_too_long_on_every_try_halts_its_partition_alone(scene: SceneMaker) -> None:
-    stage, member = with_a_record(scene, "sleep 60")
+    stage, member = with_a_record(scene, "sleep 600")
     (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition")
     assert "TimeoutError: in hand for longer than handler_timeout_ms" in partition["reason"]
     assert len(stage.begun(0, 1)) == timeouts(stage, member) == 3
@@ -77,7 +77,7 @@ def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its
     scene: SceneMaker, how: str
 ) -> None:
     """`block` is in C code and holds the GIL: nothing of Python runs in that worker any more."""
-    stage, member = with_a_record(scene, f"{how} 60 once")
+    stage, member = with_a_record(scene, f"{how} 600 once")
     (worker,) = [worker["pid"] for worker in member.workers()]
     member.wait(lambda: [worker["restarts"] for worker in member.workers()] == [1], "the worker to be replaced")
     assert "SIGABRT: has had " in str(member.workers()[0]["last_exit"])
@@ -89,7 +89,7 @@ def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its
 
 @pytest.mark.long
 def test_a_stopped_worker_is_killed_when_its_record_is_overdue(scene: SceneMaker) -> None:
-    stage, member = with_a_record(scene, "sleep 60 once", settings={"handler": {"handler_timeout_ms": 3000}})
+    stage, member = with_a_record(scene, "sleep 600 once", settings={"handler": {"handler_timeout_ms": 3000}})
     stage.wait_marked("0@1 sleeps", member)
     (worker,) = [worker["pid"] for worker in member.workers()]
     os.kill(worker, signal.SIGSTOP)
@@ -102,7 +102,7 @@ def test_a_stopped_worker_is_killed_when_its_record_is_overdue(scene: SceneMaker
 def test_the_second_worker_that_has_to_be_killed_for_the_same_record_halts_that_partition_alone(
     scene: SceneMaker,
 ) -> None:
-    stage, member = with_a_record(scene, "cling 60")
+    stage, member = with_a_record(scene, "cling 600")
     (partition,) = member.wait(lambda: member.partitions("halted"), "a halted partition")
     assert partition["reason"] == "2 workers died (SIGABRT) with offset 1 in hand"
     stage.send(1, "still handled")
@@ -113,7 +113,7 @@ def test_the_second_worker_that_has_to_be_killed_for_the_same_record_halts_that_
 @pytest.mark.long
 def test_many_records_that_are_fast_enough_each_are_not_overdue_together(scene: SceneMaker) -> None:
     stage = scene(1, workers=1, settings=TIMEOUT)
-    stage.send(0, *["quick"] * 300, *["sleep 0.2"] * 12)
+    stage.send(0, *["quick"] * 300, *["sleep 0.5"] * 12)
     member = stage.members.start()
     stage.wait_handled(0, 311, member)
     assert timeouts(stage, member) == 0
@@ -121,16 +121,14 @@ def test_many_records_that_are_fast_enough_each_are_not_overdue_together(scene: 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
 def test_a_worker_that_is_stopped_for_long_is_replaced_before_the_probe_turns_red(scene: SceneMaker) -> None:
-    stage, member = with_a_record(scene, "sleep 60 once", settings={})
+    stage, member = with_a_record(scene, "sleep 600 once", settings={})
     stage.wait_marked("0@1 sleeps", member)
     (worker,) = [worker["pid"] for worker in member.workers()]
     os.kill(worker, signal.SIGSTOP)
     member.wait(
         lambda: member.get("/livez")[0] == 200 and [w["restarts"] for w in member.workers()] == [1],
         "the worker to be replaced",
-        90,
     )
     assert f"has not answered for 45 s with {stage.topic}-0@1 in hand" in member.output()
     stage.wait_handled(0, 2, member)
@@ -148,7 +146,7 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
             (long, "handle_batch", 'mode = "batch"\n'),
         )
     )
-    for name, value in ((late, b"sleep 60 once"), (long, b"sleep 8")):
+    for name, value in ((late, b"sleep 600 once"), (long, b"sleep 8")):
         kafka.create_topic(name, 1)
         produce(kafka.bootstrap, name, 1, partition=0, value=value)
     members = members_of(
@@ -161,7 +159,7 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
     )
     member = members.start(more=tables)
     produced = held(end_offsets(kafka.bootstrap, late, 1) | end_offsets(kafka.bootstrap, long, 1))
-    member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled", 60)
-    assert f"has had {late}-0@0 in hand for " in member.output()
+    member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled")
+    member.wait_said(f"has had {late}-0@0 in hand for ")
     assert member.workers()[0]["restarts"] == 0
     assert member.stop() == 0

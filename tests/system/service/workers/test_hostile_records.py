@@ -22,7 +22,7 @@ from tests.system.members import Members
 from tests.system.outputs import committed_outputs
 from tests.system.producing import committed_offsets, end_offsets, headers_of
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.long
 
 TOPIC = "hostile"
 LARGE = b"x" * 50_000_000
@@ -96,7 +96,7 @@ def fill(kafka: KafkaCluster) -> dict[Place, bytes | None]:
     aborting.init_transactions(30)
     aborting.begin_transaction()
     aborting.produce(TOPIC, b"aborted", partition=ABORTED_PARTITION)
-    aborting.flush(30)
+    aborting.flush(60)
     aborting.abort_transaction(30)
     send(ABORTED_PARTITION, {"value": b"after"})
     return written

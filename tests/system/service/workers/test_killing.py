@@ -22,8 +22,8 @@ from tests.system.scene import Scene
 from tests.waiting import wait_until
 
 PARTITIONS, WORKERS = 8, 2
-SOON = 20.0
-"""Seconds: far more than a fork takes on a busy machine, far less than a rebalance would, or a session."""
+SOON = 40.0
+"""Seconds: far more than a fork takes on a busy machine, and less than a session."""
 # Well below what two workers can handle: with a backlog, a partition waits for its turn and not for its worker.
 RATE = 300
 # The kills are ours and no record's fault: without this, two of them in the same record's hands would halt it.
@@ -158,9 +158,9 @@ def kill_away(scene: Scene, kills: int, template_kills: int) -> tuple[Killer, Re
         cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind")
     assert cold.memory < warm.memory * 1.05
     assert (member.generation(), len(scene.rebalances())) == (generation, rebalances), "invariant 6"
-    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    member.wait(lambda: member.lag() == 0, "everything to be committed")
     assert member.stop() == 0
-    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor", 30)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "the template to follow its supervisor")
     return killer, scene.judge(killer.killed)
 
 
@@ -190,7 +190,6 @@ def test_twenty_killed_workers_and_three_killed_templates_repeat_a_record_each_a
 
 
 @pytest.mark.long
-@pytest.mark.timeout(400)
 def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
     scene: SceneMaker,
 ) -> None:
@@ -224,7 +223,7 @@ def kill_all_again_and_again(stage: Scene, kills: int) -> None:
         cold = member.wait(lambda: quiet(member, warm), "no descriptor or process left behind")
     assert cold.memory < warm.memory * 1.05
     assert (member.generation(), len(stage.rebalances())) == (generation, rebalances), "invariant 6"
-    member.wait(lambda: member.lag() == 0, "everything to be committed", 60)
+    member.wait(lambda: member.lag() == 0, "everything to be committed")
     assert member.stop() == 0
     report = stage.judge(killer.killed)
     assert report.holds, report
@@ -248,7 +247,7 @@ def test_a_worker_killed_while_it_drains_for_a_member_that_joins_repeats_its_rec
     first.wait_running(2)
     stage.send(1, "handled")
     stage.wait_handled(1, 0, first)
-    stage.send(0, "handled", "sleep 60 once", "after it")
+    stage.send(0, "handled", "sleep 600 once", "after it")
     stage.wait_marked("0@1 sleeps", first)
     (worker,) = [w["pid"] for w in first.workers()]
     second = stage.members.start()

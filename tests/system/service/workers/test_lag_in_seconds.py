@@ -21,7 +21,7 @@ def send(stage: Scene, partition: int, *values: str, age: float) -> None:
     for value in values:
         made_ms = int((time.time() - age) * 1000)
         sender.produce(stage.topic, value=value.encode(), partition=partition, timestamp=made_ms)
-    assert sender.flush(30) == 0, "not everything was delivered"
+    assert sender.flush(60) == 0, "not everything was delivered"
 
 
 def test_the_oldest_record_has_an_age_though_its_worker_is_busy_elsewhere_or_its_partition_is_halted(
@@ -46,7 +46,7 @@ def test_the_oldest_record_has_an_age_though_its_worker_is_busy_elsewhere_or_its
         told = ages()
         return None not in told.values() and told == pytest.approx(expected, rel=0.1, abs=60)
 
-    member.wait(dated, f"the ages {expected}", 40)
+    member.wait(dated, f"the ages {expected}")
     (stage.marks / "go on").touch()
     member.wait(lambda: ages()[0] == ages()[1] == 0.0, "what was waiting to be handled")
     assert member.stop() == 0

@@ -254,7 +254,7 @@ def test_in_transactions_each_letter_is_in_its_exceptions_topic_once_although_a_
     member = stage.members.start(more=BY_EXCEPTION.format(topic=topic))
     member.wait(lambda: any(at > 0 for at in stage.committed().values()), "the first transaction")
     os.kill(member.workers()[0]["pid"], signal.SIGKILL)
-    stage.wait_all_committed(90)
+    stage.wait_all_committed()
     assert member.stop() == 0
     assert_each_letter_is_in_its_exceptions_topic(stage)
     outputs = [f"{partition}:{offset}" for partition in range(PARTITIONS) for offset in offsets_of("fine")]

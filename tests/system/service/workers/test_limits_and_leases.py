@@ -50,21 +50,21 @@ def test_what_waits_is_called_by_nobody_beyond_the_lease_and_goes_on_with_its_ne
     frozen.wait_running(2)
     for partition in (0, 1):
         stage.send(partition, *limit.values)
-    frozen.wait(lambda: waits(stage, frozen, limit.waits_for), "records to wait", 60)
+    frozen.wait(lambda: waits(stage, frozen, limit.waits_for), "records to wait")
     committed, stopped = stage.committed(), clock.now_ns()
     os.kill(frozen.pid, signal.SIGSTOP)
     lease = stopped + int(SESSION * clock.NANOSECONDS)
     heir = stage.members.start()
     heir.wait(lambda: len(heir.partitions("running")) == 2, "it to have both partitions", SESSION + 90)
-    heir.wait(lambda: waits(stage, heir, limit.waits_for), "records to wait there, too", 60)
+    heir.wait(lambda: waits(stage, heir, limit.waits_for), "records to wait there, too")
     wait_until_ns(lease + int(SESSION * clock.NANOSECONDS))
     continued, audit = clock.now_ns(), stage.members.audit
     assert begun_between(audit, frozen.name, stopped, lease) > 0, "within the lease its worker goes on"
-    # A second between its last look at the lease and a call that is noted: the machine may be busy.
-    assert begun_between(audit, frozen.name, lease + clock.NANOSECONDS, continued) == 0, "then it calls nothing"
+    # Between its last look at the lease and a call that is noted a busy machine may stand still.
+    assert begun_between(audit, frozen.name, lease + 4 * clock.NANOSECONDS, continued) == 0, "then it calls nothing"
     (stage.marks / "open").touch()
     os.kill(frozen.pid, signal.SIGCONT)
-    stage.wait_all_committed(90)
+    stage.wait_all_committed()
     assert [member.stop() for member in (frozen, heir)] == [0, 0]
     judge_takeover(stage.judge(), audit, frozen.name, committed)
     for partition in (0, 1):

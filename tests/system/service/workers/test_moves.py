@@ -15,14 +15,14 @@ from tests.system.scene import Scene
 from tests.system.service.workers.hot_partition import EACH, EAGER, PARTITIONS, SLOW, WORKERS, finished, heat, moves
 from tests.system.service.workers.key_order import begun_out_of_order
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.long
 
 SceneMaker = Callable[..., Scene]
 
 
 def wait_moved(member: MemberProcess, count: int) -> None:
     """Until loads have moved so many partitions."""
-    member.wait(lambda: moves(member, "load") + moves(member, "crowded") >= count, f"{count} moves", 60)
+    member.wait(lambda: moves(member, "load") + moves(member, "crowded") >= count, f"{count} moves")
 
 
 def test_with_several_in_hand_keys_keep_their_order_and_what_is_done_ahead_is_not_done_again(scene: SceneMaker) -> None:
@@ -69,7 +69,7 @@ def test_under_several_handlers_each_topics_partitions_go_by_what_their_own_reco
     assert member.stop() == 0
     last = members.start(more=tables)
     audit, produced = Audit(members.audit), held(ends)
-    last.wait(lambda: not audit.check(produced).lost, "the rest to be handled", 90)
+    last.wait(lambda: not audit.check(produced).lost, "the rest to be handled")
     assert last.stop() == 0
     report = audit.check(produced)
     assert report.holds, report

@@ -48,7 +48,7 @@ def test_a_worker_that_dies_on_either_side_of_the_commit_repeats_no_effect(
     played = scene(1, workers=1, handler="keeping:PostgresPayments", settings=settings(dsn))
     played.send(0, "a", "die inside", "b", "die after", "c")
     member = played.members.start()
-    member.wait(lambda: (0, 4) in payments(dsn), "the last record's effect", 60)
+    member.wait(lambda: (0, 4) in payments(dsn), "the last record's effect")
     assert played.marked("0@1 die inside", "0@3 die after")
     assert member.stop() == 0
     assert payments(dsn) == [(0, at) for at in range(5)]
@@ -68,7 +68,7 @@ def test_every_effect_is_there_once_through_kills_of_workers_and_supervisors_and
     deadline = time.monotonic() + 240
     while len(payments(dsn)) < len(expected) and time.monotonic() < deadline:
         enough = min(len(payments(dsn)) + 60, len(expected))
-        wait_until(lambda least=enough: len(payments(dsn)) >= least, "60 more effects", 90, every=0.2)  # type: ignore[misc]
+        wait_until(lambda least=enough: len(payments(dsn)) >= least, "60 more effects", every=0.2)  # type: ignore[misc]
         members = _harm(played, members, chance)
     assert payments(dsn) == expected
     for member in members:

@@ -28,11 +28,11 @@ def send_keyed(stage: Scene, count: int) -> None:
     for number in range(count):
         key = number % KEYS
         sender.produce(stage.topic, b"v", b"key %d" % key, partition=key % PARTITIONS)
-    assert sender.flush(30) == 0
+    assert sender.flush(60) == 0
 
 
 def wait_handled(stage: Scene, member: MemberProcess, count: int) -> None:
-    member.wait(lambda: len(ended(stage)) >= count, f"{count} records to be handled", 60)
+    member.wait(lambda: len(ended(stage)) >= count, f"{count} records to be handled")
 
 
 def test_keys_keep_their_order_through_a_kill_and_a_join_and_only_what_was_in_hand_is_repeated(
@@ -74,13 +74,13 @@ def test_a_record_in_retry_wait_holds_up_no_other_and_its_next_owner_repeats_not
     stage = scene(1, workers=1, handler="marked:handle_async", settings=settings)
     stage.send(0, "raise once", *(f"v{n}" for n in range(50)))
     first = stage.members.start()
-    first.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled", 30)
+    first.wait(lambda: len(stage.handled(0)) == 50, "all others to be handled")
     first.wait(lambda: [worker["waiting"] for worker in first.workers()] == [{"retry": 1}], "the first one to wait")
     assert first.stop() == 0
     assert stage.committed() == {0: 0}, "invariant 1"
     second = stage.members.start()
-    second.wait(lambda: 0 in stage.handled(0), "the first one to be handled by its next owner", 30)
-    wait_until(lambda: stage.committed() == {0: 51}, "everything to be committed", 30, every=0.2)
+    second.wait(lambda: 0 in stage.handled(0), "the first one to be handled by its next owner")
+    wait_until(lambda: stage.committed() == {0: 51}, "everything to be committed", every=0.2)
     assert second.stop() == 0
     assert sorted(stage.handled(0)) == list(range(51))
 
@@ -91,7 +91,7 @@ def test_where_a_script_has_moved_the_offset_nothing_counts_as_done_ahead_of_it(
     stage = scene(1, workers=1, handler="marked:handle_async", settings=settings)
     stage.send(0, *(f"v{n}" for n in range(10)), "raise once", *(f"v{n}" for n in range(11, 50)))
     first = stage.members.start()
-    first.wait(lambda: len(stage.handled(0)) == 49, "all others to be handled", 30)
+    first.wait(lambda: len(stage.handled(0)) == 49, "all others to be handled")
     assert first.stop() == 0
     move_back(stage, 4)
     second = stage.members.start()

@@ -108,5 +108,5 @@ def test_as_pid_1_the_supervisor_reaps_orphans_and_stops_in_order(scene: SceneMa
     member.wait(lambda: not [p for p in procfs.descendants(member.pid) if p.state == "Z"], "no zombie at all")
     os.kill(supervisor.pid, signal.SIGTERM)
     assert member.exit_code() == 0
-    wait_until(lambda: not procfs.living_in_session(member.pid), "everything to be gone", 30)
+    wait_until(lambda: not procfs.living_in_session(member.pid), "everything to be gone")
     assert stage.committed() == {0: 21, 1: 20}

@@ -44,15 +44,15 @@ def test_workers_have_the_rate_together_and_the_busy_one_gets_it(scene: SceneMak
     stage = limited(scene, 2, per_second=20, burst=1)
     member = stage.members.start()
     member.wait_running(2)
-    member.wait(partial(has, member, 20.0, 1), "the group to be described", 60)
-    stage.send(0, *["x"] * 100)
-    member.wait(lambda: waits(stage, member), "records to wait for the rate", 60)
-    stage.wait_handled(0, 99, member, within=90)
-    times = begun(stage, 1, 100)
-    assert (times[-1] - times[0]) / clock.NANOSECONDS > 99 / 20 * 0.8, "never faster than the rate"
+    member.wait(partial(has, member, 20.0, 1), "the group to be described")
+    stage.send(0, *["x"] * 200)
+    member.wait(lambda: waits(stage, member), "records to wait for the rate")
+    stage.wait_handled(0, 199, member)
+    times = begun(stage, 1, 200)
+    assert (times[-1] - times[0]) / clock.NANOSECONDS > 199 / 20 * 0.8, "never faster than the rate"
     assert "kunicorn_rate_limit_per_second{" in member.get("/metrics")[1]
     assert member.stop() == 0
-    assert stage.committed()[0] == 100
+    assert stage.committed()[0] == 200
     report = stage.judge()
     assert report.holds, report
 
@@ -61,17 +61,15 @@ def test_members_divide_the_rate_and_a_stop_and_a_rebalance_wait_for_nothing(sce
     stage = limited(scene, 4, per_second=10, burst=1)
     first = stage.members.start()
     first.wait_running(4)
-    first.wait(partial(has, first, 10.0, 1), "the group to be described", 60)
+    first.wait(partial(has, first, 10.0, 1), "the group to be described")
     for partition in range(4):
         stage.send(partition, *["x"] * 25)
-    first.wait(lambda: waits(stage, first), "records to wait for the rate", 60)
+    first.wait(lambda: waits(stage, first), "records to wait for the rate")
     second = stage.members.start()
     for member in (first, second):
-        member.wait(partial(has, member, 5.0, 2), "both to know of one another", 60)
-    began = clock.now()
+        member.wait(partial(has, member, 5.0, 2), "both to know of one another")
     assert first.stop() == 0
-    assert clock.now() - began < 60
-    second.wait(partial(has, second, 10.0, 1), "it to be alone again", 60)
+    second.wait(partial(has, second, 10.0, 1), "it to be alone again")
     stage.wait_all_committed()
     for partition in range(4):
         assert stage.handled(partition) == list(range(25)), "in order, each once"
@@ -85,9 +83,9 @@ def test_members_divide_the_rate_and_a_stop_and_a_rebalance_wait_for_nothing(sce
 def test_where_the_group_is_not_to_be_asked_the_rate_is_divided_by_the_number_that_is_set(scene: SceneMaker) -> None:
     stage = limited(scene, 1, per_second=40, burst=1, members=4)
     member = stage.members.start()
-    member.wait(partial(has, member, 10.0, 4), "a quarter of the rate", 60)
+    member.wait(partial(has, member, 10.0, 4), "a quarter of the rate")
     stage.send(0, *["x"] * 30)
-    stage.wait_handled(0, 29, member, within=60)
+    stage.wait_handled(0, 29, member)
     times = begun(stage, 1, 30)
     assert (times[-1] - times[0]) / clock.NANOSECONDS > 29 / 10 * 0.8
     assert member.stop() == 0
@@ -100,9 +98,9 @@ def test_a_key_waits_for_its_own_rate_alone(scene: SceneMaker) -> None:
     member = stage.members.start()
     member.wait_running(1)
     stage.send(0, *["x"] * 21)
-    member.wait(lambda: waits(stage, member), "a record to wait for its key's rate", 60)
+    member.wait(lambda: waits(stage, member), "a record to wait for its key's rate")
     member.wait(lambda: any("is limited to 2 a sec" in (p["reason"] or "") for p in member.partitions()), "a reason")
-    stage.wait_handled(0, 20, member, within=60)
+    stage.wait_handled(0, 20, member)
     times = begun(stage, 1, 21)
     assert (times[-1] - times[0]) / clock.NANOSECONDS > 20 / 2 * 0.8
     assert member.stop() == 0

@@ -269,7 +269,7 @@ def test_with_reload_a_saved_file_is_a_reload(scene: SceneMaker, tmp_path: Path)
         last = member.status()["reload"]
         return last["revision"] if last and last["result"] == "completed" else None
 
-    member.wait(lambda: revision() == 2, "a reload by itself", 30)
+    member.wait(lambda: revision() == 2, "a reload by itself")
     deployed.stage.send(0, "who")
     deployed.stage.wait_marked("0@0 a second version", member)
     assert member.generation() == generation, "invariant 6"

@@ -94,10 +94,8 @@ def test_a_record_that_fails_twice_succeeds_at_the_third_try_while_its_partition
     (letter,) = consumed(stage.kafka.bootstrap, f"{stage.topic}.dead-letters", 1)
     told = read(headers_of(letter))
     assert (told.topic, told.partition, told.offset, told.cause.attempts) == (stage.topic, 0, 2, 3)
-    metrics = member.get("/metrics")[1]
-    assert (
-        f'kunicorn_retry_topic_records_total{{delay="2s",group="{stage.topic}",topic="{stage.topic}"}} 2.0' in metrics
-    )
+    counted = f'kunicorn_retry_topic_records_total{{delay="2s",group="{stage.topic}",topic="{stage.topic}"}} 2.0'
+    member.wait(lambda: counted in member.get("/metrics")[1], "both to be counted")
     assert member.stop() == 0
 
 
@@ -112,7 +110,7 @@ def test_a_retry_topic_that_does_not_exist_ends_the_start(scene: SceneMaker) -> 
 def said(member: MemberProcess, *command: str) -> str:
     """What a command prints, with the member's settings."""
     arguments = [sys.executable, "-m", "kunicorn", *command, "--config", str(member.config)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60, env=member.environment)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240, env=member.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -131,20 +129,21 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
     def waiting() -> list[dict[str, Any]]:
         return [p for p in member.partitions("running") if "waits for its time" in (p["reason"] or "")]
 
-    (shown,) = member.wait(waiting, "the retry topic's partition to wait", 20)
+    (shown,) = member.wait(waiting, "the retry topic's partition to wait")
     assert (shown["topic"], shown["position"]) == (retry, 0)
-    member.wait(lambda: [p["lag"] for p in member.partitions() if p["topic"] == retry] == [1], "its lag", 20)
+    member.wait(lambda: [p["lag"] for p in member.partitions() if p["topic"] == retry] == [1], "its lag")
     assert [p["lag_seconds"] for p in member.partitions() if p["topic"] == retry] in ([0.0], [None])
-    assert f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="delay"}} 1.0' in member.get("/metrics")[1]
+    counted = f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="delay"}} 1.0'
+    member.wait(lambda: counted in member.get("/metrics")[1], "what waits to be counted")
     assert member.get("/livez")[0] == 200
-    assert member.stop(within=20) == 0, "nothing is waited for"
+    assert member.stop() == 0, "nothing is waited for"
     lag = said(member, "lag")
     assert f"records of {retry} wait 20s for their time" in lag
     plan = said(member, "offsets", "reset", "--to-latest")
     assert f"retry topics stay where they are unless --topic names them: {retry}" in plan
     assert f"retries after 20s: {retry} (1 partition)" in said(member, "check")
     successor = stage.members.start()
-    successor.wait(lambda: len(tries(stage)) == 3, "the retry", 40)
+    successor.wait(lambda: len(tries(stage)) == 3, "the retry")
     assert tries(stage)[-1].at - tries(stage)[0].at >= 20.0
     assert successor.stop() == 0
 
@@ -162,10 +161,10 @@ def test_nothing_is_lost_when_workers_are_killed_in_the_middle(
         stage.send(partition, *(str(number % 3) for number in range(600)))
     member = stage.members.start({"group": {"commit_interval_ms": 200}})
     for share in (100, 400, 800, 1500):
-        member.wait(lambda: len(tries(stage)) >= share, f"{share} tries", 40)  # noqa: B023
+        member.wait(lambda: len(tries(stage)) >= share, f"{share} tries")  # noqa: B023
         for worker in member.workers():
             os.kill(worker["pid"], signal.SIGKILL)
-    member.wait(lambda: left(stage) == 0, "everything to be committed", 90)
+    member.wait(lambda: left(stage) == 0, "everything to be committed")
     assert member.stop() == 0, member.output()[-3000:]
     last = {(each.key, each.number) for each in tries(stage)}
     wanted = {(f"{stage.topic}-{partition}-{number}", number % 3) for partition in (0, 1) for number in range(600)}
@@ -183,11 +182,11 @@ def test_transactions_put_a_record_into_its_retry_topic_once_whatever_is_killed(
         stage.send(partition, *("1" for _ in range(800)))
     member = stage.members.start({"group": {"commit_interval_ms": 200}, "kafka": {"isolation_level": "read_committed"}})
     for share in (200, 900):
-        member.wait(lambda: len(tries(stage)) >= share, f"{share} tries", 40)  # noqa: B023
+        member.wait(lambda: len(tries(stage)) >= share, f"{share} tries")  # noqa: B023
         for worker in member.workers():
             os.kill(worker["pid"], signal.SIGKILL)
     member.wait(
-        lambda: len({each.key for each in tries(stage) if each.number == 1}) == 1600, "every record's second try", 60
+        lambda: len({each.key for each in tries(stage) if each.number == 1}) == 1600, "every record's second try"
     )
     assert member.stop() == 0, member.output()[-3000:]
     held = Counter(

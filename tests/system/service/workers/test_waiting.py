@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from kunicorn.ipc import clock
 from tests.system.members import MemberProcess
 from tests.system.scene import Scene
 from tests.waiting import wait_until
@@ -42,23 +41,21 @@ def test_a_record_waits_with_its_partition_and_counts_no_try_and_a_stop_does_not
     stage.send(0, "fine")
     stage.wait_handled(0, 0, member)
     stage.send(0, "wait 0.1")
-    member.wait(lambda: waits(stage, member), "the record to wait", 60)
+    member.wait(lambda: waits(stage, member), "the record to wait")
     stage.send(1, *["flows"] * 200)
-    stage.wait_handled(1, 199, member, within=60)
+    stage.wait_handled(1, 199, member)
     # None at the instants at which the handler has it in hand.
     told = member.wait(
         lambda: next((p["reason"] for p in member.partitions("running") if p["partition"] == 0), None), "a reason"
     )
     assert told.startswith("offset 1 waits until 20")
     assert told.endswith(": the shop is closed")
-    member.wait(lambda: len(stage.begun(0, 1)) > 5, "it to come to the handler again and again", 60)
+    member.wait(lambda: len(stage.begun(0, 1)) > 5, "it to come to the handler again and again")
     assert (
         f'kunicorn_handler_failures_total{{group="{stage.topic}",topic="{stage.topic}"}} 0.0'
         in member.get("/metrics")[1]
     )
-    began = clock.now()
     assert member.stop() == 0
-    assert clock.now() - began < 60
     assert stage.committed() == {0: 1, 1: 200}
     report = stage.judge(except_from=[(0, 1)])
     assert report.holds, report
@@ -70,17 +67,17 @@ def test_what_waits_for_an_hour_begins_anew_with_the_partitions_next_owner(scene
     first.wait_running(2)
     for partition in (0, 1):
         stage.send(partition, "fine", "wait 3600", "behind it")
-    first.wait(lambda: stage.begun(0, 1) and stage.begun(1, 1), "both partitions to wait", 60)
+    first.wait(lambda: stage.begun(0, 1) and stage.begun(1, 1), "both partitions to wait")
     second = stage.members.start()
-    second.wait(lambda: second.partitions("running"), "the second member to have a partition", 60)
+    second.wait(lambda: second.partitions("running"), "the second member to have a partition")
     (moved,) = second.partitions("running")
     at = int(moved["partition"])
-    second.wait(lambda: len(stage.begun(at, 1)) == 2, "the record to come to its new owner", 60)
+    second.wait(lambda: len(stage.begun(at, 1)) == 2, "the record to come to its new owner")
     (stage.marks / "open").touch()
     assert first.stop() == 0
     assert second.stop() == 0
     last = stage.members.start()
-    wait_until(lambda: stage.committed() == {0: 3, 1: 3}, "everything to be handled", 60, every=0.2)
+    wait_until(lambda: stage.committed() == {0: 3, 1: 3}, "everything to be handled", every=0.2)
     assert last.stop() == 0
     for partition in (0, 1):
         assert stage.handled(partition) == [0, 1, 2], "in order, each once"
@@ -96,7 +93,7 @@ def test_a_wait_that_is_longer_than_a_call_may_take_is_no_call_that_takes_too_lo
     member = stage.members.start()
     member.wait_running(1)
     stage.send(0, "wait 2.5")
-    member.wait(lambda: len(stage.begun(0, 0)) > 2, "it to come again twice", 60)
+    member.wait(lambda: len(stage.begun(0, 0)) > 2, "it to come again twice")
     (stage.marks / "open").touch()
     stage.wait_all_committed()
     metrics = member.get("/metrics")[1].splitlines()

@@ -19,7 +19,7 @@ def test_workers_and_their_successors_have_the_allocator_and_the_supervisor_has_
     member.wait_running(2)
     assert not is_loaded(jemalloc, member.pid)
     assert all(is_loaded(jemalloc, worker["pid"]) for worker in member.workers())
-    assert f"allocator={jemalloc}" in member.output()
+    member.wait_said(f"allocator={jemalloc}")
 
 
 def test_a_library_that_cannot_be_preloaded_is_told_and_records_are_handled_all_the_same(
@@ -32,5 +32,5 @@ def test_a_library_that_cannot_be_preloaded_is_told_and_records_are_handled_all_
     member.wait_running(1)
     stage.send(0, "v")
     stage.wait_handled(0, 0, member)
-    assert f"{library} could not be preloaded" in member.output()
-    assert "workers go on with the C library's memory allocator" in member.output()
+    member.wait_said(f"{library} could not be preloaded")
+    member.wait_said("workers go on with the C library's memory allocator")

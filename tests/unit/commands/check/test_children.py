@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kunicorn.clients.config import handler_configs
 from kunicorn.commands.check import trial
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import _findings_here
@@ -19,6 +20,16 @@ from tests.fakes.handler_module import importable
 WAITING = "from threading import Event\n"
 SLOW_IMPORT = f"{WAITING}Event().wait()\ndef handle(record): ...\n"
 SLOW_SETUP = f"{WAITING}def setup(options): Event().wait()\ndef handle(record): ...\nhandle.setup = setup\n"
+
+
+KEEPS_OFFSETS = """
+class handle:
+    def __init__(self): {kept}
+    def setup(self, options): open("setup-was-called", "w").close()
+    def store_offsets(self, offsets): ...
+    def handle(self, record): ...
+    {method}
+"""
 
 
 def settings(**workers: Any) -> Settings:
@@ -47,6 +58,28 @@ def test_a_handler_has_as_long_to_start_as_a_worker_has(
     finding = look(settings(start_timeout_ms=4000))
     assert finding.failure is ExitCode.HANDLER
     assert "took more than 4 s (workers.start_timeout_ms)" in finding.text
+
+
+@pytest.mark.parametrize(
+    ("kept", "method"),
+    [("...", "def load_offsets(self, partitions): ..."), ("self.load_offsets = lambda partitions: {}", "")],
+    ids=["method", "attribute"],
+)
+def test_a_handler_that_keeps_its_offsets_is_not_tried_as_it_would_move_them_past_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str, method: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    importable(tmp_path, monkeypatch, "slow_shop", KEEPS_OFFSETS.format(kept=kept, method=method))
+    own = settings()
+    client: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
+    order = trial.Order("g", handler_configs(own), client, None, [("orders", 0, 4, 5)], 1)
+    monkeypatch.setattr(trial, "_order", lambda settings, records: order)
+    finding = trial.tried(own, 1)
+    assert finding.failure is ExitCode.CONFIGURATION
+    assert "slow_shop:handle keeps its offsets itself (load_offsets)" in finding.text
+    assert "kunicorn.testing.HandlerTest" in finding.text
+    assert not (tmp_path / "setup-was-called").exists()
+    assert trial.set_up(own).failure is None, "it is only not tried"
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:

@@ -125,6 +125,15 @@ MISFITS = {
     b'{"id": 1},{"id": 2}': "",
     b'{"id": 1': "",
     b'1}\n{"v": {"id": 1}': "",
+    b'{"id": 1},"w":[1]': "",
+    b'{"id": 1} ,\n"w":{"id": 2}': "",
+    b'{"id": 1}],"w":[1': "",
+    b'{"id": 1}],"v":[{"id": 2}': "",
+    b'null,"w":{"id": 1}': "",
+    b'null ],"w": [ 1': "",
+    b'{"id": 1, "more": "\xff"}': "",
+    b'{"id": 1, "m\xff": 1}': "",
+    b'{"id": 1, "more": {"of": [1,]}}': "",
     b'{"note": "secret"}': "id: it is null or missing",
     b'{"id": null}': "id: it is null or missing",
 }
@@ -138,6 +147,22 @@ def test_the_first_value_that_does_not_fit_is_known_by_its_row(value: bytes, at:
     found, misfit = read(*values, b"later nonsense")
     assert (misfit.row, len(found)) == (at, at)
     assert found == [{"id": 1, "note": "x"}] * at
+
+
+def test_fields_that_nobody_has_asked_for_may_stand_behind_objects_and_null_may_be_json() -> None:
+    value = b'{"a": {"b": [{}, {"c": "}, \\"w\\": "}]} , "id": 1, "d": {}, "note": "x"}'
+    found, misfit = read(value, b"null", None, b" " + GOOD + b"\n")
+    assert (found, misfit) == ([{"id": 1, "note": "x"}, None, None, {"id": 1, "note": "x"}], None)
+
+
+PIECES = st.sampled_from([b"{", b"}", b"[", b"]", b",", b'"id":', b'"w":', b'"', b"1", b"null", b"\n", b'{"v":', b"{}"])
+
+
+@given(st.lists(PIECES, max_size=9).map(b"".join))
+def test_a_value_is_read_only_where_it_is_one_json_value(value: bytes) -> None:
+    _, misfit = read(value, kind=pa.struct([("id", pa.int64())]))
+    if misfit is None:
+        json.loads(value)
 
 
 def test_a_row_that_two_values_could_make_together_is_none() -> None:

@@ -63,6 +63,13 @@ def made(handle: Callable[..., Any], by: Encoder | None = None, *, is_async: boo
     return asyncio.run(returned) if inspect.iscoroutine(returned) else returned
 
 
+def test_topics_that_never_repeat_do_not_fill_the_memory_with_their_encoders() -> None:
+    by = encoder()
+    for number in range(5000):
+        by.encoded(Send(f"to-{number}", Total(7)))
+    assert len(by._made) <= 1000
+
+
 @pytest.mark.parametrize(
     ("model", "written"),
     [

@@ -11,6 +11,7 @@ import pytest
 
 from kunicorn.group.protocol import LogOffset
 from kunicorn.group.states import PartitionState
+from kunicorn.ipc.messages import StopFetcher, ToWorker
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import EARLIEST, LATEST, TopicPartition
@@ -27,6 +28,20 @@ ZERO, ONE = tps(0, 1)
 _OLD, _NEW = UUID(int=1), UUID(int=2)
 
 
+class HeldUp(ObedientWorker):
+    """A worker that may have a record in hand, and a hook that waits for it."""
+
+    held_up = False
+
+    def send(self, message: ToWorker) -> None:
+        if not (self.held_up and isinstance(message, StopFetcher)):
+            super().send(message)
+
+    def take_to(self, tp: TopicPartition, offset: int) -> None:
+        (start,) = (each for each in self._held.values() if (each.topic, each.partition) == tp)
+        self.consume(start, offset)
+
+
 class World:
     """A topic of two partitions, one worker, and the service's real parts between them: `Topics` and `Offsets`."""
 
@@ -39,7 +54,7 @@ class World:
         untyped: Any = self
         connections: Any = _Connections(self)
         self.stage = Stage(workers=0, topics=self)
-        self.worker = ObedientWorker(0, self.stage.assignment)
+        self.worker = HeldUp(0, self.stage.assignment)
         self.stage.pool.workers[0] = self.worker
         self.tasks = ServiceTasks()
         settings = _settings(stop)
@@ -160,6 +175,33 @@ def test_a_range_that_is_gone_with_its_topic_ends_unfinished_and_nothing_of_the_
 
     play(story, "end")
     assert "deleted and created anew" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["as long as it takes", "until the service is to stop"])
+def test_a_partition_at_its_end_waits_for_its_worker_however_long_another_ones_record_takes(*, leaves: bool) -> None:
+    """Its report waits for `on_revoked`, and that for the record in hand."""
+
+    async def story(world: World) -> None:
+        await until(lambda: world.worker.positions == {ZERO: 0, ONE: 0})
+        world.worker.held_up = True
+        world.worker.take_to(ZERO, 500)
+        await asyncio.sleep(3600.0)
+        assert world.state(ZERO) is PartitionState.STOPPING
+        assert world.state(ONE) is PartitionState.RUNNING
+        assert not world.stage.pool.escalated
+        assert not world.source.assign().finished
+        if leaves:
+            world.source.leave("SIGTERM")
+            await until(lambda: world.stage.pool.escalated == [0])
+            return
+        world.worker.held_up = False
+        world.stage.assignment.let_go([ZERO])
+        world.worker.take_to(ONE, 500)
+        await until(lambda: world.source.over)
+        assert world.source.through
+        assert not world.source.unfinished
+
+    play(story, "end")
 
 
 def test_leaders_that_do_not_tell_where_their_logs_end_are_named_while_everything_waits_for_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,10 +11,11 @@ import pytest
 
 from kunicorn.group.protocol import LogOffset
 from kunicorn.positions import NO_TIMESTAMP, Position, TopicPartition
-from kunicorn.supervisor.partitions.lag import refresh_ends
+from kunicorn.supervisor.partitions.lag import INTERVAL, refresh_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.snapshot import _partition, lag_seconds
 from tests.fakes.stage import PlayedTopics, Stage, consumed
+from tests.fakes.virtual_loop import in_virtual_time
 
 
 def ago(seconds: float) -> int:
@@ -75,6 +77,31 @@ async def test_a_log_that_ends_before_what_was_consumed_of_it_may_be_of_a_topic_
     logs: Any = Logs(end)
     await refresh_ends(logs, stage.assignment)
     assert topics.doubts == doubts
+
+
+@pytest.mark.parametrize(
+    ("ends", "stop", "doubts"),
+    [((103, 103), 103, 1), ((103, 104), 104, 1), ((103, 105), 105, 1), ((105, 105), 105, 0), ((99, 99), 105, 2)],
+    ids=["cut", "written to since", "written to as far", "whole", "what is consumed is not in it"],
+)
+def test_a_log_that_was_cut_before_a_partitions_stop_is_handled_up_to_its_end_once_its_topic_was_looked_up(
+    ends: tuple[int, int], stop: int, doubts: int
+) -> None:
+    async def story() -> None:
+        topics = PlayedTopics()
+        stage = Stage(topics=topics)
+        stage.give(0)
+        partition = stage.assignment.table[TopicPartition("orders", 0)]
+        partition.end_at(105)
+        for end in ends:
+            logs: Any = Logs(end)
+            assert partition.stop == 105, "it may be a topic created anew, whose end is another one"
+            await refresh_ends(logs, stage.assignment)
+            await asyncio.sleep(INTERVAL)
+        assert partition.stop == stop
+        assert topics.doubts == doubts
+
+    in_virtual_time(story, sockets=False)
 
 
 async def test_what_is_consumed_while_the_end_is_asked_for_is_no_reason_to_doubt_the_topic() -> None:

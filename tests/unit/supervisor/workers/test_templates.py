@@ -202,9 +202,7 @@ async def test_a_template_that_is_aborted_says_where_its_import_waits(
 ) -> None:
     begun = tmp_path / "begun"
     hanging = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(3600)\n"
-    (tmp_path / "hangs_at_import.py").write_text(hanging)
-    path = [str(tmp_path), *sys.path]
-    template = Template(spawn(Preload(["hangs_at_import:handle"], path, os.getpid(), "info", "text", "")))
+    template = _importing(tmp_path, "hangs_at_import", hanging)
     # Asleep, and not at line 2 still: a Python that is between two calls may tell neither.
     await until(lambda: begun.exists() and sleeps(template.pid))
     await template.abort()
@@ -212,6 +210,40 @@ async def test_a_template_that_is_aborted_says_where_its_import_waits(
     template.close()
     assert 'hangs_at_import.py", line 3' in capfd.readouterr().err
     assert "SIGABRT" in str(template.how_it_ended)
+
+
+async def test_a_template_whose_import_fails_ends_beside_a_thread_that_the_import_has_started(tmp_path: Path) -> None:
+    failing = (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,)).start()\nraise ValueError('no')\n"
+    )
+    template = _importing(tmp_path, "fails_behind_a_thread", failing)
+    with pytest.raises(HandlerLoadError, match="raised ValueError: no"):
+        await template.ready()
+    try:
+        await until(template.dead.is_set)
+    finally:
+        template.kill()
+        template.close()
+    assert template.how_it_ended == "exit 3"
+
+
+@pytest.mark.parametrize(("load_offsets", "keeps"), [("None", False), ("lambda self, partitions: {}", True)])
+async def test_a_handler_whose_load_offsets_is_none_is_no_keeper_of_offsets(
+    tmp_path: Path, load_offsets: str, keeps: bool
+) -> None:
+    name = f"keeps_offsets_{keeps}"
+    source = f"class Orders:\n  load_offsets = {load_offsets}\n  def __call__(self, record): ...\nhandle = Orders()\n"
+    template = _importing(tmp_path, name, source)
+    await template.ready()
+    assert template.keepers == (frozenset({f"{name}:handle"}) if keeps else frozenset())
+    template.close()
+    await until(template.dead.is_set)
+
+
+def _importing(folder: Path, name: str, source: str) -> Template:
+    (folder / f"{name}.py").write_text(source)
+    path = [str(folder), *sys.path]
+    return Template(spawn(Preload([f"{name}:handle"], path, os.getpid(), "info", "text", "")))
 
 
 def _asleep(sock: socket.socket) -> Spawned:

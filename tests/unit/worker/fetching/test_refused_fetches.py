@@ -24,7 +24,7 @@ from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.fakes.refusing_brokers import FETCH, RefusingBroker, default_of, refusing_broker
 
 REFUSALS = [KafkaError.REQUEST_TIMED_OUT, KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INVALID_MSG]
-MUCH_TOO_LONG = 30.0
+MUCH_TOO_LONG = 120.0
 LIBRDKAFKA_LOOKS_EVERY_MS = 1000
 """For requests whose time is over (rd_kafka_broker_thread_main); the time is that of the socket, and for a Fetch the
 broker's wait for records besides (rd_kafka_broker_fetch_toppars)."""

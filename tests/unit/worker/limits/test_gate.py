@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+from confluent_kafka import Message
 
-from kunicorn.handler.call import OfSome, OfUncalled
-from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
+from kunicorn import Batch, Record
+from kunicorn.handler.call import OfSome, OfUncalled, calls_for
+from kunicorn.handler.config import CircuitBreaking, Decoding, FilterRule, HandlerConfig, RateLimiting
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
 from kunicorn.handler.encode import NotEncodableYet
+from kunicorn.handler.filter import filters_of
+from kunicorn.handler.load import DrainDeadline, Handler
 from kunicorn.handler.retry import End
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT
+from kunicorn.worker.executors.inline import InlineExecutor
+from kunicorn.worker.executors.together import TogetherExecutor
 from kunicorn.worker.limits.gate import Drop, Drops, Gate, gate_of
 from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from kunicorn.worker.stats import Counters
@@ -59,6 +65,29 @@ def test_of_several_calls_at_a_time_one_probes() -> None:
     table.handle(probe)
     assert not breaking.broken
     assert len(table.started()) == 3, "all but the slot that the first still has"
+
+
+def test_all_rows_wait_that_failed_in_the_call_which_opened_the_circuit_breaker_and_other_outcomes_stand() -> None:
+    config = HandlerConfig(
+        f"{sending_handlers.__name__}:away_at_first",
+        "batch",
+        {},
+        10,
+        1,
+        0,
+        0,
+        on_failure="dead_letter",
+        circuit_breaker=OPENS_AT_ONCE,
+    )
+    sending_handlers.forget()
+    sending_handlers.hopeless.update({2, 7})
+    with WholeWorker(config, map(record, range(10)), None) as worker:
+        worker.hand_out()
+        worker.until_consumed(10)
+        assert worker.brokers.values(LETTERS) == []
+    first, *later = sending_handlers.calls
+    assert first == list(range(10))
+    assert [offset for call in later for offset in call] == [0, 1, 3, 4, 5, 6, 8, 9]
 
 
 def test_no_handler_waits_for_a_suspect_of_one_whose_gate_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +210,87 @@ def test_of_a_run_before_which_an_output_is_refused_only_what_the_handler_did_no
     else:
         table.handle(in_hand, 2)
     assert used_of(limited) == 3, "the refused one, and two of the run"
+
+
+def drop_all(record: Record) -> bool:
+    """A filter."""
+    return False
+
+
+def decode_later(data: bytes) -> object:
+    """A decoder whose registry is away."""
+    raise NotDecodableYet("away")
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize(
+    ("why", "used"),
+    [
+        ("it is called", 1),
+        ("the loop looks around first", 0),
+        ("a filter drops all records", 0),
+        ("the first record cannot be decoded", 0),
+        ("no record can be decoded yet", 0),
+        ("the last record cannot be decoded", 1),
+        ("the handler is interrupted", 1),
+        ("its output cannot be encoded yet", 1),
+    ],
+)
+def test_a_batch_that_does_not_come_to_the_handler_gives_its_calls_token_back(
+    why: str, used: int, *, across: bool
+) -> None:
+    called = []
+
+    def handle(records: Batch) -> None:
+        called.append(len(records))
+        if why == "the handler is interrupted":
+            raise DrainDeadline
+        if why == "its output cannot be encoded yet":
+            raise NotEncodableYet("away")
+
+    filters = [FilterRule(function=f"{__name__}:drop_all")] if why.startswith("a filter") else []
+    value = f"{__name__}:decode_later" if why == "no record can be decoded yet" else "json"
+    config = HandlerConfig(
+        "shop:handle", "batch", {}, 10, 1, 0, 0, rate_limit=RateLimiting(0.001, 9, "service", "calls"),
+        decoding=Decoding(value), filters=filters,
+    )  # fmt: skip
+    drops: Drops = deque()
+    limited = gate_of(config, Counters(), drops)
+    assert limited is not None
+    told = filters_of(config, lambda message, name, *, saved: drops.append(Drop(message, saved)))
+    slots = Slots("partition", 1, runs=True, bounds=Bounds(10, None, 0, 0), gate=limited, across=across)
+    table = Table(slots)
+    values = [b"1"] * 6
+    if why.endswith("cannot be decoded"):
+        values[0 if "first" in why else -1] = b"{"
+    for partition, rows in ((P0, values[:3]), (P1, values[3:])) if across else ((P0, values),):
+        table.begin(partition)
+        given = [
+            Message(topic=partition.topic, partition=partition.partition, offset=at, value=value, timestamp=(1, 1000))
+            for at, value in enumerate(rows)
+        ]
+        table.table.feed(partition, 0, given, 0)
+    calls = calls_for(Handler("shop:handle", handle, False, filters=told), config)
+    executor = (TogetherExecutor if across else InlineExecutor)(calls, table.ledger.cells)
+    failed: list[tuple[InFlight, BaseException]] = []
+
+    class Told:
+        def fail(self, flight: InFlight, error: BaseException, calls: int = 1) -> None:
+            table.table.put_down(flight)
+            failed.append((flight, error))
+
+        def finished(self) -> None:
+            raise AssertionError
+
+    executor.begin(table.table, slots, Told())
+    if why == "the loop looks around first":
+        table.table.interrupts.request()
+    assert executor.serve()
+    for flight, error in failed:
+        assert table.table.take_up(flight, now_ns())
+        limited.failed(flight, error, now_ns())
+    limited.room(now_ns())
+    assert (len(called), used_of(limited)) == (used, used)
 
 
 def test_a_call_that_a_drain_deadline_ends_has_used_its_token() -> None:
@@ -310,6 +420,37 @@ def test_what_waits_for_its_keys_rate_pays_anew_where_refused_records_are_put_be
     ((again, until),) = table.table.held()
     assert offsets_of(again) == [0]
     assert until - now_ns() < 1001 * NANOSECONDS, "for one token, as the one that waited has given its own back"
+
+
+@pytest.mark.parametrize(("per_second", "seconds"), [(0.001, 1000), (0.004, 250), (0.000_25, 4000)])
+def test_what_waits_for_its_keys_rate_goes_on_at_another_one_in_the_same_order(per_second: float, seconds: int) -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 1, "key", "records", "tenant"))
+    table = Table(Slots("none", 4, gate=limited))
+    table.begin(P0, *range(5))
+    table.handle(table.take())
+    assert table.started() == [], "all are of one tenant"
+    before = [flight for flight, _ in table.table.held()]
+    waits = limited.rate_use()
+    table.table.change_rate(limited, per_second, 1)
+    now, held = now_ns(), list(table.table.held())
+    assert [flight for flight, _ in held] == before
+    expected = [seconds * (place + 1) for place in range(4)]
+    assert [(until - now) / NANOSECONDS for _, until in held] == pytest.approx(expected, abs=seconds / 2)
+    assert f"limited to {per_second:g} a second" in held[0][0].why
+    assert limited.rate_use() == waits, "none of them waits a second time"
+
+
+def test_what_waited_for_its_keys_rate_when_that_changed_and_waits_for_a_retry_now_keeps_that_time() -> None:
+    limited = gate(rate_limit=RateLimiting(0.001, 1, "key", "records"))
+    table = ten(limited, runs=False)
+    table.handle(table.take())
+    assert table.started() == []
+    (first, *_), *_ = list(table.table.held())
+    table.table.change_rate(limited, 0.004, 1)
+    table.table.try_again(first)
+    assert table.take() is first, "the loop had found its wait over"
+    table.table.park(Attempt(first), "retry", "it failed")
+    assert first not in [flight for flight, _ in table.table.held()]
 
 
 # -- batches with records that cannot be decoded -----------------------------------------------------------------------

@@ -37,11 +37,11 @@ def test_a_topic_that_may_be_read_no_more_holds_up_no_other_partition_of_its_wor
         starts = [FetcherStart(n, n, topic, 0, 0, NO_EPOCH) for n, topic in ((1, TOPIC), (2, CLOSED))]
         worker.brokers.hold()
         worker.made.hooks.start(starts)
-        wait_until(lambda: worker.ledger.read(2, 2).hand_offset > 0, "records of it to be handled", 60.0)
+        wait_until(lambda: worker.ledger.read(2, 2).hand_offset > 0, "records of it to be handled")
         worker.brokers.denied.add(CLOSED)
         worker.brokers.answer()
-        wait_until(lambda: worker.ledger.read(1, 1).consumed.offset == RECORDS, "the others to be committed", 60.0)
-        (failed,) = wait_until(lambda: [r for r in worker.reports if isinstance(r, Failed)], "its report", 60.0)
+        wait_until(lambda: worker.ledger.read(1, 1).consumed.offset == RECORDS, "the others to be committed")
+        (failed,) = wait_until(lambda: [r for r in worker.reports if isinstance(r, Failed)], "its report")
     assert (failed.grant, failed.kind) == (2, FailureKind.DENIED)
     committed = worker.brokers.offsets.get((CLOSED, 0))
     assert failed.offset == (0 if committed is None else committed.offset), "what is not committed comes again"

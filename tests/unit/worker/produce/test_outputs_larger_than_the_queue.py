@@ -11,7 +11,7 @@ from tests.fakes.origins import FakeOrigin
 from tests.unit.worker.produce.output_batches import outbox, taken
 from tests.unit.worker.produce.real_senders import Table, acknowledging
 
-WITHIN = 30.0
+WITHIN = 120.0
 SMALLEST_QUEUE = 1024 * 1024
 NOWHERE = "127.0.0.1:1"
 
