@@ -1,12 +1,14 @@
 """The worker's control thread: serves the pipe, whatever the runner is doing.
 
-It sleeps in `poll`, so that it takes nothing from the runner; it wakes for a message, or when the lease runs out.
+It sleeps in `poll`, so that it takes nothing from the runner; it wakes for a message, when the lease runs out, and to
+see whether that is there again.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -116,6 +118,8 @@ class Control(threading.Thread):
         self._logs_dropped = logs_dropped
         self._memory = ResidentMemory()
         self._collecting = collecting
+        self._lease_ns = sys.maxsize
+        """As it was seen last."""
 
     def run(self) -> None:
         """Serve until the process ends. The pipe's end is the worker's, even with the runner stuck: no orphans."""
@@ -137,7 +141,12 @@ class Control(threading.Thread):
 
     def _patience(self) -> float:
         """Seconds until the lease runs out; it is usually extended long before, and nobody is woken for that."""
-        left = self._ledger.lease_ns - now_ns()
+        lease_ns, now = self._ledger.lease_ns, now_ns()
+        # Also where it was extended just behind its end: whoever was about to start a record in between waits.
+        back, self._lease_ns = self._lease_ns < now < lease_ns, lease_ns
+        if back:
+            self._worker.runner.wake()
+        left = lease_ns - now
         if left > 0:
             return min(left / NANOSECONDS, _LONGEST_SLEEP_SECONDS)
         self._table.interrupts.request()

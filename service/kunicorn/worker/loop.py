@@ -197,6 +197,7 @@ class Loop:
         self._turns = 0
         self._ended = 0
         """Grants that had ended when it looked last."""
+        executors.begin(table)
 
     @property
     def progress(self) -> int:
@@ -206,7 +207,6 @@ class Loop:
     def run(self) -> None:
         """Run turns until everything is drained. Caller: the main thread; blocks."""
         table, executors = self._table, self._executors
-        executors.begin(table)
         while not table.drained:
             self._turns += 1
             # Before it looks around: what comes up from here on stops a call before its next record.
@@ -231,6 +231,11 @@ class Loop:
             self._ended = ended
             self._failures.forget_ended()
             self._delays.forget_ended()
+
+    def wake(self) -> None:
+        """Have the handlers go on that are called in threads and tasks: the lease is there again. Caller: the control
+        thread, as the loop's may be in a call."""
+        self._executors.wake()
 
     def time_out(self, grant: int, offset: int, overdue_ns: int = 0) -> None:
         """Interrupt the handler, if it still has that record in hand, and all records that it got of the grant by

@@ -55,6 +55,8 @@ from kunicorn.worker.scheduler import Scheduler
 
 _ADVANCE_NS = NANOSECONDS
 """How often positions are asked for: transaction markers and compacted gaps count as lag until then."""
+_LONGEST_AT_GATE = 1.0
+"""Seconds: its rate may have been changed meanwhile."""
 _FED_AT_ONCE = 50
 """So many records are taken in before whoever has handled one gets its turn at the table."""
 
@@ -353,6 +355,15 @@ class Partitions:
         if not self._scheduler.startable(slots) or self.ledger.lease_ns < now_ns() or not self._deliveries.room():
             return False
         return slots.gate is None or slots.gate.room(now_ns()) > 0
+
+    def opens_in(self, slots: Slots) -> float | None:
+        """Seconds after which the handler's gate is to be looked at again; None: no record with a free slot waits for
+        that. Not locked, as `startable`."""
+        if (gate := slots.gate) is None or not self._scheduler.startable(slots):
+            return None
+        if gate.room(now := now_ns()):
+            return 0.0 if self.startable(slots) else None  # Open by now, or what is in the way is something else.
+        return gate.patience(now, _LONGEST_AT_GATE)
 
     @property
     def held_up(self) -> bool:

@@ -12,12 +12,15 @@ from kunicorn import Record, Wait
 begun: list[tuple[str, int]] = []
 """Topic and offset of each call's record."""
 goes_on = threading.Event()
+held = threading.Event()
+"""Set: calls that are held may end."""
 
 
 def forget() -> None:
     """Before each test."""
     begun.clear()
     goes_on.clear()
+    held.clear()
 
 
 def long(records: list[Record]) -> None:
@@ -36,6 +39,18 @@ def fail(record: Record) -> None:
 async def fail_async(record: Record) -> None:
     """Likewise."""
     fail(record)
+
+
+def hold(record: Record) -> None:
+    """As long as it is held."""
+    begun.append((record.topic, record.offset))
+    held.wait(60)
+
+
+async def hold_async(record: Record) -> None:
+    """Likewise."""
+    begun.append((record.topic, record.offset))
+    await asyncio.to_thread(held.wait, 60)
 
 
 def wait(record: Record) -> None:

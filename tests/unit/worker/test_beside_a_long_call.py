@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kunicorn.handler.config import CircuitBreaking, HandlerConfig
+from kunicorn.handler.config import CircuitBreaking, HandlerConfig, RateLimiting
+from kunicorn.ipc.channel import BlockingChannel
+from kunicorn.ipc.messages import ToWorker
 from kunicorn.testing import record
+from kunicorn.worker.control import Control
+from kunicorn.worker.stats import Collecting
 from tests.unit.worker import long_handlers
-from tests.unit.worker.long_handlers import begun, goes_on
+from tests.unit.worker.long_handlers import begun, goes_on, held
 from tests.unit.worker.whole import Worker
 from tests.waiting import wait_until
 
@@ -112,3 +117,54 @@ def test_a_circuit_breaker_is_told_of_failures_before_their_slots_begin_what_it_
         assert not all_begun(AT_A_TIME + 1)
 
     handle(worker, 2 * AT_A_TIME, watch)
+
+
+@pytest.mark.parametrize("name", ["hold", "hold_async"])
+@pytest.mark.parametrize("ends", [True, False], ids=["calls that end", "calls that last"])
+def test_what_waits_for_a_rate_limit_begins_in_its_time_while_another_handler_has_the_main_thread(
+    name: str, ends: bool
+) -> None:
+    worker = beside(name, concurrency=10, rate_limit=RateLimiting(20.0, 1.0, "worker", "records"))
+
+    def watch() -> None:
+        try:
+            wait_until(lambda: ("long", 0) in begun, "the long call", within=30)
+            if ends:
+                held.set()
+            wait_until(lambda: all_begun(10), "all to begin, one after the other", within=30)
+        finally:
+            held.set()
+
+    handle(worker, 10, watch)
+
+
+class Silence(BlockingChannel):
+    """A supervisor that says nothing."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+
+    def receive(self, timeout: float | None = None) -> ToWorker | None:
+        """Nothing, after that time."""
+        self._over.wait(timeout)
+        return None
+
+
+@pytest.mark.parametrize("name", ["hold", "hold_async"])
+def test_records_go_on_when_the_lease_is_there_again_while_another_handler_has_the_main_thread(name: str) -> None:
+    worker = beside(name)
+
+    def watch() -> None:
+        try:
+            wait_until(lambda: all_begun(AT_A_TIME), "all slots to be taken", within=30)
+            lease, worker.ledger.lease_ns = worker.ledger.lease_ns, 1
+            Control(Silence(), worker.ledger, worker.made, lambda: 0, Collecting(None)).start()
+            held.set()
+            wait_until(lambda: in_hand(worker) == 0, "the calls to end", within=30)
+            assert not all_begun(AT_A_TIME + 1)
+            worker.ledger.lease_ns = lease
+            wait_until(lambda: all_begun(3 * AT_A_TIME), "the rest", within=30)
+        finally:
+            held.set()
+
+    handle(worker, 3 * AT_A_TIME, watch)

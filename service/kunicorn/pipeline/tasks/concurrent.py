@@ -177,6 +177,9 @@ class Table:
             self.parts[flight.tp].note_in_hand()
         return flight
 
+    def opens_in(self, slots: Slots) -> None:
+        """There is no gate."""
+
     def startable(self, slots: Slots) -> bool:
         return self.scheduler.startable(slots)
 

@@ -45,6 +45,8 @@ class AsyncioExecutor:
         self._aimed = False
         """Somebody has looked since, or looks now, whether there is something to interrupt."""
         self._filling = False
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks when the handler's gate opens: the worker's main thread may be in a call for long."""
         self._hook: concurrent.futures.Future[Any] | None = None
         """The one that runs."""
         self._thread = threading.Thread(target=self._turn, name="handlers", daemon=True)
@@ -54,7 +56,8 @@ class AsyncioExecutor:
         self._table, self._slots, self._told = table, slots, loop
 
     def wake(self) -> None:
-        if not self._filling and self._table.startable(self._slots):
+        waits = self._watch is None and self._table.opens_in(self._slots) is not None
+        if not self._filling and (waits or self._table.startable(self._slots)):
             self._filling = True
             self._loop.call_soon_threadsafe(self._fill)
 
@@ -119,8 +122,19 @@ class AsyncioExecutor:
         try:
             while (flight := self._table.start_next(self._slots)) is not None:
                 self._loop.create_task(self._serve(flight))
+            self._watch_gate()
         except BaseException:
             die()
+
+    def _watch_gate(self) -> None:
+        """Caller: the loop."""
+        if self._watch is None and (seconds := self._table.opens_in(self._slots)) is not None:
+            self._watch = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Caller: the loop."""
+        self._watch = None
+        self._fill()
 
     def _cancel(self, flight: InFlight, error: BaseException) -> None:
         """Caller: the loop, so that the task has this record and not the next one. Does nothing if the interrupted try
@@ -149,6 +163,8 @@ class AsyncioExecutor:
                     flight = self._table.start_next(self._slots)
                 if self._table.startable(self._slots):
                     self._fill()
+                elif flight is None:
+                    self._watch_gate()
             except BaseException:
                 die()
 

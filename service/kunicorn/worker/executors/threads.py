@@ -51,6 +51,8 @@ class ThreadExecutor:
         self._stirred = threading.Condition()
         self._started = 0
         self._idle = 0
+        self._watched = False
+        """One of those that are idle looks when the handler's gate opens: the loop may be in a call for long."""
         self._closed = False
         self._calling: dict[InFlight, int] = {}
         """Which thread the handler has a record in."""
@@ -63,7 +65,8 @@ class ThreadExecutor:
 
     def wake(self) -> None:
         with self._stirred:
-            if not self._table.startable(self._slots):
+            waits = not self._watched and self._table.opens_in(self._slots) is not None
+            if not waits and not self._table.startable(self._slots):
                 return
             if self._idle:
                 self._stirred.notify()
@@ -120,11 +123,21 @@ class ThreadExecutor:
                 while (flight := self._table.start_next(self._slots)) is None:
                     if self._closed:
                         return None
-                    self._stirred.wait()
+                    self._wait()
                 self._idle -= 1
-        if self._table.startable(self._slots):
+        if self._slots.gate is not None or self._table.startable(self._slots):
             self.wake()
         return flight
+
+    def _wait(self) -> None:
+        """Wait for a record that may begin. Only one thread also looks at the gate: else each opening would wake all of
+        them."""
+        if self._watched or (seconds := self._table.opens_in(self._slots)) is None:
+            self._stirred.wait()
+            return
+        self._watched = True
+        self._stirred.wait(seconds)
+        self._watched = False
 
     def _call(self, flight: InFlight) -> BaseException | None:
         """Failure of one call: the exception of the handler, or the one said in its place; None without.

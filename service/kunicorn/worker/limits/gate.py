@@ -366,8 +366,10 @@ class Gates:
                 yield flight, until
 
     def patience(self, now: int, longest: float) -> float:
-        """Seconds until one of them may open, at most `longest`."""
-        return min((gate.patience(now, longest) for gate in self._of.values()), default=longest)
+        """Seconds until one may open of those whose handlers the loop calls, at most `longest`: threads and tasks look
+        after their own."""
+        own = (gate.patience(now, longest) for slots, gate in self._of.items() if slots.runs)
+        return min(own, default=longest)
 
     def shut(self, now: int) -> Mapping[Slots, Shut]:
         """Handlers whose gate is shut, and why."""

@@ -49,6 +49,9 @@ class Table:
     def startable(self, slots: Slots) -> bool:
         return bool(self._waiting) and self._free > 0
 
+    def opens_in(self, slots: Slots) -> None:
+        """There is no gate."""
+
     def finish(self, flight: Any) -> Any:
         self._end(flight, None)
         return self.start_next(None)
