@@ -38,6 +38,7 @@ from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
 from kunicorn.pipeline.storage import Directory, Overtaken
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges
@@ -447,13 +448,14 @@ def offsets_in(world: World, to: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", few_and_many(10, 60))
 def test_a_backfills_outcomes_tile_its_ranges_whichever_drivers_are_killed(
-    world_of: Callable[[int], World], seed: int
+    world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     world = world_of(seed)
+    monkeypatch.setattr(SettingsFile, "settings", lambda file: world._settings(None))
     runs = Runs(world._settings(None).pipeline.directory)
     ranges = [OffsetRange(*tp, 0, end) for tp, end in world.ends.items()]
     runs.start("backfill", "x:y", backfill.Request().text, RunState(ranges, topics={TOPIC: "id"}), "shared")
-    file: Any = SimpleNamespace(path="config.toml", settings=lambda: world._settings(None))
+    file = SettingsFile("config.toml", "")
     check_ends(world.play(lambda settings: backfill.resume(settings, file, "shared", "local", said), 6))
     for orphan in world.orphans:
         orphan()
