@@ -62,7 +62,8 @@ class Handling(Generic[C]):
             self.calls.close()
 
 
-def _as_loaded(handler: Handler) -> Handler:
+def as_loaded(handler: Handler) -> Handler:
+    """The handler: nothing wraps it."""
     return handler
 
 
@@ -70,7 +71,7 @@ def set_up(
     config: HandlerConfig,
     worker: Worker,
     form: Callable[[Handler, HandlerConfig], C],
-    made: Callable[[Handler], Handler] = _as_loaded,
+    made: Callable[[Handler], Handler] = as_loaded,
     *,
     yields: bool = False,
     on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,
@@ -152,7 +153,7 @@ class HandlerRegistry(Generic[C]):
         configs: Sequence[HandlerConfig],
         worker: Worker,
         form: Callable[[Handler, HandlerConfig], C],
-        made: Callable[[Handler], Handler] = _as_loaded,
+        made: Callable[[Handler], Handler] = as_loaded,
         *,
         yields: bool = False,
         on_filtered: Callable[[HandlerConfig], OnFiltered] = lambda _: untold,

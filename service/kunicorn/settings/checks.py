@@ -44,6 +44,15 @@ def is_kafka_name(name: str) -> str:
     return name
 
 
+def has_legal_name(topic: str) -> bool:
+    """Whether a topic may have that name."""
+    try:
+        is_kafka_name(topic)
+    except ValueError:
+        return False
+    return True
+
+
 def is_topic_or_pattern(topic: str) -> str:
     """A topic's name, or with a leading ^ a regular expression that compiles."""
     if not topic.startswith("^"):

@@ -22,6 +22,7 @@ from kunicorn.settings.checks import (
     MillisecondsOfYears,
     Section,
     are_options,
+    has_legal_name,
     is_class_name,
     is_decoder,
     is_entrypoint,
@@ -466,14 +467,6 @@ class DeadLetterSettings(Section):
     )
 
 
-def _is_topic(name: str) -> bool:
-    try:
-        is_kafka_name(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _consumed(topic: str, settings: Any) -> bool:
     return takes(settings.assign.wanted.topics or settings.group.topics, topic)
 
@@ -481,7 +474,7 @@ def _consumed(topic: str, settings: Any) -> bool:
 DEAD_LETTER_RULES = (
     Rule(
         "dead_letters.topic",
-        lambda s: s.dead_letter_topic is None or _is_topic(s.dead_letter_topic),
+        lambda s: s.dead_letter_topic is None or has_legal_name(s.dead_letter_topic),
         "not set, and {s.dead_letter_topic!r}, made of group.id, is no legal name of a topic; set it",
     ),
     Rule(

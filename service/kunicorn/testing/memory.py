@@ -32,7 +32,7 @@ from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.record import OFFSET, RETRY_TOPIC, Record
 from kunicorn.positions import TopicPartition
-from kunicorn.settings.checks import is_kafka_name
+from kunicorn.settings.checks import has_legal_name, is_kafka_name
 
 Text = str | bytes | None
 Headers = Mapping[str, Text] | Sequence[tuple[str, Text]]
@@ -141,14 +141,6 @@ def _refuse_illegal(topic: str) -> None:
         is_kafka_name(topic)
     except ValueError as error:
         raise ValueError(f"topic {topic!r}: {error}") from None
-
-
-def _is_legal(topic: str) -> bool:
-    try:
-        _refuse_illegal(topic)
-    except ValueError:
-        return False
-    return True
 
 
 def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecord]:
@@ -393,7 +385,7 @@ class MemoryProducer:
         does."""
         if self._client is not None:
             self._refuse(topic, value, key, partition, timestamp or 0, headers)
-        error = None if _is_legal(topic) else KafkaError(KafkaError.TOPIC_EXCEPTION)
+        error = None if has_legal_name(topic) else KafkaError(KafkaError.TOPIC_EXCEPTION)
         pairs = tuple(headers or ())
         where = None if partition < 0 else partition
         to_letters = self._letter_topics is None or topic in self._letter_topics

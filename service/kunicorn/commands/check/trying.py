@@ -32,7 +32,7 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
-from kunicorn.handler.registry import HandlerRegistry
+from kunicorn.handler.registry import HandlerRegistry, as_loaded
 from kunicorn.observe import prints
 from kunicorn.positions import OffsetRange
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _answer(
-    use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler] = lambda loaded: loaded
+    use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler] = as_loaded
 ) -> None:
     print_line_by_line()
     prints.take_over_as_text(sys.argv[3])
