@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 
 from kunicorn.ipc.clock import NANOSECONDS
 from tests.chaos.calls import Repeat
@@ -95,6 +95,7 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
     with _brokers(leg, directory) as kafka:
         topic = f"soak-{leg.seed}-{leg.number}"
         kafka.create_topic(outputs_topic(topic), PARTITIONS)
+        _grow_into_work(leg, kafka)
         place = directory / "group"
         set_to = terms(leg.shape, topic, place, kafka.client_settings)
         set_to = replace(set_to, **_prepared(leg, place))
@@ -114,6 +115,15 @@ def _driven(leg: Leg, figures: Figures, directory: Path, tally: Tally, tell: Cal
             return _accounted(leg, group, replace(figures, resources=sampler.sums()), tally)
         finally:
             group.close()
+
+
+def _grow_into_work(leg: Leg, kafka: ProxiedCluster) -> None:
+    """As brokers are that have been there for a day. The first transactional producer of a new cluster has a topic of
+    fifty partitions made: beside other legs brokers may be silent for longer than a session meanwhile, and members lose
+    their partitions with outputs that no transaction has committed, before any fault."""
+    if leg.shape.delivery == "transactions":
+        Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "warm-up"}).init_transactions(180)
+    kafka.wait_until_whole(180)
 
 
 def _peers(leg: Leg, kafka: ProxiedCluster, topic: str, directory: Path) -> list[PeerGroup]:
