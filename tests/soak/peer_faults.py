@@ -47,7 +47,9 @@ def _add(group: PeerGroup) -> None:
 
 
 def _restart_all(group: PeerGroup) -> None:
-    for member in list(group.members):
+    for slot in [member.slot for member in group.members]:
+        # One that ends by itself meanwhile is another process by now.
+        member = next(each for each in group.members if each.slot == slot)
         group.stop(member)
         group.start(member)
         group.wait_whole()
