@@ -22,9 +22,8 @@ class Bounds:
 
     in_hand: int | None = 1
     """Most records that a worker has in hand; None: it is asked only when a killed worker had handled them."""
-    commit_interval: float | None = COMMIT_INTERVAL
-    """Seconds. None: transactions commit, and may be open for as long as a busy broker takes; what they have committed
-    has its output, which tells (`tests.soak.outputs`)."""
+    commit_interval: float = COMMIT_INTERVAL
+    """Seconds."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +112,6 @@ def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> It
 
 
 def _long_committed(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
-    if bounds.commit_interval is None:
-        return
     committed = hurt.at - int((bounds.commit_interval + LATE) * NANOSECONDS)
     if old := [each for each in mine if each.before.end is not None and each.before.end < committed]:
         yield f"handled again although handled long before the last commit: {old[0]}"

@@ -210,22 +210,14 @@ ORDERLY: Mapping[str, str] = {
 }
 """What members do in order, and what it is counted as: nothing may be handled twice because of it."""
 
-AWAY = frozenset(
-    {
-        *("kill-broker", "kill-coordinator", "freeze-broker", "restart-brokers", "fill-disk", "cut-briefly"),
-        *("take-right", "unclean-election", "upgrade-brokers", "reset-connections"),
-    }
-)
-"""Faults that keep a worker from its brokers for about as long as a transaction may be open; or behind which its client
-may wait for the group's coordinator without end (confluentinc/librdkafka 5456)."""
-
 
 def held(name: str, delivery: str) -> Fault:
     """The fault as a group of that delivery is held to it.
 
-    With transactions it is the outputs that are there once. A transaction whose brokers were away for longer than it
-    may be open leaves a producer that is of no use, and so does a client that waits without end; its worker ends, and
-    its successor calls the handler again with what no transaction had committed.
+    With transactions it is the outputs that are there once. Brokers that are busy or away for longer than a transaction
+    may be open leave a producer that is of no use, and so does a client that waits for a group's coordinator without
+    end (confluentinc/librdkafka 5456), whatever hurts the group meanwhile. Its worker ends, and its successor calls the
+    handler again with what no transaction had committed. What members do in order has no such excuse.
     """
-    fault = FAULTS[name]
-    return replace(fault, repeats=Repeats.UNCOMMITTED) if delivery == "transactions" and name in AWAY else fault
+    excused = delivery == "transactions" and name not in ORDERLY
+    return replace(FAULTS[name], repeats=Repeats.UNCOMMITTED) if excused else FAULTS[name]

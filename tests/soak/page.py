@@ -74,10 +74,11 @@ def page(legs: Sequence[Figures]) -> str:
             f"So often each fault met each protocol; {ENOUGH} times is the goal. Then what may be handled again "
             "because of it, the most that was, and pauses: how long a partition's next record lay in the log while "
             "no worker had a record of that partition in hand. Each time gives the longest of each partition. The "
-            "first row is the time without a fault. With transactions it is the outputs that are there once: a worker "
-            "or member that is hurt, brokers that are away for longer than a transaction may be open, and a client "
-            "that waits for one without end (confluentinc/librdkafka 5456) may have the handler called again with "
-            "what no transaction had committed: no output of what was handled again may be older than the last call."
+            "first row is the time without a fault. With transactions it is the outputs that are there once: where "
+            "brokers are busy or away for longer than a transaction may be open, or a client waits for one without end "
+            "(confluentinc/librdkafka 5456), a fault may have the handler called again with what no transaction had "
+            "committed: no output of what was handled again may be older than the last call. What members do in order "
+            "has no such excuse."
         ),
         _wrapped(
             "Where a log is cut, brokers say what is gone: where logs start (ListOffsets), where the new leader's "

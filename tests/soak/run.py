@@ -189,8 +189,7 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
     group.load.start()
     group.wait_whole()
     beside.begin()
-    in_transactions = leg.shape.delivery == "transactions"
-    bounds = Bounds(group.crowd.in_hand, None if in_transactions else group.terms.commit_interval)
+    bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
     _quiet(group, tally, beside)
     for name in leg.faults:
         fault = held(name, leg.shape.delivery)
@@ -209,7 +208,7 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
         more = [f"{name}: {complaint}" for complaint in fault.complaints(group, hurt)]
         _note(tally, replace(outcome, broken=(*outcome.broken, *more)), fault.repeats.value, found, later)
         _count(tally, name, len(group.members.started) - members)
-        if in_transactions:
+        if fault.repeats is Repeats.UNCOMMITTED:
             _note_again(tally, found.repeats + later.repeats)
         tell(
             f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "

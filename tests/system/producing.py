@@ -6,12 +6,14 @@ import threading
 import time
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.handler.record import Record
 from kunicorn.positions import TopicPartition
 from tests.waiting import wait_until
+
+_MOVING = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
 
 
 def producer(bootstrap: str, **more: str | int) -> Producer:
@@ -64,10 +66,21 @@ def committed_offsets(
     isolation = "read_committed" if stable else "read_uncommitted"
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": isolation})
     try:
-        found = consumer.committed([Coordinates(topic, number) for number in range(partitions)], timeout=60)
+        places = [Coordinates(topic, number) for number in range(partitions)]
+        found = wait_until(lambda: _committed(consumer, places), f"the offsets of {group}", every=0.5)
         return {TopicPartition(topic, each.partition): each.offset for each in found}
     finally:
         consumer.close()
+
+
+def _committed(consumer: Consumer, places: list[Coordinates]) -> list[Coordinates] | None:
+    """None: the client was told of another coordinator, or of one that still loads, and does not ask again itself."""
+    try:
+        return consumer.committed(places, timeout=60)
+    except KafkaException as error:
+        if error.args[0].code() in _MOVING:
+            return None
+        raise
 
 
 def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:

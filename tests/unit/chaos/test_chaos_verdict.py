@@ -62,16 +62,6 @@ def test_what_no_transaction_had_committed_is_told_by_outputs_whenever_it_was_ha
     assert judge_one(step, FAULTS["kill-broker"], Found([again], 1), Bounds()).broken
 
 
-def test_in_transactions_a_victim_excuses_what_outputs_tell_of_and_nobody_else_does() -> None:
-    step = Step("kill-supervisor", Hurt(at(10), victim="a"), at(20), 0)
-    of_the_victim = Repeat(call(2, 0, 2.1), call(15, 0, 15.1, "b", 2))
-    of_another = Repeat(call(9, 0, 9.1, "c", 3), call(15, 0, 15.1, "b", 2))
-    fault, in_transactions = FAULTS[step.fault], Bounds(None, commit_interval=None)
-    assert judge_one(step, fault, Found([of_the_victim], 1), Bounds(None)).broken
-    assert not judge_one(step, fault, Found([of_the_victim], 1), in_transactions).broken
-    assert judge_one(step, fault, Found([of_another], 1), in_transactions).broken
-
-
 def test_more_repetitions_than_are_looked_at_are_too_many_for_any_fault() -> None:
     step = Step("kill-supervisor", Hurt(at(10), victim="a"), at(20), 0)
     assert not judge_one(step, FAULTS[step.fault], Found(repeated=KEPT), Bounds()).broken
