@@ -205,6 +205,10 @@ class Topics:
         info = self._cluster.metadata.topics.get(topic)
         return info.topic_id if info is not None and not info.error else None
 
+    def _is_known_without_id(self, topic: str) -> bool:
+        info = self._cluster.metadata.topics.get(topic)
+        return info is not None and not info.error and info.topic_id is None
+
     def is_gone(self, topic: str) -> bool:
         """Whether the brokers said, when last asked, that there is no such topic."""
         info = self._cluster.metadata.topics.get(topic)
@@ -263,7 +267,7 @@ class Topics:
         some answers what counts then has to do. Asks nothing where brokers know no ids (Kafka before 2.8). Raises
         `PeerError`.
         """
-        if all(self.topic_id(topic) is None for topic in topics):
+        if all(map(self._is_known_without_id, topics)):
             return
         for _ in range(_CONFIRMATIONS):
             await self.refresh(topics)

@@ -316,6 +316,17 @@ async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_cre
         await cluster.close()
 
 
+async def test_which_topic_has_a_name_is_asked_where_there_was_none_of_it_before() -> None:
+    """A plan may give partitions of it to a member that has not heard of it yet."""
+    gone = TopicInfo("orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    brokers = Brokers(gone)
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.confirm_ids(["orders"])
+    assert (topics.topic_id("orders"), topics.is_gone("orders")) == (UUID(int=2), False)
+
+
 async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:
     brokers = Brokers(replace(topic("orders"), topic_id=None))
     topics = Topics(["orders"], brokers)
