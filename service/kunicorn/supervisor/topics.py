@@ -144,6 +144,8 @@ class Topics:
         self._patterns = [re.compile(topic) for topic in wanted if topic.startswith("^")]
         self._assigned: set[str] = set()
         """Topics that brokers matched and gave us partitions of."""
+        self._matched: set[str] = set()
+        """Topics that our patterns have matched here, until they are gone for good."""
         self._cluster = cluster
         self._planned: frozenset[str] = frozenset()
         """All members' topics, while we lead: a change in any of them asks for a new plan."""
@@ -168,6 +170,11 @@ class Topics:
         known = [name for name, info in topics.items() if info.can_match]
         matching = {name for name in known for pattern in self._patterns if pattern.match(name)}
         return tuple(sorted(matching.union(self._names)))
+
+    @property
+    def remembered(self) -> set[str]:
+        """The topics to subscribe to now, and those that were before and may be gone."""
+        return self._matched.union(self.subscribed())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -205,6 +212,10 @@ class Topics:
         info = self._cluster.metadata.topics.get(topic)
         return info.topic_id if info is not None and not info.error else None
 
+    def _is_known_without_id(self, topic: str) -> bool:
+        info = self._cluster.metadata.topics.get(topic)
+        return info is not None and not info.error and info.topic_id is None
+
     def is_gone(self, topic: str) -> bool:
         """Whether the brokers said, when last asked, that there is no such topic."""
         info = self._cluster.metadata.topics.get(topic)
@@ -219,6 +230,7 @@ class Topics:
         """Drop all that is known of topics that are gone for good, but for those that are wanted by name."""
         over = {topic for topic in topics if topic not in self._names}
         self._assigned -= over
+        self._matched -= over
         for topic in over:
             self._ids.forget(topic)
         self._cluster.forget(over)
@@ -248,10 +260,19 @@ class Topics:
 
     async def refresh(self, others: Collection[str] = ()) -> None:
         """Ask the cluster, for all topics only where a pattern needs them. Raises `PeerError`."""
-        everything = self._patterns and not self._brokers_match
-        wanted = None if everything else {*self._names, *self._assigned, *self._planned, *others}
-        await self._cluster.refresh(wanted)
-        self._note_ids({*self.subscribed(), *others})
+        if self._patterns and not self._brokers_match:
+            await self._refresh_all(others)
+        else:
+            await self._cluster.refresh({*self._names, *self._assigned, *self._planned, *others})
+        self._note_ids(self.remembered.union(others))
+
+    async def _refresh_all(self, others: Collection[str]) -> None:
+        """Ask for all topics, and by name for those that the answer lacks: it leaves out without a word what is gone,
+        and what this user may not see."""
+        await self._cluster.refresh(None)
+        self._matched.update(self.subscribed())
+        if absent := self._matched.union(others) - self._cluster.metadata.topics.keys():
+            await self._cluster.refresh(absent)
 
     async def look_for(self, topics: Collection[str]) -> None:
         """Ask which of these exist, which are not ours. Raises `PeerError`."""
@@ -263,7 +284,7 @@ class Topics:
         some answers what counts then has to do. Asks nothing where brokers know no ids (Kafka before 2.8). Raises
         `PeerError`.
         """
-        if all(self.topic_id(topic) is None for topic in topics):
+        if all(map(self._is_known_without_id, topics)):
             return
         for _ in range(_CONFIRMATIONS):
             await self.refresh(topics)
@@ -411,7 +432,7 @@ async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], metric
         except PeerError as error:
             log.info(f"which topics are gone is not known: {error}")
         else:
-            over = departed.look({tp.topic for tp in ours}, clock.now(), outputs.union(topics.subscribed()))
+            over = departed.look({tp.topic for tp in ours}, clock.now(), topics.remembered | outputs)
             topics.forget(over)
             for topic in over:
                 metrics.forget(topic)

@@ -12,13 +12,14 @@ import pytest
 from kunicorn.ipc.messages import Counted, Pong
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
-from kunicorn.kafka.versions import Api
+from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.topics import Departed, Topics, forget_departed
-from tests.fakes.broker import FakeBroker, cluster_of
+from tests.fakes.broker import Asked, FakeBroker, Reply, Script, cluster_of
+from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
 
 MAX_AGE = 0.001
@@ -268,6 +269,45 @@ async def test_an_id_under_which_the_coordinator_assigns_counts_at_once() -> Non
     assert topics.topic_id("orders") == UUID(int=2)
 
 
+def telling(broker: FakeBroker, errors: Mapping[str, int]) -> Script:
+    """Metadata of these topics, by the error that each has: an answer about all topics leaves out those with one."""
+
+    def metadata(asked: Asked) -> Reply:
+        schema, named = RESPONSES[asked.api, asked.version], asked.message.topics
+        wanted = [name for name, error in errors.items() if not error] if named is None else [t.name for t in named]
+        return blank(
+            schema,
+            brokers=(nested(schema, "brokers")(node_id=1, host="127.0.0.1", port=broker.port),),
+            topics=tuple(blank(nested(schema, "topics"), name=name, error_code=errors[name]) for name in wanted),
+        )
+
+    return metadata
+
+
+async def test_with_a_pattern_a_topic_that_was_deleted_is_gone_and_one_that_may_not_be_seen_is_not() -> None:
+    """Commits and drains of a topic that is gone are given up, and the group waits for them until then."""
+    errors = {"orders": 0, "refunds-a": 0, "refunds-b": 0, "letters": int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}
+    async with FakeBroker(1) as broker:
+        broker.script[Api.METADATA] = telling(broker, errors)
+        cluster = cluster_of(broker)
+        topics = Topics(["orders", "^refunds-"], cluster)
+        await topics.refresh()
+        topics.subscribe()
+        errors |= {
+            "orders": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            "refunds-a": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "refunds-b": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        }
+        await topics.refresh(["letters"])
+        assert [name for name in errors if topics.is_gone(name)] == ["refunds-a"]
+        assert topics.missing() == [("orders", ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+        assert cluster.metadata.topics["letters"].error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        topics.forget(["refunds-a", "refunds-b"])
+        await topics.refresh()
+        assert (topics.subscribed(), topics.remembered) == (("orders",), {"orders"})
+        await cluster.close()
+
+
 async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> None:
     brokers = Brokers(topic("refunds-eu", identity=7))
     topics = Topics(["orders", "^refunds-", "^returns$"], brokers, brokers_match=True)
@@ -278,7 +318,7 @@ async def test_where_brokers_match_the_pattern_nobody_asks_for_all_topics() -> N
     assert topics.subscribed() == ("orders", "refunds-eu")
     topics.match_here()
     await topics.refresh()
-    assert brokers.asked[-1] is None
+    assert brokers.asked == [{"orders"}, None, {"orders"}], "by its name what the answer about all lacks"
 
 
 async def test_the_brokers_are_asked_which_topic_has_the_name_until_two_answers_agree() -> None:
@@ -314,6 +354,17 @@ async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_cre
         await topics.confirm_ids(["orders"])
         assert (topics.topic_id("orders"), topics.recreated.is_set()) == (UUID(int=3), True)
         await cluster.close()
+
+
+async def test_which_topic_has_a_name_is_asked_where_there_was_none_of_it_before() -> None:
+    """A plan may give partitions of it to a member that has not heard of it yet."""
+    gone = TopicInfo("orders", error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    brokers = Brokers(gone)
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.confirm_ids(["orders"])
+    assert (topics.topic_id("orders"), topics.is_gone("orders")) == (UUID(int=2), False)
 
 
 async def test_brokers_that_know_no_ids_are_not_asked_for_them() -> None:

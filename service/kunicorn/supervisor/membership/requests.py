@@ -14,7 +14,7 @@ from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Subscription
-from kunicorn.group.reactions import COORDINATOR_MOVED, Api, Reaction, reaction
+from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import clock
 from kunicorn.kafka.admin import classic_group, conversion_refused
 from kunicorn.kafka.coordinator import Coordinator, Wishes
@@ -285,13 +285,13 @@ class ConsumerRequests:
             return
         group_id = self._settings.group.id
         found = classic_group(await self._coordinator.describe(HEARTBEAT_TIMEOUT), group_id)
-        if found.error in COORDINATOR_MOVED:
-            raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {describe(found.error)}")
-        if not found.error:
-            if await self._coordinator.speaks_consumer_protocol(HEARTBEAT_TIMEOUT):
-                raise ConfigError(conversion_refused(group_id, found))
-            return
-        self._conversion_checked = True
+        if found.error == ErrorCode.GROUP_ID_NOT_FOUND:
+            self._conversion_checked = True
+        elif found.error:
+            untold = f"whether it is a classic one is not told: {describe(found.error)}"
+            raise CoordinatorUnavailable(found.error, f"group {group_id!r}: {untold}")
+        elif await self._coordinator.speaks_consumer_protocol(HEARTBEAT_TIMEOUT):
+            raise ConfigError(conversion_refused(group_id, found))
 
     async def session_timeout(self) -> float | None:
         """The brokers' session timeout for this group, in seconds; None where it was told before, or is not told now.

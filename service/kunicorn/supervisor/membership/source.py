@@ -254,6 +254,10 @@ class StartLookup:
             await commits.commit_starts(ours, lambda tp: self._waits(waiting[tp], left[waiting[tp]]), deadline, settled)
 
     async def _look_up(self, left: _Asked) -> Starts:
+        if unknown := [p for p in left if p.topic_id is None]:
+            # Before: what is committed under a name may say of which topic it is.
+            await self._offsets.confirm_ids({p.tp.topic for p in unknown})
+            self._assignment.table.learn_topics(unknown)
         lost = {p.tp: p.position for p in left if p.position is not None and p.beside_the_log}
         held = {p.tp: at for p in left if (at := p.reached()) is not None}
         fresh = [p.tp for p in left if p.fresh and p.position is None]

@@ -25,7 +25,7 @@ from kunicorn.errors import FatalGroupError, PeerError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer, Offsets
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import bitmap
-from kunicorn.kafka.admin import IsolationLevel, epoch_ends, list_offsets
+from kunicorn.kafka.admin import STALE_METADATA, IsolationLevel, epoch_ends, list_offsets
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.record_times import first_not_older
@@ -329,7 +329,7 @@ class Brokers:
         searched = any(at >= 0 for at in queries.values())
         timeout = self._timeout if searched else min(self._timeout, _ENDS_TIMEOUT)
         answer = await list_offsets(self._cluster, queries, self._isolation_level, timeout)
-        if any(found.error for found in answer.values()):
+        if any(found.error in STALE_METADATA for found in answer.values()):
             self._topics.doubt()
         return answer
 

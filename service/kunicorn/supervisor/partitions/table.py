@@ -82,6 +82,13 @@ class PartitionTable(dict[TopicPartition, Partition]):
 
     # -- topics that are gone ------------------------------------------------------------------------------------
 
+    def learn_topics(self, partitions: Iterable[Partition]) -> None:
+        """Note to which topics those belong that were entered when the metadata had none of their name: a plan may be
+        newer. Nobody would notice that another topic has the name later, and its records would be passed over."""
+        for partition in partitions:
+            if partition.topic_id is None:
+                partition.entered(self._topics.topic_id(partition.tp.topic), fresh=partition.fresh)
+
     def of_gone_topics(self) -> list[TopicPartition]:
         """Those that belong to a topic that was deleted, and created anew under the same name."""
         return [tp for tp, partition in self.items() if not partition.lost and self.is_of_gone_topic(partition)]

@@ -39,9 +39,9 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield _refusing(broker, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-def _described(asked: Asked) -> Reply:
+def _described(asked: Asked, error: int = 0) -> Reply:
     row = nested(RESPONSES[asked.api, asked.version], "groups")
-    group = blank(row, group_id="g", group_state="Empty", protocol_type="consumer")
+    group = blank(row, group_id="g", group_state="Empty", protocol_type="consumer", error_code=error)
     return blank_response(asked.api, asked.version, groups=(group,))
 
 
@@ -95,3 +95,13 @@ async def test_a_coordinator_that_moves_while_it_is_asked_is_looked_up_anew(brok
         refused = await look_up.find("consumer")
         assert isinstance(refused, ev.CoordinatorRefused)
         assert refused.error == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_group_that_cannot_be_described_now_is_not_joined_before_it_is(broker: FakeBroker) -> None:
+    broker.script[Api.DESCRIBE_GROUPS] = lambda asked: _described(asked, ErrorCode.UNKNOWN_SERVER_ERROR)
+    async with looking_up(broker) as look_up:
+        refused = await look_up.find("consumer")
+        assert isinstance(refused, ev.CoordinatorRefused)
+        assert "whether it is a classic one is not told: UNKNOWN_SERVER_ERROR (-1)" in refused.why
+        broker.script[Api.DESCRIBE_GROUPS] = lambda asked: _described(asked, ErrorCode.GROUP_ID_NOT_FOUND)
+        assert isinstance(await look_up.find("consumer"), ev.CoordinatorFound)

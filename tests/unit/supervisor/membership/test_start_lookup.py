@@ -52,7 +52,7 @@ class World:
         self.leaderless = False
         """No leader answers where its log begins or ends."""
         self.looked_up = 0
-        self.topic_id = UUID(int=1)
+        self.topic_id: UUID | None = UUID(int=1)
         self.learns: UUID | None = None
         """Which topic has the name, as the brokers tell whoever asks for its id."""
         self.end = END
@@ -96,7 +96,8 @@ class World:
     async def confirm_ids(self, topics: Collection[str]) -> None:
         if self.learns is not None and self.learns != self.topic_id:
             self.topic_id, now = self.learns, clock.now()
-            self.tasks.start(self.assignment.renew([ZERO], now + 5, now + 10))
+            if gone := self.assignment.table.of_gone_topics():
+                self.tasks.start(self.assignment.renew(gone, now + 5, now + 10))
 
     @property
     def changed(self) -> Notifier:
@@ -120,6 +121,7 @@ class World:
 
     async def create_topic_anew(self, consumed: int) -> None:
         """It is deleted and created again while partition 0 is handled up to there."""
+        assert self.topic_id is not None
         self.topic_id = UUID(int=self.topic_id.int + 1)
         began = clock.now()
         renewing = asyncio.create_task(self.assignment.renew([ZERO], began + 5, began + 10))
@@ -153,6 +155,22 @@ def test_an_offset_of_the_topic_that_has_the_name_by_now_is_not_taken_for_one_of
         assert world.start_of(0) == 7
         assert world.assignment.table[ZERO].topic_id == UUID(int=2)
         assert world.assignment.table.of_gone_topics() == []
+
+    play(story)
+
+
+def test_a_topic_that_a_plan_brings_before_the_metadata_is_known_for_another_one_when_it_is_created_anew() -> None:
+    """It was gone when this member last asked, and its leader has heard since that there is another one."""
+
+    async def story(world: World) -> None:
+        world.topic_id, world.learns = None, UUID(int=2)
+        world.committed[ZERO] = 7
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 7)
+        table = world.assignment.table
+        assert (table.topic_ids([ZERO]), table.of_gone_topics()) == ({"orders": UUID(int=2)}, [])
+        world.topic_id = UUID(int=3)
+        assert table.of_gone_topics() == [ZERO]
 
     play(story)
 
