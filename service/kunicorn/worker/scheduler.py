@@ -594,8 +594,10 @@ class Scheduler:
         self._failed += 1
 
     def wait(self, flight: InFlight, waits_for: str, why: str) -> None:
-        """Have the running records, which failed, wait, and their lane with them."""
+        """Have the running records, which have failed or are not let start yet, wait, and their lane with them."""
         self._put_down(flight)
+        # A row would keep the whole answer that it came with, however long it waits, and each answer may have one.
+        flight.messages = apart(flight.messages)
         flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
         flight.tracker.waiting.add(flight)
         self._count_parked(flight.tracker, flight.size)

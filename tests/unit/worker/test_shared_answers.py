@@ -9,10 +9,13 @@ import pytest
 
 from kunicorn.columns.decoding import compiled
 from kunicorn.handler.call import OfSome
+from kunicorn.handler.config import HandlerConfig, RateLimiting
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Backpressure
+from kunicorn.worker.limits.gate import gate_of
 from kunicorn.worker.progress import Attempt, InFlight, Slots
 from kunicorn.worker.scheduler import Scheduler
+from kunicorn.worker.stats import Counters
 from tests.fakes import fetched
 from tests.unit.worker.tables import Table
 
@@ -130,3 +133,15 @@ def test_what_copies_do_not_free_is_not_copied_with_every_turn() -> None:
     assert backpressure.is_to_copy(6 * AHEAD)
     assert not backpressure.is_to_copy(AHEAD)
     assert backpressure.is_to_copy(2 * AHEAD)
+
+
+def test_answers_are_let_go_of_records_that_wait_for_the_rate_of_their_key() -> None:
+    limit = RateLimiting(0.001, 1, "key", "records")
+    config = HandlerConfig("shop:handle", "record", {}, 1, 1, 0, 0, rate_limit=limit)
+    scene = Scene("none", runs=False)
+    scene.slow.most, scene.slow.gate = 2, gate_of(config, Counters())
+    scene.first()
+    for number in range(1, ANSWERS):
+        scene.come(number)
+        assert scene.table.table.start_next(scene.slow) is None
+    assert scene.most < BOUND
