@@ -305,7 +305,7 @@ class Partitions:
     def balance(self, now: int) -> None:
         """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
         which nothing is left before their error; start batches that have waited long enough. Let no handler wait for a
-        suspect of one whose gate is shut. Copy what is queued where it keeps much else in memory."""
+        suspect of one whose gate is shut. Copy what is kept where it keeps much else in memory."""
         with self._lock:
             self._grants.end_due()
             for flight in self._scheduler.late_letters(now):

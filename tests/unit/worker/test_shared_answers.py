@@ -12,12 +12,13 @@ from kunicorn.handler.call import OfSome
 from kunicorn.handler.config import HandlerConfig, RateLimiting
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Backpressure
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_RETURN, Completion
 from kunicorn.worker.limits.gate import gate_of
 from kunicorn.worker.progress import Attempt, InFlight, Slots
 from kunicorn.worker.scheduler import Scheduler
 from kunicorn.worker.stats import Counters
 from tests.fakes import fetched
-from tests.unit.worker.tables import Table
+from tests.unit.worker.tables import OUTPUT, Table
 
 VERSION = 17
 SMALL, LARGE = TopicPartition("small", 0), TopicPartition("large", 0)
@@ -59,10 +60,10 @@ class Answers:
 class Scene:
     """Two handlers: what the one has does not get on, and the other handles at once what comes."""
 
-    def __init__(self, ordering: str, *, runs: bool) -> None:
+    def __init__(self, ordering: str, completion: Completion = ON_RETURN, *, runs: bool) -> None:
         self.answers = Answers()
         self.slow, self.quick = Slots(ordering, 1, runs=runs), Slots("partition", 1, runs=True)
-        self.table = Table(self.quick, ahead_bytes=AHEAD, others={SMALL.topic: self.slow})
+        self.table = Table(self.quick, completion, ahead_bytes=AHEAD, others={SMALL.topic: self.slow})
         self.table.client.shared_bytes = 0
         for grant, tp in enumerate((SMALL, LARGE), 1):
             self.table.start(tp, grant)
@@ -144,4 +145,20 @@ def test_answers_are_let_go_of_records_that_wait_for_the_rate_of_their_key() -> 
     for number in range(1, ANSWERS):
         scene.come(number)
         assert scene.table.table.start_next(scene.slow) is None
+    assert scene.most < BOUND
+
+
+@pytest.mark.parametrize(("ordering", "runs"), [("partition", True), ("none", False)], ids=["runs", "singly"])
+def test_answers_are_let_go_of_records_whose_outputs_are_not_acknowledged(ordering: str, runs: bool) -> None:
+    scene = Scene(ordering, ON_ACKNOWLEDGEMENT, runs=runs)
+    for number in range(ANSWERS):
+        scene.come(number)
+        flight = scene.table.table.start_next(scene.slow)
+        assert flight is not None
+        flight.leave(number, number + 1, [OUTPUT])
+        scene.table.ledger.cells[flight.tracker.cell] = number + 1
+        if runs:
+            scene.table.table.returned(flight, 1, 10, 1)
+        else:
+            assert scene.table.table.finish(flight) is None
     assert scene.most < BOUND
