@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Message
@@ -86,7 +87,7 @@ def load(entrypoint: str, handler: Handler) -> Hooked:
     within."""
     named, target = middleware_named(entrypoint), find_middleware(entrypoint)
     made = instance(named, target) if inspect.isclass(target) else target
-    called = made.__call__ if hasattr(made, "__call__") and not inspect.isroutine(made) else made  # noqa: B004
+    called = made if inspect.isroutine(made) or isinstance(made, partial) else made.__call__
     if not handler.is_async and inspect.isasyncgenfunction(inspect.unwrap(called)):
         raise HandlerLoadError(
             f"{named} is asynchronous, and {handler.entrypoint} is a plain function: make it def, or the "

@@ -291,7 +291,8 @@ class Backpressure:
     all they hold back no partition: a single one may wait for a day.
 
     Where records share memory with those that came with them, one that does not get on keeps a whole answer alive, and
-    only its own bytes are counted. Once twice as much is alive as there may be, what is queued is copied out.
+    only its own bytes are counted. So does one whose outputs are not acknowledged. Once twice as much is alive as there
+    may be, what is queued, or on its way, is copied out.
     """
 
     def __init__(self, scheduler: Scheduler, most_bytes: int) -> None:

@@ -28,7 +28,7 @@ from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import error_type
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.retry import End
-from kunicorn.handler.rows import apart, before, joined
+from kunicorn.handler.rows import before, joined
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.messages import FailureKind, FetcherStart, InHand, Parked
 from kunicorn.observe import catalogue as c
@@ -305,7 +305,7 @@ class Partitions:
     def balance(self, now: int) -> None:
         """Set aside partitions that fill all there is and cannot go on; take up again those that were. End those of
         which nothing is left before their error; start batches that have waited long enough. Let no handler wait for a
-        suspect of one whose gate is shut. Copy what is queued where it keeps much else in memory."""
+        suspect of one whose gate is shut. Copy what is kept where it keeps much else in memory."""
         with self._lock:
             self._grants.end_due()
             for flight in self._scheduler.late_letters(now):
@@ -525,8 +525,6 @@ class Partitions:
                 # the consumed offset would pass it while it waits.
                 self._put_back(flight)
                 return False
-            # A row would keep the whole answer that it came with, however long it waits, and each answer may have one.
-            flight.messages = apart(flight.messages)
             self._count_failure(attempt, retried=waits_for == "retry", failed=waits_for != "wait")
             if waits_for == "wait":
                 self._counters.count(c.WAITS, 1, flight.tp.topic)

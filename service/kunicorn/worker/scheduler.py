@@ -594,8 +594,10 @@ class Scheduler:
         self._failed += 1
 
     def wait(self, flight: InFlight, waits_for: str, why: str) -> None:
-        """Have the running records, which failed, wait, and their lane with them."""
+        """Have the running records, which have failed or are not let start yet, wait, and their lane with them."""
         self._put_down(flight)
+        # A row would keep the whole answer that it came with, however long it waits, and each answer may have one.
+        flight.messages = apart(flight.messages)
         flight.stage, flight.waits_for, flight.why = Stage.WAITING, waits_for, why
         flight.tracker.waiting.add(flight)
         self._count_parked(flight.tracker, flight.size)
@@ -659,11 +661,11 @@ class Scheduler:
     # -- making room -------------------------------------------------------------------------------------------------
 
     def copy_out(self, tracker: OffsetTracker) -> None:
-        """Copy what is queued of the partition out of what came with it: it would keep that in memory, uncounted, as
-        long as something before it is in hand, waits, or is not let start."""
-        for flight in chain.from_iterable(lane.queue for lane in tracker.lanes.values()):
-            if flight.stage is Stage.QUEUED:
-                flight.messages = apart(flight.messages)
+        """Copy what is queued of the partition, or on its way, out of what came with it: it would keep that in memory,
+        uncounted, as long as something before it is in hand, waits, or is not let start, or brokers do not answer."""
+        queued = chain.from_iterable(lane.queue for lane in tracker.lanes.values())
+        for flight in (*(each for each in queued if each.stage is Stage.QUEUED), *tracker.sending):
+            flight.messages = apart(flight.messages)
 
     def shed(self, tracker: OffsetTracker, keep_bytes: int) -> bool:
         """Drop what is queued beyond so many bytes, from its end; whether something is to be fetched again."""

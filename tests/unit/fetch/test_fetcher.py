@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -18,8 +19,9 @@ from kio.schema.fetch import v12
 from kio.serial import entity_reader
 
 from kunicorn.columns import reference
+from kunicorn.errors import ConfigError
 from kunicorn.fetch.fetcher import Fetcher
-from kunicorn.fetch.properties import MOST_ANSWER_BYTES, fetcher_of
+from kunicorn.fetch.properties import MOST_ANSWER_BYTES, decoder_of, fetcher_of
 from kunicorn.fetch.queue import Fetched, FetcherBroke, FetchQueue
 from kunicorn.fetch.requests import Limits
 from kunicorn.fetch.sessions import SESSION_ERRORS
@@ -478,3 +480,19 @@ def test_a_fetcher_counts_all_columns_of_its_process(monkeypatch: pytest.MonkeyP
     _, queue = fetcher_of(PROPERTIES, Security(), decoder)
     queue.put(Fetched(News(TopicPartition("orders", 0), 1, 0, 0, 1, -1), None, 1))
     assert queue.waits_for_room()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fetch.min.bytes", "1 MB"),
+        ("fetch.wait.max.ms", 3_000_000_000),
+        ("max.partition.fetch.bytes", 0),
+        ("queued.max.messages.kbytes", 0),
+        ("fetch.max.bytes", -1),
+    ],
+)
+def test_a_figure_that_librdkafka_refuses_is_refused_by_our_own_fetcher(name: str, value: int | str) -> None:
+    properties = PROPERTIES | {name: value}
+    with pytest.raises(ConfigError, match=re.escape(f"{name!r} = {value!r}")):
+        fetcher_of(properties, Security(), decoder_of(properties, reference.Decoder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kunicorn import Batch, BatchError, Call, Record, Send, Skip, Worker
@@ -142,3 +143,16 @@ def counts(call: Call) -> Iterator[None]:
     yield
     offsets = [record.offset for record in call.records]
     NOTED.append(f"{len(call)} records, {offsets}, {type(call.outcome).__name__}")
+
+
+def named(call: Call, name: str) -> Iterator[None]:
+    NOTED.append(name)
+    yield
+
+
+async def named_async(call: Call, name: str) -> AsyncIterator[None]:
+    NOTED.append(name)
+    yield
+
+
+partly, partly_async = partial(named, name="partly"), partial(named_async, name="partly_async")

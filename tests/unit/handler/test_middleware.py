@@ -102,6 +102,14 @@ def test_a_context_manager_and_a_function_that_yields_are_both_middlewares() -> 
     assert NOTED == ["decorated", "inner begins", "handles 0", "inner ends"]
 
 
+@pytest.mark.parametrize(
+    ("handler", "name"), [("handle", "partly"), ("handle_async", "partly"), ("handle_async", "partly_async")]
+)
+def test_a_partial_of_a_function_that_yields_is_a_middleware(handler: str, name: str) -> None:
+    assert handled(handler, name).run(record("a")).outcomes == ["done"]
+    assert list(NOTED) == [name, "handles 0"]
+
+
 def test_a_batch_is_one_call() -> None:
     done = handled("handle_batch", "Counting", mode="batch").run(record("a"), record("b"), record("c"))
     assert set(done.outcomes) == {"done"}

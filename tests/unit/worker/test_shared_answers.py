@@ -9,12 +9,16 @@ import pytest
 
 from kunicorn.columns.decoding import compiled
 from kunicorn.handler.call import OfSome
+from kunicorn.handler.config import HandlerConfig, RateLimiting
 from kunicorn.positions import TopicPartition
 from kunicorn.worker.buffering import Backpressure
+from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_RETURN, Completion
+from kunicorn.worker.limits.gate import gate_of
 from kunicorn.worker.progress import Attempt, InFlight, Slots
 from kunicorn.worker.scheduler import Scheduler
+from kunicorn.worker.stats import Counters
 from tests.fakes import fetched
-from tests.unit.worker.tables import Table
+from tests.unit.worker.tables import OUTPUT, Table
 
 VERSION = 17
 SMALL, LARGE = TopicPartition("small", 0), TopicPartition("large", 0)
@@ -56,10 +60,10 @@ class Answers:
 class Scene:
     """Two handlers: what the one has does not get on, and the other handles at once what comes."""
 
-    def __init__(self, ordering: str, *, runs: bool) -> None:
+    def __init__(self, ordering: str, completion: Completion = ON_RETURN, *, runs: bool) -> None:
         self.answers = Answers()
         self.slow, self.quick = Slots(ordering, 1, runs=runs), Slots("partition", 1, runs=True)
-        self.table = Table(self.quick, ahead_bytes=AHEAD, others={SMALL.topic: self.slow})
+        self.table = Table(self.quick, completion, ahead_bytes=AHEAD, others={SMALL.topic: self.slow})
         self.table.client.shared_bytes = 0
         for grant, tp in enumerate((SMALL, LARGE), 1):
             self.table.start(tp, grant)
@@ -130,3 +134,31 @@ def test_what_copies_do_not_free_is_not_copied_with_every_turn() -> None:
     assert backpressure.is_to_copy(6 * AHEAD)
     assert not backpressure.is_to_copy(AHEAD)
     assert backpressure.is_to_copy(2 * AHEAD)
+
+
+def test_answers_are_let_go_of_records_that_wait_for_the_rate_of_their_key() -> None:
+    limit = RateLimiting(0.001, 1, "key", "records")
+    config = HandlerConfig("shop:handle", "record", {}, 1, 1, 0, 0, rate_limit=limit)
+    scene = Scene("none", runs=False)
+    scene.slow.most, scene.slow.gate = 2, gate_of(config, Counters())
+    scene.first()
+    for number in range(1, ANSWERS):
+        scene.come(number)
+        assert scene.table.table.start_next(scene.slow) is None
+    assert scene.most < BOUND
+
+
+@pytest.mark.parametrize(("ordering", "runs"), [("partition", True), ("none", False)], ids=["runs", "singly"])
+def test_answers_are_let_go_of_records_whose_outputs_are_not_acknowledged(ordering: str, runs: bool) -> None:
+    scene = Scene(ordering, ON_ACKNOWLEDGEMENT, runs=runs)
+    for number in range(ANSWERS):
+        scene.come(number)
+        flight = scene.table.table.start_next(scene.slow)
+        assert flight is not None
+        flight.leave(number, number + 1, [OUTPUT])
+        scene.table.ledger.cells[flight.tracker.cell] = number + 1
+        if runs:
+            scene.table.table.returned(flight, 1, 10, 1)
+        else:
+            assert scene.table.table.finish(flight) is None
+    assert scene.most < BOUND
