@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,65 @@ def test_a_table_with_days_as_texts_goes_on_with_them(tmp_path: Path) -> None:
     deltalake.DeltaTable.create(str(tmp_path), schema, partition_by=["date"])
     lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
     assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["date"].to_pylist() == ["2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("by", "told"), [([], "nothing"), (["topic", "date"], "topic, date"), (["topic"], "topic")], ids=str
+)
+def test_a_table_of_other_partitions_is_refused_as_its_readers_would_have_null(
+    tmp_path: Path, by: list[str], told: str
+) -> None:
+    """As somebody has made it beforehand."""
+    deltalake.DeltaTable.create(str(tmp_path), pa.schema([*SCHEMA, pa.field("date", pa.date32())]), partition_by=by)
+    with pytest.raises(ConfigError, match=f"is partitioned by {told}, and not by date: name another directory"):
+        lake(tmp_path)
+
+
+@pytest.mark.parametrize("renamed", [None, "offset", "headers.value"])
+def test_a_table_that_has_other_names_in_its_files_is_refused_as_its_readers_would_have_null(
+    tmp_path: Path, renamed: str | None
+) -> None:
+    """Column mapping, as an engine turns it on; whatever is added from then on has such a name."""
+    lake(tmp_path)
+    map_columns(tmp_path, "name", renamed)
+    if renamed is None:
+        lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
+        assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [6]
+        return
+    with pytest.raises(ConfigError, match=rf"has another name for {renamed} in its files \(delta.columnMapping.mode\)"):
+        lake(tmp_path)
+
+
+def test_a_table_that_finds_columns_by_numbers_is_refused_unless_rows_are_merged_by_key(tmp_path: Path) -> None:
+    lake(tmp_path / "rows")
+    MergedDelta(Directory(str(tmp_path / "keys")), SCHEMA).open()
+    for each in tmp_path.iterdir():
+        map_columns(each, "id", "offset")
+    with pytest.raises(ConfigError, match="finds columns by numbers"):
+        lake(tmp_path / "rows")
+    MergedDelta(Directory(str(tmp_path / "keys")), SCHEMA).open()
+
+
+def map_columns(place: Path, mode: str, renamed: str | None) -> None:
+    """Turn column mapping on, as engines do: no field has another name at first, but for one that was added since."""
+    log = place / "_delta_log"
+    (told,) = (each for each in map(json.loads, (log / f"{0:020}.json").open()) if "metaData" in each)
+    schema = json.loads(told["metaData"]["schemaString"])
+    number = count(1)
+
+    def enter(fields: list[dict[str, Any]], above: str) -> None:
+        for field in fields:
+            path, kind = f"{above}{field['name']}", field["type"]
+            name = "col-5f4" if path == renamed else field["name"]
+            field["metadata"] = {"delta.columnMapping.id": next(number), "delta.columnMapping.physicalName": name}
+            if isinstance(kind, dict):
+                enter(kind["elementType"]["fields"], f"{path}.")
+
+    enter(schema["fields"], "")
+    told["metaData"]["schemaString"] = json.dumps(schema)
+    told["metaData"]["configuration"] = {"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": "20"}
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, (protocol, told))))
 
 
 def test_a_table_has_the_records_of_a_topic_whose_name_begins_with_an_underscore(tmp_path: Path) -> None:

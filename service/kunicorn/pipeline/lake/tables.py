@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -87,11 +87,34 @@ class DeltaLake:
         found = pa.schema(self._table.schema().to_arrow())
         if missing := [name for name in self._schema.names if name not in found.names]:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        self._check_layout()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
         self._check_types(found)
         self._check_rounds(done)
+
+    def _check_layout(self) -> None:
+        """Refuse a table whose readers look elsewhere for what our files have: they would have null instead.
+
+        A partition's column is read from the log and never from a file, any other one never from the log; and with
+        column mapping a field is read from a file by a name or a number of its own.
+        """
+        told = self._table.metadata()
+        if set(by := told.partition_columns) != set(self._by):
+            raise ConfigError(
+                f"the Delta table {self._uri} is partitioned by {', '.join(by) or 'nothing'}, and not by "
+                f"{', '.join(self._by)}: name another directory, or another --partition-by"
+            )
+        by_number = told.configuration.get("delta.columnMapping.mode") == "id"
+        fields = json.loads(self._table.schema().to_json())["fields"]
+        ours = [each for each in fields if each["name"] in self._schema.names]
+        if by_number or (renamed := next(_renamed(ours), None)) is not None:
+            why = "finds columns by numbers" if by_number else f"has another name for {renamed} in its files"
+            raise ConfigError(
+                f"the Delta table {self._uri} {why} (delta.columnMapping.mode), which those of an export have not: "
+                f"name another directory"
+            )
 
     def _check_rounds(self, done: int) -> None:
         if (committed := self.rounds()) < done:
@@ -186,6 +209,9 @@ class MergedDelta(DeltaLake):
 
     _refused = "What is in the table of it is merged again"
 
+    def _check_layout(self) -> None:
+        """The library writes the table's files itself, as the table has them."""
+
     def _check_rounds(self, done: int) -> None:
         """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
 
@@ -231,6 +257,20 @@ def _check_readable(columns: Mapping[str, str]) -> None:
         if not _READABLE.fullmatch(kind):
             other = _SIGNED.get(kind, "timestamp('us', 'UTC')" if kind.startswith("timestamp") else "another")
             raise ConfigError(f"--columns: {path} is of {kind}, which readers of Delta tables lack; choose {other}")
+
+
+def _renamed(fields: Sequence[Mapping[str, Any]], place: str = "") -> Iterator[str]:
+    """Paths of the fields of a Delta schema, also within others, that files have under another name. Pure."""
+    for each in fields:
+        path = f"{place}{each['name']}"
+        if each["metadata"].get("delta.columnMapping.physicalName", each["name"]) != each["name"]:
+            yield path
+        inner = [each["type"]]
+        while inner:
+            kind = inner.pop()
+            if isinstance(kind, dict):
+                inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
+                yield from _renamed(kind.get("fields", ()), f"{path}.")
 
 
 def _deltalake() -> Any:
