@@ -317,7 +317,14 @@ def files_of(table: Directory) -> list[str]:
     """The table's Parquet files; of a Delta table those that count by its log. Raises `ConfigError`."""
     if (table / "_delta_log").names(".json", below=False):
         # What was compacted or deleted stays beside it until VACUUM.
-        return sorted(map(unquote, pa.table(delta_table(table).get_add_actions())["path"].to_pylist()))
+        log = delta_table(table)
+        if next(iter(log.deletion_vectors()), None) is not None:
+            # They stay in its files: what was deleted would pass for handled, and what was updated for repeated.
+            raise ConfigError(
+                f"the Delta table {table.url} has rows that deletion vectors take out of its files: have an engine "
+                f"write those anew, as Spark does by REORG TABLE … APPLY (PURGE)"
+            )
+        return sorted(map(unquote, pa.table(log.get_add_actions())["path"].to_pylist()))
     return [path for path in table.names(".parquet") if not passed_over(path)]
 
 
