@@ -20,7 +20,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.range_job import Stop, stopping
-from kunicorn.pipeline.report import FinishedStream, Say, said_by_task
+from kunicorn.pipeline.report import FinishedStream, Say, command, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
     JobFailed,
@@ -178,7 +178,11 @@ def stream(
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
             ended = _attend(query, batches, stop, job.tries)
-    return FinishedStream(run, batches.counts, batches.through, finished=ended and pace.available_now)
+    finished, go_on = (
+        ended and pace.available_now,
+        command("stream", "--config", file.path, "--run", run, master=master),
+    )
+    return FinishedStream(run, batches.counts, batches.through, finished, go_on)
 
 
 def _limits(settings: Settings, cores: int) -> TaskLimits:
