@@ -146,6 +146,7 @@ def starts_of(
 
 def dry_run(settings: Settings) -> DryRun:
     """Plan of a run, whether or not the group is empty. Changes nothing."""
+    _check_settings(settings)
     found = _standing(settings)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)
