@@ -315,6 +315,12 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
 
 def files_of(table: Directory) -> list[str]:
     """The table's Parquet files; of a Delta table those that count by its log. Raises `ConfigError`."""
+    if (table / "metadata").names(".metadata.json", below=False):
+        # Tries that failed, and what an engine has merged, lie beside those that count.
+        raise ConfigError(
+            f"{table.url} is an Iceberg table, and its catalog alone knows which of its files count: compare what an "
+            f"engine reads of it, written as Parquet with the columns {', '.join(_COLUMNS)}"
+        )
     if (table / "_delta_log").names(".json", below=False):
         # What was compacted or deleted stays beside it until VACUUM.
         log = delta_table(table)

@@ -195,6 +195,14 @@ def test_a_delta_table_whose_files_have_rows_that_were_deleted_is_refused(tmp_pa
         files_of(Directory(str(place)))
 
 
+def test_an_iceberg_table_is_refused_as_its_directory_does_not_say_which_files_count(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    target.write("data/timestamp_day=2026-01-01/a.parquet", b"")
+    target.write("metadata/00001-2b1f.metadata.json", b"{}")
+    with pytest.raises(ConfigError, match="is an Iceberg table, and its catalog alone knows which of its files count"):
+        files_of(target)
+
+
 SECOND_ROW = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg0rr91"
 """As Delta's protocol writes a bitmap that has the number 1 alone."""
 
