@@ -85,6 +85,17 @@ def test_a_table_of_other_partitions_is_refused_as_its_readers_would_have_null(
         lake(tmp_path)
 
 
+def test_a_table_with_a_column_that_records_do_not_have_is_refused_unless_that_may_be_null(tmp_path: Path) -> None:
+    """Nobody could read the table any more once it had a file without that column."""
+    for may_be_null in (True, False):
+        besides = [pa.field("date", pa.date32()), pa.field("source", pa.string(), nullable=may_be_null)]
+        place = tmp_path / str(may_be_null)
+        deltalake.DeltaTable.create(str(place), pa.schema([*SCHEMA, *besides]), partition_by=["date"])
+    lake(tmp_path / "True")
+    with pytest.raises(ConfigError, match="has a column 'source' that may not be null, and records have none"):
+        lake(tmp_path / "False")
+
+
 @pytest.mark.parametrize("renamed", [None, "offset", "headers.value"])
 def test_a_table_that_has_other_names_in_its_files_is_refused_as_its_readers_would_have_null(
     tmp_path: Path, renamed: str | None

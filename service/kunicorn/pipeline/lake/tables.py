@@ -87,6 +87,12 @@ class DeltaLake:
         found = pa.schema(self._table.schema().to_arrow())
         if missing := [name for name in self._schema.names if name not in found.names]:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        if required := [each.name for each in found if not each.nullable and each.name not in self._schema.names]:
+            # Its readers would find a null where none may be, and fail.
+            raise ConfigError(
+                f"the Delta table {self._uri} has a column {required[0]!r} that may not be null, and records have none "
+                f"of that name: let it be null, or name another directory"
+            )
         self._check_layout()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
