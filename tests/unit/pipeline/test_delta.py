@@ -121,6 +121,38 @@ def test_a_table_that_finds_columns_by_numbers_is_refused_unless_rows_are_merged
     MergedDelta(Directory(str(tmp_path / "keys")), SCHEMA).open()
 
 
+@pytest.mark.parametrize("kind", ["rows", "keys"])
+@pytest.mark.parametrize(
+    ("writer", "reader", "why"),
+    [
+        (["rowTracking", "domainMetadata"], [], "RowTracking"),
+        (["clustering", "domainMetadata"], [], "ClusteredTable"),
+        (["deletionVectors", "v2Checkpoint"], ["deletionVectors", "v2Checkpoint"], None),
+    ],
+)
+def test_a_table_with_features_that_the_library_does_not_write_is_refused_before_a_rounds_tasks(
+    tmp_path: Path, writer: list[str], reader: list[str], why: str | None, kind: str
+) -> None:
+    """As engines turn them on, by themselves some."""
+
+    def opened() -> None:
+        target = Directory(str(tmp_path))
+        (MergedDelta(target, SCHEMA) if kind == "keys" else DeltaLake(target, SCHEMA, partitioning("day"))).open()
+
+    opened()
+    versions: dict[str, Any] = {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7, "writerFeatures": writer}
+    protocol = {"protocol": versions | ({"readerFeatures": reader} if reader else {})}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(protocol))
+    if why is None:
+        opened()
+        return
+    with pytest.raises(
+        ConfigError, match=rf"cannot be written by deltalake [\d.]+: Unsupported table features .*{why}"
+    ):
+        opened()
+    assert deltalake.DeltaTable(str(tmp_path)).version() == 1, "nothing is written there"
+
+
 def map_columns(place: Path, mode: str, renamed: str | None) -> None:
     """Turn column mapping on, as engines do: no field has another name at first, but for one that was added since."""
     log = place / "_delta_log"

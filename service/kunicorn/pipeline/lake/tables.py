@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -98,6 +99,7 @@ class DeltaLake:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
         self._check_types(found)
+        self._check_features()
         self._check_rounds(done)
 
     def _check_layout(self) -> None:
@@ -143,6 +145,26 @@ class DeltaLake:
                 f"the Delta table {self._uri} has other columns than the records: {changed}. Give the schema of "
                 f"--columns back its former fields, have an engine alter the table alike, or name another directory"
             )
+
+    def _check_features(self) -> None:
+        """Refuse a table with features that the library does not write, as it says itself of an empty copy.
+
+        Else it would say so behind the tasks of a round, whose files no transaction names then, and again each time.
+        """
+        with TemporaryDirectory() as copy:
+            log = Path(copy) / "_delta_log"
+            log.mkdir()
+            actions = ({"protocol": _protocol(self._table)}, {"metaData": _metadata(self._table)})
+            (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+            try:
+                made = self._deltalake.DeltaTable(copy)
+                made.create_write_transaction([], mode="append", schema=self._schema, partition_by=self._by)
+            except self._deltalake.exceptions.DeltaError as error:
+                library = f"deltalake {self._deltalake.__version__}"
+                raise ConfigError(
+                    f"the Delta table {self._uri} cannot be written by {library}: {error}; have an engine "
+                    f"drop that feature, install a deltalake that has it, or name another directory"
+                ) from error
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
@@ -277,6 +299,26 @@ def _renamed(fields: Sequence[Mapping[str, Any]], place: str = "") -> Iterator[s
             if isinstance(kind, dict):
                 inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
                 yield from _renamed(kind.get("fields", ()), f"{path}.")
+
+
+def _protocol(table: Any) -> dict[str, Any]:
+    """The table's, as its log has it."""
+    told = table.protocol()
+    features = {"readerFeatures": told.reader_features, "writerFeatures": told.writer_features}
+    versions = {"minReaderVersion": told.min_reader_version, "minWriterVersion": told.min_writer_version}
+    return {**versions, **{name: each for name, each in features.items() if each is not None}}
+
+
+def _metadata(table: Any) -> dict[str, Any]:
+    """The table's, as its log has it."""
+    told = table.metadata()
+    return {
+        "id": str(told.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": told.partition_columns,
+        "configuration": told.configuration,
+    }
 
 
 def _deltalake() -> Any:
