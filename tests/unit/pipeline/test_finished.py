@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.pipeline import backfill, stream
+from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream, command
 from kunicorn.pipeline.state import Counts, Runs, RunState
 from kunicorn.pipeline.tasks.executor_process import settings_file
@@ -102,7 +103,7 @@ def test_a_stream_that_was_stopped_has_something_left_and_says_how_it_goes_on() 
     ("master", "where"), [("local[*]", ""), ("local[2]", " --master 'local[2]'"), ("yarn", " --master yarn")]
 )
 def test_a_job_goes_on_where_it_ran(master: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill.RangeJob, "__call__", lambda self, state, *_: state)
+    monkeypatch.setattr(RangeJob, "__call__", lambda self, state, *_: state)
     config, said = tmp_path / "config.toml", list[str]()
     config.write_text(toml(group_settings("127.0.0.1:9", ["orders"], "orders", "shop:handle")))
     settings, runs = load(config, {}), Runs(str(tmp_path))
