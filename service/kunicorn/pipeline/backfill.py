@@ -30,7 +30,7 @@ from kunicorn.pipeline.plan import (
     within_epochs,
 )
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.report import DryRun, FinishedRun, Say
+from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, advanced, write_tiles
@@ -286,7 +286,7 @@ def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss],
 
 
 def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
-    go_on = f"kunicorn pipeline {JOB} --config {file.path} --resume {run.id}"
+    go_on = command(JOB, "--config", file.path, "--resume", run.id, master=master)
     say(f"run {run.id}; if it is cut off: {go_on}")
     outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
 

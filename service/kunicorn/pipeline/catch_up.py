@@ -27,7 +27,7 @@ from kunicorn.kafka.stored_positions import Loss, began_with, edge_of_new, resol
 from kunicorn.pipeline.group_offsets import commit, group_members, wait_until_empty
 from kunicorn.pipeline.plan import check_same_topics, created_anew, epochs_of
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.report import DryRun, FinishedRun, Say
+from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
@@ -146,6 +146,7 @@ def starts_of(
 
 def dry_run(settings: Settings) -> DryRun:
     """Plan of a run, whether or not the group is empty. Changes nothing."""
+    _check_settings(settings)
     found = _standing(settings)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)
@@ -303,6 +304,6 @@ def _run(
         discard=lambda summary: outcomes.delete(summary.file),
     )
     state = job(run.state, master, run.id, say)
-    go_on = f"kunicorn pipeline {JOB} --config {file.path}, or the live service"
+    go_on = f"{command(JOB, '--config', file.path, master=master)}, or the live service"
     note = f"group {settings.group.id} is handed back at what was handled; start the live service"
     return FinishedRun(JOB, run.id, state, go_on, [note])

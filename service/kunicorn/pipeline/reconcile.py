@@ -315,9 +315,22 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
 
 def files_of(table: Directory) -> list[str]:
     """The table's Parquet files; of a Delta table those that count by its log. Raises `ConfigError`."""
+    if (table / "metadata").names(".metadata.json", below=False):
+        # Tries that failed, and what an engine has merged, lie beside those that count.
+        raise ConfigError(
+            f"{table.url} is an Iceberg table, and its catalog alone knows which of its files count: compare what an "
+            f"engine reads of it, written as Parquet with the columns {', '.join(_COLUMNS)}"
+        )
     if (table / "_delta_log").names(".json", below=False):
         # What was compacted or deleted stays beside it until VACUUM.
-        return sorted(map(unquote, pa.table(delta_table(table).get_add_actions())["path"].to_pylist()))
+        log = delta_table(table)
+        if next(iter(log.deletion_vectors()), None) is not None:
+            # They stay in its files: what was deleted would pass for handled, and what was updated for repeated.
+            raise ConfigError(
+                f"the Delta table {table.url} has rows that deletion vectors take out of its files: have an engine "
+                f"write those anew, as Spark does by REORG TABLE … APPLY (PURGE)"
+            )
+        return sorted(map(unquote, pa.table(log.get_add_actions())["path"].to_pylist()))
     return [path for path in table.names(".parquet") if not passed_over(path)]
 
 

@@ -5,6 +5,7 @@ result. For people, or with `--json` for programs.
 from __future__ import annotations
 
 import re
+import shlex
 import statistics
 import sys
 import threading
@@ -205,6 +206,16 @@ class Bar:
         self._silent_until = self._counted_at + _SELDOM
 
 
+_DEFAULT_MASTER = "local[*]"
+"""Of the commands."""
+
+
+def command(job: str, *arguments: str, master: str) -> str:
+    """Command by which a job goes on where it ran, for a shell. Pure."""
+    where = () if master == _DEFAULT_MASTER else ("--master", master)
+    return shlex.join(["kunicorn", "pipeline", job, *arguments, *where])
+
+
 class Finished(Answer, Protocol):
     """Result of a job that has ended without an error; something may be left to handle."""
 
@@ -283,6 +294,8 @@ class FinishedStream:
     """Micro-batches that were handled."""
     finished: bool
     """Whether everything is handled that was there at its start: never so without `--available-now`."""
+    go_on: str = ""
+    """The command by which it goes on."""
 
     @property
     def code(self) -> ExitCode:
@@ -294,7 +307,7 @@ class FinishedStream:
         filtered = f", {self.counts.filtered:,} of them filtered" if self.counts.filtered else ""
         yield f"handled       {self.counts.records:,} records{filtered}, {letters:,} dead letters, {skipped:,} skipped"
         if not self.finished:
-            yield f"stopped: kunicorn pipeline stream --run {self.run} goes on from the checkpoint"
+            yield f"stopped: {self.go_on} goes on from the checkpoint"
 
     def as_json(self) -> dict[str, object]:
         told = {"job": "stream", "run": self.run, "exit_code": self.code.value, "finished": self.finished}

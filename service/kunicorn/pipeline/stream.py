@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.metrics_port import Exposed
+from kunicorn.pipeline.plan import bounds_of
 from kunicorn.pipeline.range_job import Stop, stopping
-from kunicorn.pipeline.report import FinishedStream, Say, said_by_task
+from kunicorn.pipeline.report import FinishedStream, Say, command, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
     JobFailed,
@@ -65,6 +67,10 @@ class Pace:
 
     every_seconds: float = 10.0
     available_now: bool = False
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.every_seconds):
+            raise ConfigError(f"--every {self.every_seconds} is no number of seconds")
 
     def trigger(self) -> dict[str, Any]:
         """Arguments of `DataStreamWriter.trigger`."""
@@ -153,6 +159,8 @@ def stream(
     check_installed()
     check_streams("a stream")
     check_handlers(settings)
+    if start is not None:
+        bounds_of({"startingOffsets": start}, batch=False)  # Spark would tell of it as of a failure that may pass.
     place = Runs(settings.pipeline.directory).enter_stream(run, settings.handler.entrypoint, settings.stream_group)
     told_of_differences(settings, say)
     spark = open_session(settings, master, run)
@@ -178,7 +186,11 @@ def stream(
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
             ended = _attend(query, batches, stop, job.tries)
-    return FinishedStream(run, batches.counts, batches.through, finished=ended and pace.available_now)
+    finished, go_on = (
+        ended and pace.available_now,
+        command("stream", "--config", file.path, "--run", run, master=master),
+    )
+    return FinishedStream(run, batches.counts, batches.through, finished, go_on)
 
 
 def _limits(settings: Settings, cores: int) -> TaskLimits:

@@ -12,7 +12,7 @@ import pytest
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.handler.config import takes
-from kunicorn.pipeline import backfill, export
+from kunicorn.pipeline import backfill, catch_up, export
 from kunicorn.pipeline.backfill import Request
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import file_name
@@ -209,6 +209,11 @@ def test_a_backfill_of_which_everything_is_deleted_says_so(config: Path, log: Pl
         "warning: records that were to be read are deleted already: orders-0 from 100 to 200, it begins at 500 now; "
         "they are passed over"
     ]
+
+
+def test_the_plan_of_a_catch_up_is_refused_where_there_is_no_group(settings: Settings) -> None:
+    with pytest.raises(ConfigError, match="there is no group to catch up: these settings assign partitions by name"):
+        catch_up.dry_run(settings)
 
 
 @pytest.mark.usefixtures("log")

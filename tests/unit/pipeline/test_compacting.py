@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -307,19 +307,36 @@ def test_a_delta_table_of_large_records_has_row_groups_that_are_bounded_by_bytes
     assert max(sizes) <= 1.1 * MIB, "which the library holds until they are whole"
 
 
-def test_of_a_delta_table_that_somebody_else_changes_meanwhile_nothing_is_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("why", "told", "words"),
+    [
+        (
+            CommitFailedError("a concurrent transaction deleted the same data your transaction deletes"),
+            Overtaken,
+            r"was changed while its files were merged.*deletes; start the command again",
+        ),
+        (
+            DeltaError("Column mapping is not supported for write operation 'OPTIMIZE' yet"),
+            ConfigError,
+            r"is not merged, and stays as it is: Column mapping is not supported",
+        ),
+    ],
+    ids=["changed", "refused"],
+)
+def test_a_delta_table_that_is_not_merged_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: Exception, told: type[Exception], words: str
 ) -> None:
+    """As somebody else changes it meanwhile, or as the library, or the store, refuses it."""
     write_deltalake(str(tmp_path), pa.table({"value": [1]}))
 
     def refused(**_: object) -> None:
-        raise CommitFailedError("a concurrent transaction deleted the same data your transaction deletes")
+        raise why
 
     played = SimpleNamespace(
         get_add_actions=DeltaTable(str(tmp_path)).get_add_actions, optimize=SimpleNamespace(compact=refused)
     )
     monkeypatch.setattr(job, "delta_table", lambda target: played)
-    with pytest.raises(Overtaken, match=r"was changed while its files were merged.*deletes; start the command again"):
+    with pytest.raises(told, match=words):
         compact_delta(Directory(str(tmp_path)), 10**9, dry=False)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,108 @@ def test_a_table_with_days_as_texts_goes_on_with_them(tmp_path: Path) -> None:
     deltalake.DeltaTable.create(str(tmp_path), schema, partition_by=["date"])
     lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
     assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["date"].to_pylist() == ["2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("by", "told"), [([], "nothing"), (["topic", "date"], "topic, date"), (["topic"], "topic")], ids=str
+)
+def test_a_table_of_other_partitions_is_refused_as_its_readers_would_have_null(
+    tmp_path: Path, by: list[str], told: str
+) -> None:
+    """As somebody has made it beforehand."""
+    deltalake.DeltaTable.create(str(tmp_path), pa.schema([*SCHEMA, pa.field("date", pa.date32())]), partition_by=by)
+    with pytest.raises(ConfigError, match=f"is partitioned by {told}, and not by date: name another directory"):
+        lake(tmp_path)
+
+
+def test_a_table_with_a_column_that_records_do_not_have_is_refused_unless_that_may_be_null(tmp_path: Path) -> None:
+    """Nobody could read the table any more once it had a file without that column."""
+    for may_be_null in (True, False):
+        besides = [pa.field("date", pa.date32()), pa.field("source", pa.string(), nullable=may_be_null)]
+        place = tmp_path / str(may_be_null)
+        deltalake.DeltaTable.create(str(place), pa.schema([*SCHEMA, *besides]), partition_by=["date"])
+    lake(tmp_path / "True")
+    with pytest.raises(ConfigError, match="has a column 'source' that may not be null, and records have none"):
+        lake(tmp_path / "False")
+
+
+@pytest.mark.parametrize("renamed", [None, "offset", "headers.value"])
+def test_a_table_that_has_other_names_in_its_files_is_refused_as_its_readers_would_have_null(
+    tmp_path: Path, renamed: str | None
+) -> None:
+    """Column mapping, as an engine turns it on; whatever is added from then on has such a name."""
+    lake(tmp_path)
+    map_columns(tmp_path, "name", renamed)
+    if renamed is None:
+        lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
+        assert deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [6]
+        return
+    with pytest.raises(ConfigError, match=rf"has another name for {renamed} in its files \(delta.columnMapping.mode\)"):
+        lake(tmp_path)
+
+
+def test_a_table_that_finds_columns_by_numbers_is_refused_unless_rows_are_merged_by_key(tmp_path: Path) -> None:
+    lake(tmp_path / "rows")
+    MergedDelta(Directory(str(tmp_path / "keys")), SCHEMA).open()
+    for each in tmp_path.iterdir():
+        map_columns(each, "id", "offset")
+    with pytest.raises(ConfigError, match="finds columns by numbers"):
+        lake(tmp_path / "rows")
+    MergedDelta(Directory(str(tmp_path / "keys")), SCHEMA).open()
+
+
+@pytest.mark.parametrize("kind", ["rows", "keys"])
+@pytest.mark.parametrize(
+    ("writer", "reader", "why"),
+    [
+        (["rowTracking", "domainMetadata"], [], "RowTracking"),
+        (["clustering", "domainMetadata"], [], "ClusteredTable"),
+        (["deletionVectors", "v2Checkpoint"], ["deletionVectors", "v2Checkpoint"], None),
+    ],
+)
+def test_a_table_with_features_that_the_library_does_not_write_is_refused_before_a_rounds_tasks(
+    tmp_path: Path, writer: list[str], reader: list[str], why: str | None, kind: str
+) -> None:
+    """As engines turn them on, by themselves some."""
+
+    def opened() -> None:
+        target = Directory(str(tmp_path))
+        (MergedDelta(target, SCHEMA) if kind == "keys" else DeltaLake(target, SCHEMA, partitioning("day"))).open()
+
+    opened()
+    versions: dict[str, Any] = {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7, "writerFeatures": writer}
+    protocol = {"protocol": versions | ({"readerFeatures": reader} if reader else {})}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps(protocol))
+    if why is None:
+        opened()
+        return
+    with pytest.raises(
+        ConfigError, match=rf"cannot be written by deltalake [\d.]+: Unsupported table features .*{why}"
+    ):
+        opened()
+    assert deltalake.DeltaTable(str(tmp_path)).version() == 1, "nothing is written there"
+
+
+def map_columns(place: Path, mode: str, renamed: str | None) -> None:
+    """Turn column mapping on, as engines do: no field has another name at first, but for one that was added since."""
+    log = place / "_delta_log"
+    (told,) = (each for each in map(json.loads, (log / f"{0:020}.json").open()) if "metaData" in each)
+    schema = json.loads(told["metaData"]["schemaString"])
+    number = count(1)
+
+    def enter(fields: list[dict[str, Any]], above: str) -> None:
+        for field in fields:
+            path, kind = f"{above}{field['name']}", field["type"]
+            name = "col-5f4" if path == renamed else field["name"]
+            field["metadata"] = {"delta.columnMapping.id": next(number), "delta.columnMapping.physicalName": name}
+            if isinstance(kind, dict):
+                enter(kind["elementType"]["fields"], f"{path}.")
+
+    enter(schema["fields"], "")
+    told["metaData"]["schemaString"] = json.dumps(schema)
+    told["metaData"]["configuration"] = {"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": "20"}
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, (protocol, told))))
 
 
 def test_a_table_has_the_records_of_a_topic_whose_name_begins_with_an_underscore(tmp_path: Path) -> None:

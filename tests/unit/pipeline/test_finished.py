@@ -10,10 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
-from kunicorn.pipeline import stream
-from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream
-from kunicorn.pipeline.state import Counts, RunState
+from kunicorn.pipeline import backfill, stream
+from kunicorn.pipeline.range_job import RangeJob
+from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream, command
+from kunicorn.pipeline.state import Counts, Runs, RunState
+from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.positions import OffsetRange, TopicPartition
+from kunicorn.settings import load
 from kunicorn.text import tell
 from tests.system.members import group_settings, toml
 
@@ -87,11 +90,28 @@ def test_a_stream_tells_what_it_has_handled_since_it_was_started() -> None:
 
 
 def test_a_stream_that_was_stopped_has_something_left_and_says_how_it_goes_on() -> None:
-    stopped = FinishedStream("live", Counts(7, 0, 0), 1, finished=False)
+    again = command("stream", "--config", "/my settings.toml", "--run", "live", master="spark://spark:7077")
+    stopped = FinishedStream("live", Counts(7, 0, 0), 1, finished=False, go_on=again)
     assert told(stopped, for_program=False)[1:] == [
-        "stopped: kunicorn pipeline stream --run live goes on from the checkpoint"
+        "stopped: kunicorn pipeline stream --config '/my settings.toml' --run live --master spark://spark:7077 "
+        "goes on from the checkpoint"
     ]
     assert (stopped.code, stopped.as_json()["exit_code"], stopped.as_json()["finished"]) == (6, 6, False)
+
+
+@pytest.mark.parametrize(
+    ("master", "where"), [("local[*]", ""), ("local[2]", " --master 'local[2]'"), ("yarn", " --master yarn")]
+)
+def test_a_job_goes_on_where_it_ran(master: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RangeJob, "__call__", lambda self, state, *_: state)
+    config, said = tmp_path / "config.toml", list[str]()
+    config.write_text(toml(group_settings("127.0.0.1:9", ["orders"], "orders", "shop:handle")))
+    settings, runs = load(config, {}), Runs(str(tmp_path))
+    run = runs.start(backfill.JOB, "shop:handle", backfill.Request().text, RunState(RANGES), "a")
+    monkeypatch.setattr(backfill, "at_once", lambda settings: 1)
+    ended = backfill._go_on(settings, settings_file(config, settings), runs, run, master, said.append)
+    assert ended.go_on == f"kunicorn pipeline backfill --config {config} --resume a{where}"
+    assert said[0] == f"run a; if it is cut off: {ended.go_on}"
 
 
 def test_what_filters_passed_by_is_told_where_there_was_any() -> None:

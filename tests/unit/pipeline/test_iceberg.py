@@ -294,6 +294,44 @@ def test_columns_that_a_table_was_given_later_are_null(place: Place) -> None:
     assert (row["offset"], row["note"]) == (0, None)
 
 
+def test_what_an_engine_says_and_allows_of_a_tables_fields_does_not_end_its_export(place: Place) -> None:
+    """A comment, null where the records have none, and a field more."""
+    strict = pa.field("value", pa.struct([pa.field("id", pa.int64(), nullable=False)]))
+    schema = SCHEMA.set(SCHEMA.get_field_index("value"), strict)
+    place.lake(schema=schema)
+    with place.table().update_schema() as update:
+        update.update_column(("value", "id"), required=False, doc="the shop's number")
+        update.update_column(("headers", "element", "value"), doc="of the producer")
+        update.add_column(("value", "note"), StringType())
+    lake = place.lake(schema=schema)
+    lake.commit(1, place.written(lake, "a", rows(DAY_MS, value=[{"id": 7}], schema=schema)), ENDS)
+    (row,) = read(place)
+    assert row["value"] == {"id": 7, "note": None}
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("value", "column 'value' of the Iceberg table shop.orders is required binary, and the records' is binary"),
+        ("ingested", "column 'ingested' of the Iceberg table shop.orders is required string, .* records' is missing"),
+        ("topic", None),
+    ],
+)
+def test_a_table_that_requires_what_records_may_lack_is_refused(place: Place, column: str, why: str | None) -> None:
+    """Its readers would meet a null where none may be."""
+    place.lake()
+    with place.table().update_schema(allow_incompatible_changes=True) as update:
+        if column in SCHEMA.names:
+            update.update_column(column, required=True)
+        else:
+            update.add_column(column, StringType(), required=True)
+    if why is None:
+        place.lake()
+        return
+    with pytest.raises(ConfigError, match=why):
+        place.lake()
+
+
 @pytest.mark.parametrize(
     ("by", "schema", "why"),
     [

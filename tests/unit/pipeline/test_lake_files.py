@@ -273,6 +273,13 @@ class Regions:
         return pa.RecordBatch.from_arrays([*rows.columns[:at], values, *rows.columns[at + 1 :]], schema=self.schema)
 
 
+@pytest.mark.parametrize("name", ["topic", "Topic", "TIMESTAMPTYPE"])
+def test_a_field_that_an_engine_takes_for_a_column_of_the_lake_is_no_partitioning(name: str) -> None:
+    """Spark, which takes no notice of capitals, would have the directory's value in place of the record's own."""
+    with pytest.raises(ConfigError, match=f"the lake has a column '{name}' of its own; choose another field"):
+        partitioning(f"value.{name}")
+
+
 BY_REGION = [partitioning("value.region"), hidden_partitioning("value.region", typed=True)]
 
 

@@ -20,15 +20,39 @@ from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.storage import Directory
-from kunicorn.pipeline.tasks.executor_process import SettingsFile
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
 from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
 from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
 from kunicorn.pipeline.tasks.ranges import FromSource, HandleRanges, MicroBatch
 from kunicorn.positions import OffsetRange
+from kunicorn.settings import load
 from tests.unit.pipeline.played_log import PlayedLog
+from tests.unit.settings.files import LEAST
 
 WHOLE = OffsetRange("orders", 0, 0, 100)
+
+
+@pytest.mark.parametrize("start", ["lastest", '{"orders": {"0": "5"}}', '{"orders": {"0": -3}}'])
+def test_a_start_that_is_none_is_refused_before_spark_is_started(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would tell of it as of a failure that may pass (6), which schedulers try again."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'{LEAST}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
+    settings = load(config, {})
+    for name in ("check_installed", "check_handlers"):
+        monkeypatch.setattr(stream, name, lambda *_: None)
+    monkeypatch.setattr(stream, "open_session", lambda *_: pytest.fail("Spark is started"))
+    with pytest.raises(ConfigError, match=r"^startingOffsets.*"):
+        stream.stream(settings, settings_file(config, settings), "local", "live", start, stream.Pace(), print)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf"])
+def test_a_pace_that_is_none_is_refused(seconds: str) -> None:
+    with pytest.raises(ConfigError, match=f"--every {seconds} is no number of seconds"):
+        stream.Pace(float(seconds))
 
 
 def handled(outcomes: Directory, number: int, file: str = "") -> None:

@@ -179,6 +179,34 @@ def test_of_a_delta_table_the_files_that_its_log_names_are_compared(tmp_path: Pa
     columns_of(target, name)
 
 
+def test_a_delta_table_whose_files_have_rows_that_were_deleted_is_refused(tmp_path: Path) -> None:
+    """A deletion vector of an engine: the second of three rows is deleted, and its file stays."""
+    place, features = tmp_path / "t", {"delta.enableDeletionVectors": "true"}
+    rows = pa.table({"topic": ["orders"] * 3, "partition": [0] * 3, "offset": [0, 1, 2]})
+    write_deltalake(str(place), rows, configuration=features)
+    log = place / "_delta_log"
+    (added,) = (told["add"] for told in map(json.loads, (log / f"{0:020}.json").open()) if "add" in told)
+    assert len(files_of(Directory(str(place)))) == 1, "the feature alone has deleted nothing"
+    vector = {"storageType": "i", "pathOrInlineDv": SECOND_ROW, "sizeInBytes": 34, "cardinality": 1}
+    removed = {"path": added["path"], "dataChange": True, "deletionTimestamp": 1}
+    actions = [{"remove": removed}, {"add": {**added, "deletionVector": vector}}]
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(ConfigError, match=r"has rows that deletion vectors take out of its files: .* APPLY \(PURGE\)"):
+        files_of(Directory(str(place)))
+
+
+def test_an_iceberg_table_is_refused_as_its_directory_does_not_say_which_files_count(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    target.write("data/timestamp_day=2026-01-01/a.parquet", b"")
+    target.write("metadata/00001-2b1f.metadata.json", b"{}")
+    with pytest.raises(ConfigError, match="is an Iceberg table, and its catalog alone knows which of its files count"):
+        files_of(target)
+
+
+SECOND_ROW = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg0rr91"
+"""As Delta's protocol writes a bitmap that has the number 1 alone."""
+
+
 def test_files_in_directories_that_readers_pass_over_are_not_compared(tmp_path: Path) -> None:
     target = Directory(str(tmp_path))
     for name in ("_old/a.parquet", "day/.old/b.parquet", "_region=eu/c.parquet", "day/d.parquet"):

@@ -306,7 +306,7 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
     """
     table = delta_table(target)
     from deltalake import WriterProperties
-    from deltalake.exceptions import CommitFailedError
+    from deltalake.exceptions import CommitFailedError, DeltaError
 
     if dry:
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
@@ -323,6 +323,8 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
             f"the Delta table {target.url} was changed while its files were merged, and stays as it was changed: "
             f"{error}; start the command again when whoever writes there has ended"
         ) from error
+    except (DeltaError, OSError) as error:
+        raise ConfigError(f"the Delta table {target.url} is not merged, and stays as it is: {error}") from error
     removed = json.loads(told["filesRemoved"]).get("totalSize") or 0
     return Compacted(told["totalConsideredFiles"], told["numFilesRemoved"], told["numFilesAdded"], 0, removed)
 

@@ -365,7 +365,8 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
         raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
     if not typed:
         raise ConfigError(f"--partition-by {by!r} is a field of values that are columns: say --columns, too")
-    if path[-1] in SCHEMA.names:
+    # Engines take no notice of capitals: Spark would have the directory's value in place of the record's own.
+    if path[-1].lower() in {each.lower() for each in SCHEMA.names}:
         raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
     return Partitioning({path[-1]: pa.string()}, partial(_by_field, path), by)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.types import IcebergType, NestedField
 
 ROUNDS = "kunicorn.export.rounds"
 """Property of the table."""
@@ -214,11 +215,13 @@ class IcebergLake:
                 ) from error
 
         numbered = _numbered(self._schema, number)
-        for ours in pyarrow_to_schema(numbered).fields:
-            if (theirs := table.find_field(ours.name)).field_type != ours.field_type:
+        own = {each.field_id: _as_filled(each) for each in pyarrow_to_schema(numbered).fields}
+        for theirs in table.fields:
+            if not _takes(theirs, ours := own.get(theirs.field_id)):
                 raise ConfigError(
-                    f"column {ours.name!r} of the Iceberg table {self._name} is {theirs.field_type}, and the records' "
-                    f"is {ours.field_type}: name another table and directory"
+                    f"column {theirs.name!r} of the Iceberg table {self._name} is "
+                    f"{'required ' * theirs.required}{theirs.field_type}, and the records' is "
+                    f"{'missing' if ours is None else ours.field_type}: name another table and directory"
                 )
         return numbered
 
@@ -320,6 +323,38 @@ def _numbered_field(field: pa.Field, path: str, number: Callable[[str], int]) ->
     elif not _has_type(kind):
         raise ConfigError(f"--columns: {path} is of {kind}, for which Iceberg has no type; choose another")
     return field.with_type(kind).with_metadata({_FIELD_ID: str(told)})
+
+
+_MAY_BE_NULL = ("key", "value", "timestamp", "headers")
+
+
+def _as_filled(column: NestedField) -> NestedField:
+    """The column of our files, required where no record lacks it."""
+    return column if column.name in _MAY_BE_NULL else column.model_copy(update={"required": True})
+
+
+def _takes(theirs: NestedField, ours: NestedField | None) -> bool:
+    """Whether readers of the table's field find it in files that have `ours` for it, or nothing. Pure.
+
+    An engine may have commented on fields, let them be null, or added some that may be.
+    """
+    if ours is None:
+        return not theirs.required
+    return (ours.required or not theirs.required) and _has_all(theirs.field_type, ours.field_type)
+
+
+def _has_all(theirs: IcebergType, ours: IcebergType) -> bool:
+    """As `_takes`, of types: fields within them go by their numbers."""
+    from pyiceberg.types import ListType, MapType, StructType
+
+    if isinstance(theirs, StructType) and isinstance(ours, StructType):
+        own = {each.field_id: each for each in ours.fields}
+        return all(_takes(each, own.get(each.field_id)) for each in theirs.fields)
+    if isinstance(theirs, ListType) and isinstance(ours, ListType):
+        return _takes(theirs.element_field, ours.element_field)
+    if isinstance(theirs, MapType) and isinstance(ours, MapType):
+        return _takes(theirs.key_field, ours.key_field) and _takes(theirs.value_field, ours.value_field)
+    return bool(theirs == ours)
 
 
 def _has_type(kind: pa.DataType) -> bool:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -87,11 +88,41 @@ class DeltaLake:
         found = pa.schema(self._table.schema().to_arrow())
         if missing := [name for name in self._schema.names if name not in found.names]:
             raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        if required := [each.name for each in found if not each.nullable and each.name not in self._schema.names]:
+            # Its readers would find a null where none may be, and fail.
+            raise ConfigError(
+                f"the Delta table {self._uri} has a column {required[0]!r} that may not be null, and records have none "
+                f"of that name: let it be null, or name another directory"
+            )
+        self._check_layout()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
         self._check_types(found)
+        self._check_features()
         self._check_rounds(done)
+
+    def _check_layout(self) -> None:
+        """Refuse a table whose readers look elsewhere for what our files have: they would have null instead.
+
+        A partition's column is read from the log and never from a file, any other one never from the log; and with
+        column mapping a field is read from a file by a name or a number of its own.
+        """
+        told = self._table.metadata()
+        if set(by := told.partition_columns) != set(self._by):
+            raise ConfigError(
+                f"the Delta table {self._uri} is partitioned by {', '.join(by) or 'nothing'}, and not by "
+                f"{', '.join(self._by)}: name another directory, or another --partition-by"
+            )
+        by_number = told.configuration.get("delta.columnMapping.mode") == "id"
+        fields = json.loads(self._table.schema().to_json())["fields"]
+        ours = [each for each in fields if each["name"] in self._schema.names]
+        if by_number or (renamed := next(_renamed(ours), None)) is not None:
+            why = "finds columns by numbers" if by_number else f"has another name for {renamed} in its files"
+            raise ConfigError(
+                f"the Delta table {self._uri} {why} (delta.columnMapping.mode), which those of an export have not: "
+                f"name another directory"
+            )
 
     def _check_rounds(self, done: int) -> None:
         if (committed := self.rounds()) < done:
@@ -114,6 +145,26 @@ class DeltaLake:
                 f"the Delta table {self._uri} has other columns than the records: {changed}. Give the schema of "
                 f"--columns back its former fields, have an engine alter the table alike, or name another directory"
             )
+
+    def _check_features(self) -> None:
+        """Refuse a table with features that the library does not write, as it says itself of an empty copy.
+
+        Else it would say so behind the tasks of a round, whose files no transaction names then, and again each time.
+        """
+        with TemporaryDirectory() as copy:
+            log = Path(copy) / "_delta_log"
+            log.mkdir()
+            actions = ({"protocol": _protocol(self._table)}, {"metaData": _metadata(self._table)})
+            (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+            try:
+                made = self._deltalake.DeltaTable(copy)
+                made.create_write_transaction([], mode="append", schema=self._schema, partition_by=self._by)
+            except self._deltalake.exceptions.DeltaError as error:
+                library = f"deltalake {self._deltalake.__version__}"
+                raise ConfigError(
+                    f"the Delta table {self._uri} cannot be written by {library}: {error}; have an engine "
+                    f"drop that feature, install a deltalake that has it, or name another directory"
+                ) from error
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
@@ -186,6 +237,9 @@ class MergedDelta(DeltaLake):
 
     _refused = "What is in the table of it is merged again"
 
+    def _check_layout(self) -> None:
+        """The library writes the table's files itself, as the table has them."""
+
     def _check_rounds(self, done: int) -> None:
         """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
 
@@ -231,6 +285,40 @@ def _check_readable(columns: Mapping[str, str]) -> None:
         if not _READABLE.fullmatch(kind):
             other = _SIGNED.get(kind, "timestamp('us', 'UTC')" if kind.startswith("timestamp") else "another")
             raise ConfigError(f"--columns: {path} is of {kind}, which readers of Delta tables lack; choose {other}")
+
+
+def _renamed(fields: Sequence[Mapping[str, Any]], place: str = "") -> Iterator[str]:
+    """Paths of the fields of a Delta schema, also within others, that files have under another name. Pure."""
+    for each in fields:
+        path = f"{place}{each['name']}"
+        if each["metadata"].get("delta.columnMapping.physicalName", each["name"]) != each["name"]:
+            yield path
+        inner = [each["type"]]
+        while inner:
+            kind = inner.pop()
+            if isinstance(kind, dict):
+                inner += [kind[part] for part in ("elementType", "keyType", "valueType") if part in kind]
+                yield from _renamed(kind.get("fields", ()), f"{path}.")
+
+
+def _protocol(table: Any) -> dict[str, Any]:
+    """The table's, as its log has it."""
+    told = table.protocol()
+    features = {"readerFeatures": told.reader_features, "writerFeatures": told.writer_features}
+    versions = {"minReaderVersion": told.min_reader_version, "minWriterVersion": told.min_writer_version}
+    return {**versions, **{name: each for name, each in features.items() if each is not None}}
+
+
+def _metadata(table: Any) -> dict[str, Any]:
+    """The table's, as its log has it."""
+    told = table.metadata()
+    return {
+        "id": str(told.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": table.schema().to_json(),
+        "partitionColumns": told.partition_columns,
+        "configuration": told.configuration,
+    }
 
 
 def _deltalake() -> Any:
