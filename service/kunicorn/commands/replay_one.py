@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kunicorn.clients.access import range_consumer
-from kunicorn.clients.config import consumer_properties
+from kunicorn.clients.config import consumer_properties, handler_configs
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.kept_offsets import refuse_kept_offsets
@@ -24,7 +24,7 @@ from kunicorn.handler.load import error_message, load, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
-from kunicorn.handler.retry import has_it_wait
+from kunicorn.handler.retry import Policies, TryAgain, has_it_wait, policies_of
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -42,8 +42,8 @@ class Replayed:
     record: Record
     run: Run
     seconds: float
-    attempts: int
-    """So many times the service would try it."""
+    policies: Policies
+    """Retry rules of its handler in the service."""
 
     @property
     def handled(self) -> Handled:
@@ -59,6 +59,12 @@ class Replayed:
     def waits(self) -> BaseException | None:
         """Why the service would have the record wait, and call the handler again: no try of it has failed."""
         return next((each for each in self.run.errors if has_it_wait(each)), None)
+
+    @property
+    def attempts(self) -> int:
+        """So many times the service would try it, if it failed likewise each time."""
+        verdicts = [self.policies.verdict(each, failures=1, failing_ns=0, random=0.0) for each in self.run.errors]
+        return next((each.attempts or 1 for each in verdicts if isinstance(each, TryAgain)), 1)
 
     @property
     def outcome(self) -> str:
@@ -78,8 +84,8 @@ class Replayed:
         if error is not None:
             yield f"error     {type(error).__name__}: {printable(error_message(error))}"
             yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-            if self.attempts > 1 and self.waits is None:
-                yield f"then      the service would try it {self.attempts} times before that"
+        if waits is None and (attempts := self.attempts) > 1:
+            yield f"then      the service would try it {attempts} times before that"
         for why in self.run.halted.values():
             yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
         for letter in self.run.dead_letters:
@@ -151,9 +157,15 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr):
             bench.work()
-        return Replayed(record, bench.outcome(), bench.took, handler.max_attempts)
+        return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler))
     finally:
         bench.close()
+
+
+def _policies(settings: Settings, handler: HandlerSettings) -> Policies:
+    """The handler's retry rules, as its workers have them."""
+    configs = zip(settings.every_handler, handler_configs(settings), strict=True)
+    return policies_of(next(config for each, config in configs if each is handler))
 
 
 def _once(handler: HandlerSettings, *, timed: bool) -> HandlerSettings:

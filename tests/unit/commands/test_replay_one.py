@@ -21,7 +21,7 @@ from tests.fakes.handler_module import importable
 
 HANDLERS = """
 import json
-from kunicorn import DeadLetter, NotDecodableYet, Wait
+from kunicorn import DeadLetter, NotDecodableYet, Retry, Wait
 
 SAID = []
 
@@ -56,6 +56,12 @@ def handle_busy(record):
     return Wait(30, "429 Too Many Requests")
 
 handle_busy.teardown = lambda: SAID.append("over")
+
+def handle_locked(record):
+    return Retry("locked")
+
+def handle_exit(record):
+    raise SystemExit("no more")
 
 def handle_away(record):
     SAID.append("called")
@@ -138,6 +144,27 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
     assert "its partition would halt before it: JSONDecodeError" in text
     told_json = json.loads(as_json_text(replayed.as_json()))
     assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
+
+
+JSON_IS_TRIED_ONCE = {"exceptions": ["json.JSONDecodeError"], "max_attempts": 1}
+
+
+@pytest.mark.parametrize(
+    ("handler", "tries"),
+    [
+        ({"failures": [JSON_IS_TRIED_ONCE]}, 1),
+        ({"failures": [{**JSON_IS_TRIED_ONCE, "max_attempts": 7}]}, 7),
+        ({"value": "json"}, 1),
+        ({"entrypoint": "desk_shop:handle_exit"}, 1),
+        ({"retry_timeout_ms": 10}, 1),
+        ({"entrypoint": "desk_shop:handle_locked"}, 5),
+    ],
+    ids=["a rule", "a rule with more", "not decodable", "an exit", "no time for another", "Retry"],
+)
+def test_the_tries_that_are_told_are_those_that_the_service_would_make(handler: dict[str, Any], tries: int) -> None:
+    lines = replay_one.replay(settings(max_attempts=5, **handler), message(b"nonsense")).lines()
+    said = [line.split("try it ")[1].split(" times")[0] for line in lines if "times before that" in line]
+    assert said == ([] if tries == 1 else [str(tries)])
 
 
 @pytest.mark.parametrize(
