@@ -347,11 +347,11 @@ def test_what_a_batch_says_is_not_said_of_records_behind_one_that_cannot_be_deco
         "def decode(value):\n"
         "    if value == b'18': raise ValueError('too bad')\n"
         "    return value\n"
-        "def handle(batch): return Skip('odd')\n"
+        "def handle(batch): return Skip('odd') if batch[0].offset < 18 else None\n"
     )
     code, line = tried(kafka, numbers, 8, mode="batch", value="shop:decode")
     assert code is ExitCode.HANDLER
-    assert line.startswith("FAILED  trial     4 of 8 records failed"), line
+    assert line.startswith("FAILED  trial     2 of 8 records failed"), line
     assert "4 said Skip: numbers-0@18: Undecodable: " in line
 
 

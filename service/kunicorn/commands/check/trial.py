@@ -259,9 +259,11 @@ class Result(msgspec.Struct, frozen=True):
     worst: float
     outcomes: dict[str, int]
     """What the handler said other than that it is done: Skip, DeadLetter, …"""
+    filtered: dict[str, int]
+    """How many of the handled ones did not come to it, by the filter's name."""
     error: str
     """The first failure, with the user's part of its traceback; empty without one."""
-    outputs: int = 0
+    outputs: int
     """Number of records that would be sent."""
 
 
@@ -282,7 +284,7 @@ def tried(settings: Settings, records: int) -> Finding:
     except msgspec.DecodeError:
         early = f"trying the handler on {records} records ended early: "
         return _refused(replace(ended, said=early + ended.said if ended.said else ""), early + ended.how)
-    return _finding(result)
+    return found(result)
 
 
 _SETUP_PROGRAM = """
@@ -313,16 +315,19 @@ def _show(line: str) -> None:
     print(f"handler | {printable(line)}", file=sys.stderr, flush=True)
 
 
-def _finding(result: Result) -> Finding:
+def found(result: Result) -> Finding:
+    """Finding that the child's answer makes."""
     total = result.handled + result.failed
     outputs = f", {result.outputs} outputs made and not sent" if result.outputs else ""
     others = outputs + "".join(f", {count} said {name}" for name, count in result.outcomes.items())
+    others += "".join(f", {count} filtered by {name}" for name, count in result.filtered.items())
     pace = f"{result.seconds / max(1, total) * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
     if result.failed:
         return Finding(
             "trial", f"{result.failed} of {total} records failed ({pace}){others}: {result.error}", ExitCode.HANDLER
         )
-    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed")
+    called = sum(result.filtered.values()) < total
+    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed", warning=not called)
 
 
 def _order(settings: Settings, records: int) -> Order:
