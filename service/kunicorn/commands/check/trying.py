@@ -134,16 +134,40 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
 
 
 def _fetched(order: Order) -> list[Message]:
-    """The latest records of the ranges, by partition and offset."""
+    """The latest records of the logs, by partition and offset."""
     consumer = range_consumer(order.client, order.token)
+    reader = RangeReader(consumer, _PATIENCE, "try again")
     try:
-        read = RangeReader(consumer, _PATIENCE, "try again").read(*(OffsetRange(*each) for each in order.ranges))
-        found = [message for some in read for message in some]
+        return latest(
+            [OffsetRange(*each) for each in order.logs],
+            order.records,
+            lambda ranges: [message for some in reader.read(*ranges) for message in some],
+        )
     except RangeUnreadable as error:
         raise ConfigError(str(error)) from error
     finally:
         consumer.close()
-    youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
+
+
+_FURTHER = 4
+"""So many times as far back the next look goes."""
+
+
+def latest(
+    logs: Sequence[OffsetRange], count: int, read: Callable[[Sequence[OffsetRange]], list[Message]]
+) -> list[Message]:
+    """The latest `count` records of these logs, by partition and offset; fewer where there are no more. Looks further
+    back where a log has few, and where its last offsets are none: markers of transactions, what was aborted, or what
+    compaction has removed.
+    """
+    share = -(-count // len(logs))
+    while True:
+        ends = [log._replace(start=max(log.start, log.stop - share)) for log in logs]
+        found = read(ends)
+        if len(found) >= count or ends == list(logs):
+            break
+        share *= _FURTHER
+    youngest = sorted(found, key=lambda message: message.timestamp()[1])[-count:]
     return sorted(youngest, key=_place)
 
 

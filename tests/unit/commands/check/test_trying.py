@@ -18,6 +18,7 @@ from kunicorn.errors import ExitCode
 from kunicorn.handler.call import calls_for
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.registry import HandlerRegistry
+from kunicorn.positions import OffsetRange
 from kunicorn.settings import Settings
 from tests.fakes.handler_module import importable
 
@@ -138,3 +139,43 @@ def test_records_that_do_not_come_to_the_handler_are_told_and_are_no_failure(
     assert finding.warning, "it has not been tried"
     assert f"2 filtered by {name}" in finding.text
     assert seen() == []
+
+
+class Logs:
+    """Partitions in memory: offsets that have a record."""
+
+    def __init__(self, **offsets: Sequence[int]) -> None:
+        self._offsets = offsets
+        self.looks = 0
+
+    def read(self, ranges: Sequence[OffsetRange]) -> list[Message]:
+        self.looks += 1
+        return [
+            Message(topic=each.topic, partition=each.partition, offset=at, value=b"", timestamp=(1, at))
+            for each in ranges
+            for at in self._offsets[each.topic]
+            if each.start <= at < each.stop
+        ]
+
+    def latest(self, count: int, **ends: int) -> list[tuple[str | None, int | None]]:
+        logs = [OffsetRange(topic, 0, 0, end) for topic, end in ends.items()]
+        return [(each.topic(), each.offset()) for each in trying.latest(logs, count, self.read)]
+
+
+def test_records_are_the_latest_ones_also_where_the_last_offsets_are_markers() -> None:
+    transactions = Logs(a=range(0, 100, 2))
+    assert transactions.latest(1, a=100) == [("a", 98)]
+    assert transactions.latest(5, a=100) == [("a", at) for at in (90, 92, 94, 96, 98)]
+    assert transactions.looks == 4
+
+
+def test_a_log_with_few_records_leaves_room_for_those_of_others() -> None:
+    assert Logs(a=range(1000), b=[3]).latest(6, a=1000, b=4) == [("a", at) for at in range(994, 1000)]
+    assert Logs(a=[7], b=[3]).latest(6, a=900, b=4) == [("a", 7), ("b", 3)], "there are no more"
+
+
+def test_of_logs_without_a_record_nothing_is_tried() -> None:
+    logs = Logs(a=[])
+    assert logs.latest(5, a=100) == []
+    finding = trial.found(trying.Tally().result(outputs=0))
+    assert (finding.warning, finding.text) == (True, "the topics hold no records to try the handler on")
