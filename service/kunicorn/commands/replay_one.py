@@ -203,6 +203,7 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
         if tp.partition >= count:
             raise ConfigError(f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{count - 1}")
         first, end, _ = session.edges([tp], IsolationLevel.READ_UNCOMMITTED)[tp]
+        readable = session.edges([tp])[tp].end
         token = session.token
     if first >= end:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
@@ -211,16 +212,14 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     around = OffsetRange(*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
     records: list[Message] = []
     try:
-        for some in _fetched(settings, token, around, {}):
+        # Behind an open transaction nothing would come, however long it is waited for.
+        for some in _fetched(settings, token, around._replace(stop=min(around.stop, readable)), {}):
+            if (found := _at(some, offset)) is not None:
+                return found
             records += some
     except RangeUnreadable as error:
-        # What is damaged behind the record does not matter.
-        if _at(records, offset) is None:
-            raise ConfigError(str(error)) from error
-    found = _at(records, offset)
-    if found is None:
-        raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
-    return found
+        raise ConfigError(str(error)) from error
+    raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
 
 
 def _fetched(
