@@ -24,7 +24,7 @@ from kunicorn.handler.load import error_message, load, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
-from kunicorn.handler.retry import Policies, TryAgain, has_it_wait, policies_of
+from kunicorn.handler.retry import Expired, Policies, TryAgain, has_it_wait, policies_of
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -52,8 +52,8 @@ class Replayed:
 
     @property
     def error(self) -> BaseException | None:
-        """Exception that the handler raised, other than an outcome."""
-        return next((each for each in self.run.errors if not isinstance(each, Said)), None)
+        """Exception that the handler raised, other than an outcome. A record that is too old does not come to it."""
+        return next((each for each in self.run.errors if not isinstance(each, Said | Expired)), None)
 
     @property
     def waits(self) -> BaseException | None:

@@ -187,6 +187,14 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
 
 
+def test_a_record_that_is_too_old_for_the_handler_is_no_failure_of_its() -> None:
+    replayed, text = told(b'{"total": 3}', max_age_ms=1000, on_expired="dead_letter")
+    assert (replayed.outcome, replayed.error, replayed.handled.attempts) == ("dead_letter", None, 0)
+    assert "is older than handler.max_age_ms = 1000" in text
+    replayed, _ = told(b'{"total": 3}', max_age_ms=1000)
+    assert (replayed.outcome, replayed.handled.attempts) == ("filtered", 0)
+
+
 def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> None:
     replayed, _ = told(b'{"total": 3}', entrypoint="desk_shop:handle_batch", mode="batch")
     assert replayed.handled.outcome == "done"
