@@ -4,11 +4,12 @@ is joined, nothing is committed or sent; what the handler itself does is real.
 
 from __future__ import annotations
 
+import logging
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,8 @@ class Replayed:
             yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
         for letter in self.run.dead_letters:
             yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
+        for retry in self.run.retries:
+            yield f"retry     would go to {retry.topic}"
         yield "nothing was committed or sent"
 
     def as_json(self) -> dict[str, Any]:
@@ -155,11 +158,22 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
 
     bench = Bench(alone, [given_of(record)], None, met)
     try:
-        with redirect_stdout(sys.stdout if debug else sys.stderr):
+        with redirect_stdout(sys.stdout if debug else sys.stderr), _worker_silent():
             bench.work()
         return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler))
     finally:
         bench.close()
+
+
+@contextmanager
+def _worker_silent() -> Iterator[None]:
+    """Nothing of a worker's log: it says that the record goes to a topic, which nobody sends here."""
+    log = logging.getLogger("kunicorn.worker")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _policies(settings: Settings, handler: HandlerSettings) -> Policies:

@@ -187,6 +187,22 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
 
 
+@pytest.mark.parametrize(
+    ("handler", "shown"),
+    [
+        ({"on_failure": "dead_letter"}, "letter    would go to dead: json.decoder.JSONDecodeError"),
+        ({"max_attempts": 1, "retry_topic_delays_ms": [5000]}, "retry     would go to g.retry.5s"),
+        ({"on_failure": "skip"}, "outcome   skipped"),
+    ],
+)
+def test_no_log_says_that_the_record_went_where_it_would_go(
+    caplog: pytest.LogCaptureFixture, handler: dict[str, Any], shown: str
+) -> None:
+    _, text = told(b"nonsense", **handler)
+    assert shown in text
+    assert caplog.text == ""
+
+
 def test_a_record_that_is_too_old_for_the_handler_is_no_failure_of_its() -> None:
     replayed, text = told(b'{"total": 3}', max_age_ms=1000, on_expired="dead_letter")
     assert (replayed.outcome, replayed.error, replayed.handled.attempts) == ("dead_letter", None, 0)
