@@ -442,7 +442,8 @@ def _as_sent(option: Any) -> Any:
             return [_as_sent(each) for each in option]
         case date() | clock_time():
             return msgspec.to_builtins(option)
-    return option
+        case _:
+            return option
 
 
 def _one_by_one(told: Configure) -> Configure:

@@ -287,7 +287,8 @@ def test_options_that_are_dates_or_times_are_texts_as_in_a_worker(tmp_path: Path
     )
     HandlerTest(handle, config=config).run(record("a"))
     told = configure(settings_for(f"{__name__}:moody", config, {}, {}), 0, [], None, 1)
-    sent = decode(encode(told), Configure).handlers[0].options
+    arrived: Configure = decode(encode(told), Configure)
+    sent = arrived.handlers[0].options
     assert said == [sent] == [{"since": "2026-01-31", "at": "06:30:00", "windows": [{"until": "2026-01-31T06:30:00Z"}]}]
 
 
