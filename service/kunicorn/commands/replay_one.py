@@ -1,5 +1,5 @@
 """`kunicorn replay-one`: calls the handler with one real record, in this process, for its author at the desk. No group
-is joined, nothing is committed or sent; what the handler itself does is real.
+is joined, nothing is committed, sent or registered; what the handler itself does is real.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from kunicorn.clients.access import range_consumer
-from kunicorn.clients.config import consumer_properties, handler_configs
+from kunicorn.clients.config import consumer_properties, encoding_of, handler_configs
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.kept_offsets import refuse_kept_offsets
@@ -33,6 +33,7 @@ from kunicorn.settings import HandlerSettings, Settings
 from kunicorn.testing.bench import Bench
 from kunicorn.testing.memory import given_of
 from kunicorn.testing.outcome import Handled, Run
+from kunicorn.testing.registry import register_nothing
 from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 
@@ -148,6 +149,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     handler = handler_for(settings, record.topic)
     with redirect_stdout(sys.stderr):
         refuse_kept_offsets(load(handler.entrypoint, yields=True))
+    register_nothing(encoding_of(settings))
     alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
 
     def met(error: BaseException) -> None:

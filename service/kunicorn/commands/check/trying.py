@@ -37,6 +37,7 @@ from kunicorn.handler.registry import HandlerRegistry, as_loaded
 from kunicorn.handler.retry import Expired
 from kunicorn.observe import prints
 from kunicorn.positions import OffsetRange
+from kunicorn.testing.registry import register_nothing
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -123,6 +124,7 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
     """How the handler is called: outputs are made as in a worker, shown, and dropped. Raises `HandlerLoadError`."""
     if order.delivery is None:
         return calls_for
+    register_nothing(order.encoding)
     encoder = None if order.encoding is None else Encoder(order.encoding, order.output_topic)
 
     def showing(handler: Handler, config: HandlerConfig) -> Calls:
