@@ -1,21 +1,22 @@
 """`kunicorn replay-one`: calls the handler with one real record, in this process, for its author at the desk. No group
-is joined, nothing is committed or sent; what the handler itself does is real.
+is joined, nothing is committed, sent or registered; what the handler itself does is real.
 """
 
 from __future__ import annotations
 
+import logging
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Message
 
 from kunicorn.clients.access import range_consumer
-from kunicorn.clients.config import consumer_properties
+from kunicorn.clients.config import consumer_properties, encoding_of, handler_configs
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.kept_offsets import refuse_kept_offsets
@@ -24,7 +25,7 @@ from kunicorn.handler.load import error_message, load, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.record import Record
-from kunicorn.handler.retry import has_it_wait
+from kunicorn.handler.retry import Expired, Policies, TryAgain, has_it_wait, policies_of
 from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -32,6 +33,7 @@ from kunicorn.settings import HandlerSettings, Settings
 from kunicorn.testing.bench import Bench
 from kunicorn.testing.memory import given_of
 from kunicorn.testing.outcome import Handled, Run
+from kunicorn.testing.registry import register_nothing
 from kunicorn.text import json_bytes, printable, shown_bytes, utc
 
 
@@ -42,8 +44,8 @@ class Replayed:
     record: Record
     run: Run
     seconds: float
-    attempts: int
-    """So many times the service would try it."""
+    policies: Policies
+    """Retry rules of its handler in the service."""
 
     @property
     def handled(self) -> Handled:
@@ -52,13 +54,19 @@ class Replayed:
 
     @property
     def error(self) -> BaseException | None:
-        """Exception that the handler raised, other than an outcome."""
-        return next((each for each in self.run.errors if not isinstance(each, Said)), None)
+        """Exception that the handler raised, other than an outcome. A record that is too old does not come to it."""
+        return next((each for each in self.run.errors if not isinstance(each, Said | Expired)), None)
 
     @property
     def waits(self) -> BaseException | None:
         """Why the service would have the record wait, and call the handler again: no try of it has failed."""
         return next((each for each in self.run.errors if has_it_wait(each)), None)
+
+    @property
+    def attempts(self) -> int:
+        """So many times the service would try it, if it failed likewise each time."""
+        verdicts = [self.policies.verdict(each, failures=1, failing_ns=0, random=0.0) for each in self.run.errors]
+        return next((each.attempts or 1 for each in verdicts if isinstance(each, TryAgain)), 1)
 
     @property
     def outcome(self) -> str:
@@ -78,12 +86,14 @@ class Replayed:
         if error is not None:
             yield f"error     {type(error).__name__}: {printable(error_message(error))}"
             yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-            if self.attempts > 1 and self.waits is None:
-                yield f"then      the service would try it {self.attempts} times before that"
+        if waits is None and (attempts := self.attempts) > 1:
+            yield f"then      the service would try it {attempts} times before that"
         for why in self.run.halted.values():
             yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
         for letter in self.run.dead_letters:
             yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
+        for retry in self.run.retries:
+            yield f"retry     would go to {retry.topic}"
         yield "nothing was committed or sent"
 
     def as_json(self) -> dict[str, Any]:
@@ -139,6 +149,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     handler = handler_for(settings, record.topic)
     with redirect_stdout(sys.stderr):
         refuse_kept_offsets(load(handler.entrypoint, yields=True))
+    register_nothing(encoding_of(settings))
     alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
 
     def met(error: BaseException) -> None:
@@ -149,11 +160,28 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
 
     bench = Bench(alone, [given_of(record)], None, met)
     try:
-        with redirect_stdout(sys.stdout if debug else sys.stderr):
+        with redirect_stdout(sys.stdout if debug else sys.stderr), _worker_silent():
             bench.work()
-        return Replayed(record, bench.outcome(), bench.took, handler.max_attempts)
+        return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler))
     finally:
         bench.close()
+
+
+@contextmanager
+def _worker_silent() -> Iterator[None]:
+    """Nothing of a worker's log: it says that the record goes to a topic, which nobody sends here."""
+    log = logging.getLogger("kunicorn.worker")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
+def _policies(settings: Settings, handler: HandlerSettings) -> Policies:
+    """The handler's retry rules, as its workers have them."""
+    configs = zip(settings.every_handler, handler_configs(settings), strict=True)
+    return policies_of(next(config for each, config in configs if each is handler))
 
 
 def _once(handler: HandlerSettings, *, timed: bool) -> HandlerSettings:
@@ -191,6 +219,7 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
         if tp.partition >= count:
             raise ConfigError(f"topic {tp.topic!r} has no partition {tp.partition}: it has 0-{count - 1}")
         first, end, _ = session.edges([tp], IsolationLevel.READ_UNCOMMITTED)[tp]
+        readable = session.edges([tp])[tp].end
         token = session.token
     if first >= end:
         raise ConfigError(f"{tp} is empty: its log begins and ends at offset {end}")
@@ -199,16 +228,14 @@ def find(settings: Settings, tp: TopicPartition, offset: int) -> Message:
     around = OffsetRange(*tp, max(first, offset - _NEIGHBOURS), min(end, offset + _NEIGHBOURS))
     records: list[Message] = []
     try:
-        for some in _fetched(settings, token, around, {}):
+        # Behind an open transaction nothing would come, however long it is waited for.
+        for some in _fetched(settings, token, around._replace(stop=min(around.stop, readable)), {}):
+            if (found := _at(some, offset)) is not None:
+                return found
             records += some
     except RangeUnreadable as error:
-        # What is damaged behind the record does not matter.
-        if _at(records, offset) is None:
-            raise ConfigError(str(error)) from error
-    found = _at(records, offset)
-    if found is None:
-        raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
-    return found
+        raise ConfigError(str(error)) from error
+    raise ConfigError(f"{tp}@{offset} {_why(settings, token, around, offset)}; {_nearest(records, offset)}")
 
 
 def _fetched(

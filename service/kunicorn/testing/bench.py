@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
+from datetime import time as clock_time
 from itertools import cycle
 from typing import Any
 
@@ -429,6 +431,21 @@ def _refuse_as_a_worker_would(told: Configure) -> None:
         refuse_two_committers(handler, delivery)
 
 
+def _as_sent(option: Any) -> Any:
+    """The option as a worker gets it: the message that brings it has no dates and no times but as texts. Objects that a
+    test gives, and no file could, stay as they are.
+    """
+    match option:
+        case Mapping():
+            return {name: _as_sent(each) for name, each in option.items()}
+        case list() | tuple():
+            return [_as_sent(each) for each in option]
+        case date() | clock_time():
+            return msgspec.to_builtins(option)
+        case _:
+            return option
+
+
 def _one_by_one(told: Configure) -> Configure:
     """The configuration with one record in hand, outputs sent at the end, and no delay, so that a test ends the same
     way each time; fetched by the client that the records in memory stand in for.
@@ -436,7 +453,10 @@ def _one_by_one(told: Configure) -> Configure:
     replace = msgspec.structs.replace
     if told.producing is not None:
         told = replace(told, producing=replace(told.producing, max_records=_EVERYTHING, max_bytes=_EVERYTHING))
-    handlers = [replace(each, ordering="partition", concurrency=1, delay_ms=None) for each in told.handlers]
+    handlers = [
+        replace(each, ordering="partition", concurrency=1, delay_ms=None, options=_as_sent(each.options))
+        for each in told.handlers
+    ]
     # Our own fetcher would ask the brokers, and hand out what comes behind a record that is replayed.
     return replace(told, handlers=handlers, fetcher="librdkafka")
 

@@ -1,15 +1,19 @@
-"""A schema registry in memory: confluent-kafka's own mock of its client, with the subjects that a test names."""
+"""Schema registries for handlers that are tried: one in memory, which is confluent-kafka's own mock of its client with
+the subjects that a test names; and the service's own, in which nothing is registered.
+"""
 
 from __future__ import annotations
 
 import base64
 import itertools
 import json
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from kunicorn.handler.config import Encoding
 from kunicorn.handler.decode.schema_registry import client_of
 from kunicorn.ipc.messages import Configure
 
@@ -45,3 +49,59 @@ def _schema(given: Any) -> Any:
     parsed = json.loads(text)
     is_json = isinstance(parsed, dict) and ("$schema" in parsed or "properties" in parsed or "$ref" in parsed)
     return Schema(text, "JSON" if is_json else "AVRO", [])
+
+
+_FIRST_ID = 2**31 - 1
+"""Ids of schemas that are taken for registered go downwards from here; registries count upwards from 1."""
+_INCOMPATIBLE, _UNKNOWN = 409, 404
+"""HTTP statuses of a registry's refusals."""
+
+
+def register_nothing(encoding: Encoding | None) -> None:
+    """Have the registry's client of this process register nothing, for good: a schema that workers would register is
+    taken for registered, with an id that no registry gives.
+
+    Caller: a command that tries a handler, before its encoders are made. Raises `HandlerLoadError`.
+    """
+    if encoding is None or not any(each.register_schemas for each in (encoding.default, *encoding.topics.values())):
+        return
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError:
+        return  # Who makes the encoders says what is missing.
+    client = client_of(SchemaRegistryClient, encoding.schema_registry)
+    client.register_schema_full_response = _LooksUp(client)
+
+
+class _LooksUp:
+    """Takes the place of the client's call that registers, and answers as a registry would that does so."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._ids = itertools.count(_FIRST_ID, -1)
+
+    def __call__(self, subject: str, schema: Any, normalize_schemas: bool = False) -> Any:
+        from confluent_kafka.schema_registry import RegisteredSchema, SchemaRegistryError
+
+        client = self._client
+        if (found := _known(lambda: client.lookup_schema(subject, schema, normalize_schemas))) is not None:
+            return found
+        if _known(lambda: client.test_compatibility(subject, schema)) is False:
+            raise SchemaRegistryError(_INCOMPATIBLE, _INCOMPATIBLE, "it is incompatible with the latest version")
+        taken = RegisteredSchema(subject, 1, next(self._ids), str(uuid.uuid4()), schema)
+        # Where the client keeps what it has heard: it is looked up again, and what is written by it is read.
+        client._cache.set_registered_schema(schema, taken)
+        client._cache.set_schema(None, taken.schema_id, taken.guid, schema)
+        return taken
+
+
+def _known(ask: Callable[[], Any]) -> Any:
+    """The registry's answer; None: it does not have what is asked for."""
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    try:
+        return ask()
+    except SchemaRegistryError as error:
+        if error.http_status_code != _UNKNOWN:
+            raise
+        return None

@@ -243,13 +243,18 @@ def test_what_a_handlers_module_prints_is_not_mixed_into_the_answer(
 
 
 def tried(
-    kafka: KafkaCluster, topic: str, records: int, partitions: Sequence[str] = (), **handler: Any
+    kafka: KafkaCluster,
+    topic: str,
+    records: int,
+    partitions: Sequence[str] = (),
+    isolation_level: str = "read_uncommitted",
+    **handler: Any,
 ) -> tuple[ExitCode, str]:
     """The exit code and the last line of `kunicorn check --try`; with `partitions`, of a service that assigns them."""
     lines: list[str] = []
     source = {"assign": {"partitions": list(partitions)}} if partitions else {"group": {"id": topic, "topics": [topic]}}
     settings = {
-        "kafka": {"bootstrap_servers": kafka.bootstrap.split(",")},
+        "kafka": {"bootstrap_servers": kafka.bootstrap.split(","), "isolation_level": isolation_level},
         **source,
         "handler": {"entrypoint": "shop:handle", **handler},
         "http": {"port": 0},
@@ -347,11 +352,11 @@ def test_what_a_batch_says_is_not_said_of_records_behind_one_that_cannot_be_deco
         "def decode(value):\n"
         "    if value == b'18': raise ValueError('too bad')\n"
         "    return value\n"
-        "def handle(batch): return Skip('odd')\n"
+        "def handle(batch): return Skip('odd') if batch[0].offset < 18 else None\n"
     )
     code, line = tried(kafka, numbers, 8, mode="batch", value="shop:decode")
     assert code is ExitCode.HANDLER
-    assert line.startswith("FAILED  trial     4 of 8 records failed"), line
+    assert line.startswith("FAILED  trial     2 of 8 records failed"), line
     assert "4 said Skip: numbers-0@18: Undecodable: " in line
 
 
@@ -360,6 +365,27 @@ def test_a_handler_that_ends_the_trial_is_told(kafka: KafkaCluster, handlers: Pa
     code, line = tried(kafka, numbers, 1)
     assert code is ExitCode.HANDLER
     assert line.endswith("trying the handler on 1 records ended early: SIGSEGV")
+
+
+def test_records_that_were_sent_in_transactions_are_tried_beside_one_that_is_open(
+    kafka: KafkaCluster, handlers: Path
+) -> None:
+    kafka.create_topic("paid", 1)
+    sender = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "paid"})
+    sender.init_transactions(30)
+    for number in range(3):
+        sender.begin_transaction()
+        sender.produce("paid", str(number))
+        sender.commit_transaction(30)
+    sender.begin_transaction()
+    sender.produce("paid", "open")
+    assert sender.flush(60) == 0
+    try:
+        code, line = tried(kafka, "paid", 2, isolation_level="read_committed")
+    finally:
+        sender.abort_transaction(30)
+    assert code is ExitCode.CLEAN, line
+    assert line.startswith("ok      trial     2 records handled"), line
 
 
 def test_topics_without_records_are_no_failure(kafka: KafkaCluster, handlers: Path) -> None:

@@ -99,3 +99,19 @@ def test_of_a_damaged_log_there_is_what_lies_before_the_damage(kafka: KafkaClust
     assert replay_one("rotten", "0", "29")[0] in (0, 3), "a record, whatever the handler says to it"
     code, said = replay_one("rotten", "0", "30")
     assert (code, "offset 30" in said, "another replica" in said) == (2, True, True)
+
+
+def test_an_open_transaction_is_told_of_and_holds_up_no_record_before_it(kafka: KafkaCluster, replay_one: Any) -> None:
+    kafka.create_topic("open", 1)
+    produce(kafka.bootstrap, "open", 2)
+    sender = producer(kafka.bootstrap, **{"transactional.id": "left-open"})
+    sender.init_transactions(30)
+    sender.begin_transaction()
+    sender.produce("open", value="2", partition=0)
+    assert sender.flush(60) == 0
+    try:
+        assert replay_one("open", "0", "1", isolation_level="read_committed")[0] in (0, 3), "whatever the handler says"
+        code, said = replay_one("open", "0", "2", isolation_level="read_committed")
+    finally:
+        sender.abort_transaction(30)
+    assert (code, "is still open" in said, "the nearest records are 1 before" in said) == (2, True, True), said

@@ -21,7 +21,7 @@ from tests.fakes.handler_module import importable
 
 HANDLERS = """
 import json
-from kunicorn import DeadLetter, NotDecodableYet, Wait
+from kunicorn import DeadLetter, NotDecodableYet, Retry, Wait
 
 SAID = []
 
@@ -56,6 +56,12 @@ def handle_busy(record):
     return Wait(30, "429 Too Many Requests")
 
 handle_busy.teardown = lambda: SAID.append("over")
+
+def handle_locked(record):
+    return Retry("locked")
+
+def handle_exit(record):
+    raise SystemExit("no more")
 
 def handle_away(record):
     SAID.append("called")
@@ -140,6 +146,27 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
     assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
 
 
+JSON_IS_TRIED_ONCE = {"exceptions": ["json.JSONDecodeError"], "max_attempts": 1}
+
+
+@pytest.mark.parametrize(
+    ("handler", "tries"),
+    [
+        ({"failures": [JSON_IS_TRIED_ONCE]}, 1),
+        ({"failures": [{**JSON_IS_TRIED_ONCE, "max_attempts": 7}]}, 7),
+        ({"value": "json"}, 1),
+        ({"entrypoint": "desk_shop:handle_exit"}, 1),
+        ({"retry_timeout_ms": 10}, 1),
+        ({"entrypoint": "desk_shop:handle_locked"}, 5),
+    ],
+    ids=["a rule", "a rule with more", "not decodable", "an exit", "no time for another", "Retry"],
+)
+def test_the_tries_that_are_told_are_those_that_the_service_would_make(handler: dict[str, Any], tries: int) -> None:
+    lines = replay_one.replay(settings(max_attempts=5, **handler), message(b"nonsense")).lines()
+    said = [line.split("try it ")[1].split(" times")[0] for line in lines if "times before that" in line]
+    assert said == ([] if tries == 1 else [str(tries)])
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "shown"),
     [("handle_half", "error     ValueError: bad name \\ud83d"), ("handle_mute", "Mute: (its __str__ raised KeyError)")],
@@ -158,6 +185,30 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     assert "letter    would go to dead: kunicorn.DeadLetter: a negative total" in text
     _, text = told(b"nonsense", on_failure="dead_letter")
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
+
+
+@pytest.mark.parametrize(
+    ("handler", "shown"),
+    [
+        ({"on_failure": "dead_letter"}, "letter    would go to dead: json.decoder.JSONDecodeError"),
+        ({"max_attempts": 1, "retry_topic_delays_ms": [5000]}, "retry     would go to g.retry.5s"),
+        ({"on_failure": "skip"}, "outcome   skipped"),
+    ],
+)
+def test_no_log_says_that_the_record_went_where_it_would_go(
+    caplog: pytest.LogCaptureFixture, handler: dict[str, Any], shown: str
+) -> None:
+    _, text = told(b"nonsense", **handler)
+    assert shown in text
+    assert caplog.text == ""
+
+
+def test_a_record_that_is_too_old_for_the_handler_is_no_failure_of_its() -> None:
+    replayed, text = told(b'{"total": 3}', max_age_ms=1000, on_expired="dead_letter")
+    assert (replayed.outcome, replayed.error, replayed.handled.attempts) == ("dead_letter", None, 0)
+    assert "is older than handler.max_age_ms = 1000" in text
+    replayed, _ = told(b'{"total": 3}', max_age_ms=1000)
+    assert (replayed.outcome, replayed.handled.attempts) == ("filtered", 0)
 
 
 def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> None:

@@ -31,7 +31,10 @@ from kunicorn import (
 )
 from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.ipc import clock
+from kunicorn.ipc.messages import Configure, decode, encode
+from kunicorn.supervisor.workers.config import configure
 from kunicorn.testing import HandlerTest, record
+from kunicorn.testing.harness import settings_for
 
 P0 = TopicPartition("test", 0)
 SAYS: dict[bytes | None, Callable[[], BaseException]] = {
@@ -269,6 +272,24 @@ def test_setup_gets_the_options_and_teardown_comes_last() -> None:
     handle.teardown = lambda: said.append("over")  # type: ignore[attr-defined]
     HandlerTest(handle, options={"currency": "EUR"}).run(record("a"))
     assert said == [{"currency": "EUR"}, b"a", "over"]
+
+
+def test_options_that_are_dates_or_times_are_texts_as_in_a_worker(tmp_path: Path) -> None:
+    said: list[Any] = []
+
+    def handle(record: Record) -> None: ...
+
+    handle.setup = said.append  # type: ignore[attr-defined]
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[group]\nid = "g"\ntopics = ["test"]\n[handler.options]\n'
+        "since = 2026-01-31\nat = 06:30:00\nwindows = [{until = 2026-01-31T06:30:00Z}]\n"
+    )
+    HandlerTest(handle, config=config).run(record("a"))
+    told = configure(settings_for(f"{__name__}:moody", config, {}, {}), 0, [], None, 1)
+    arrived: Configure = decode(encode(told), Configure)
+    sent = arrived.handlers[0].options
+    assert said == [sent] == [{"since": "2026-01-31", "at": "06:30:00", "windows": [{"until": "2026-01-31T06:30:00Z"}]}]
 
 
 def test_what_teardown_raises_fails_the_test() -> None:

@@ -26,7 +26,7 @@ from kunicorn.kafka.metadata import Metadata, TopicInfo
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.settings.assign import shown
+from kunicorn.settings.assign import AssignSettings, shown
 from kunicorn.settings.checks import needs_registry
 from kunicorn.supervisor.partitions.balance import workers_wanted
 
@@ -157,7 +157,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     for finding in await _rights(cluster, consumed(own, metadata), settings.other_topics):
         yield finding
     if settings.assigned:
-        yield _partitions(settings.assign.wanted.numbered, metadata)
+        yield assigned(settings.assign, metadata)
         return
     group = await _group(Coordinator(cluster, settings.group.id), settings.group.id)
     yield group
@@ -237,11 +237,23 @@ async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[
     return [Finding("rights", f"this user may {' and '.join(sorted({o.name for _, o in needed}))} as needed")]
 
 
-def _partitions(numbered: Collection[TopicPartition], metadata: Metadata) -> Finding:
-    there = {name: topic.partitions for name, topic in metadata.topics.items()}
-    if absent := [tp for tp in numbered if tp.partition not in there.get(tp.topic, ())]:
+def assigned(assign: AssignSettings, metadata: Metadata) -> Finding:
+    """Whether the partitions that [assign] names exist, and each has its start. Pure."""
+    there = frozenset(tp for name, topic in metadata.topics.items() for tp in _all_of(name, topic))
+    if absent := assign.wanted.numbered - there:
         return Finding("assign", f"{shown(absent)} do not exist; correct assign.partitions", ExitCode.CONFIGURATION)
+    if assign.offsets is not None:
+        starts = frozenset(assign.offsets)
+        if absent := starts - there:
+            return Finding("assign", f"assign.start: {shown(absent)} do not exist: correct it", ExitCode.CONFIGURATION)
+        if startless := frozenset(tp for tp in there if tp.topic in assign.wanted.whole) - starts:
+            text = f"assign.start has no offset for {shown(startless)}: add it, no start offset is guessed"
+            return Finding("assign", text, ExitCode.CONFIGURATION)
     return Finding("assign", "no group is joined, no offsets are committed")
+
+
+def _all_of(name: str, topic: TopicInfo) -> Iterator[TopicPartition]:
+    return (TopicPartition(name, number) for number in topic.partitions)
 
 
 def _listed(topics: list[TopicInfo], most: int = 5) -> str:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -25,10 +25,8 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
 from kunicorn.handler.config import Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token
-from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.linux import memory_file
 from kunicorn.observe import logs
-from kunicorn.positions import Edges, TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.settings.security import without_secrets
 from kunicorn.text import printable
@@ -239,10 +237,10 @@ class Order(msgspec.Struct, frozen=True):
     handlers: list[HandlerConfig]
     client: dict[str, str | int | float | bool]
     token: Token | None
-    ranges: list[tuple[str, int, int, int]]
-    """Topic, partition, first offset, and the end."""
+    logs: list[tuple[str, int, int, int]]
+    """Topic, partition, first offset, and the end, of those that are not empty."""
     records: int
-    """Number of records to try: the latest ones of the ranges."""
+    """Number of records to try: the latest ones of the logs."""
     delivery: str | None = None
     output_topic: str | None = None
     """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
@@ -259,10 +257,15 @@ class Result(msgspec.Struct, frozen=True):
     worst: float
     outcomes: dict[str, int]
     """What the handler said other than that it is done: Skip, DeadLetter, …"""
+    filtered: dict[str, int]
+    """How many of the handled ones did not come to it, by the filter's name."""
     error: str
     """The first failure, with the user's part of its traceback; empty without one."""
-    outputs: int = 0
+    outputs: int
     """Number of records that would be sent."""
+
+
+_NO_RECORDS = Finding("trial", "the topics hold no records to try the handler on", warning=True)
 
 
 def tried(settings: Settings, records: int) -> Finding:
@@ -273,8 +276,8 @@ def tried(settings: Settings, records: int) -> Finding:
         order = _order(settings, records)
     except (PeerError, ConfigError) as error:
         return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
-    if not order.ranges:
-        return Finding("trial", "the topics hold no records to try the handler on", warning=True)
+    if not order.logs:
+        return _NO_RECORDS
     timeout = settings.workers.start_timeout_ms / 1000 + _TRIAL_TIMEOUT
     ended = run(["-c", _PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     try:
@@ -282,7 +285,7 @@ def tried(settings: Settings, records: int) -> Finding:
     except msgspec.DecodeError:
         early = f"trying the handler on {records} records ended early: "
         return _refused(replace(ended, said=early + ended.said if ended.said else ""), early + ended.how)
-    return _finding(result)
+    return found(result)
 
 
 _SETUP_PROGRAM = """
@@ -313,16 +316,21 @@ def _show(line: str) -> None:
     print(f"handler | {printable(line)}", file=sys.stderr, flush=True)
 
 
-def _finding(result: Result) -> Finding:
+def found(result: Result) -> Finding:
+    """Finding that the child's answer makes."""
     total = result.handled + result.failed
+    if not total:
+        return _NO_RECORDS
     outputs = f", {result.outputs} outputs made and not sent" if result.outputs else ""
     others = outputs + "".join(f", {count} said {name}" for name, count in result.outcomes.items())
-    pace = f"{result.seconds / max(1, total) * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
+    others += "".join(f", {count} filtered by {name}" for name, count in result.filtered.items())
+    pace = f"{result.seconds / total * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
     if result.failed:
         return Finding(
             "trial", f"{result.failed} of {total} records failed ({pace}){others}: {result.error}", ExitCode.HANDLER
         )
-    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed")
+    called = sum(result.filtered.values()) < total
+    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed", warning=not called)
 
 
 def _order(settings: Settings, records: int) -> Order:
@@ -331,23 +339,16 @@ def _order(settings: Settings, records: int) -> Order:
         wanted = settings.assign.wanted
         topics = session.topics(wanted.topics or settings.group.topics)
         partitions = session.partitions(topics, numbered=wanted.numbered) if topics else []
-        edges = session.edges(partitions, IsolationLevel.READ_UNCOMMITTED)
+        edges = session.edges(partitions)
         token = session.token
     return Order(
         settings.group.id,
         handler_configs(settings),
         {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
         token,
-        _latest(edges, records),
+        [(*tp, log.first, log.end) for tp, log in edges.items() if log.end > log.first],
         records,
         settings.producing.delivery,
         settings.producing.topic,
         encoding_of(settings),
     )
-
-
-def _latest(edges: Mapping[TopicPartition, Edges], records: int) -> list[tuple[str, int, int, int]]:
-    """The last offsets of each partition, more than `records` in all where there are enough."""
-    filled = {tp: log for tp, log in edges.items() if log.end > log.first}
-    share = -(-records // len(filled)) if filled else 0
-    return [(*tp, max(log.first, log.end - share), log.end) for tp, log in filled.items()]

@@ -9,9 +9,9 @@ import os
 import sys
 import time
 from array import array
-from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -23,18 +23,21 @@ from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.commands.check.trial import Order, Result
 from kunicorn.commands.kept_offsets import refuse_kept_offsets
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError
-from kunicorn.handler.call import Calls, OfFirst, OfSome, calls_for
+from kunicorn.handler.call import Calls, OfSome, calls_for
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.handler.decode.decoders import Part
 from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.handler.encode.readers import OutputReaders
+from kunicorn.handler.filter import EXPIRED
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
 from kunicorn.handler.registry import HandlerRegistry, as_loaded
+from kunicorn.handler.retry import Expired
 from kunicorn.observe import prints
 from kunicorn.positions import OffsetRange
+from kunicorn.testing.registry import register_nothing
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -51,12 +54,14 @@ def main() -> None:
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
-    _answer(lambda handlings, order: _called(handlings, list(_chunks(handlings, _fetched(order)))), refuse_kept_offsets)
+    _answer(lambda handlings, order, tally: handle(handlings, _fetched(order), tally), refuse_kept_offsets)
 
 
-def _answer(
-    use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler] = as_loaded
-) -> None:
+Use = Callable[[HandlerRegistry[Calls], Order, "Tally"], None]
+"""What is done with the handlers that are set up."""
+
+
+def _answer(use: Use, made: Callable[[Handler], Handler] = as_loaded) -> None:
     print_line_by_line()
     prints.take_over_as_text(sys.argv[3])
     answer = int(sys.argv[2])
@@ -70,18 +75,19 @@ def _answer(
 
 def set_up() -> None:
     """As `main`, but only `setup` and `teardown` are called."""
-    _answer(lambda handlings, order: Result(0, 0, 0.0, 0.0, {}, ""))
+    _answer(lambda handlings, order, tally: None)
 
 
-def _try(
-    order: Order, use: Callable[[HandlerRegistry[Calls], Order], Result], made: Callable[[Handler], Handler]
-) -> tuple[int, bytes]:
+def _try(order: Order, use: Use, made: Callable[[Handler], Handler]) -> tuple[int, bytes]:
+    tally = Tally()
     try:
         worker = Worker(0, os.getpid(), order.group, str(order.client.get("client.id", "")))
         shown = _Shown(order)
         form = _form(order, shown)
-        handlings = HandlerRegistry.set_up(order.handlers, worker, form, made, yields=order.delivery is not None)
-        result = msgspec.structs.replace(use(handlings, order), outputs=shown.count)
+        handlings = HandlerRegistry.set_up(
+            order.handlers, worker, form, made, yields=order.delivery is not None, on_filtered=lambda _: tally.dropped
+        )
+        use(handlings, order, tally)
         for handling in handlings.every:
             handling.tear_down()
     except (HandlerLoadError, ConfigError) as error:
@@ -89,7 +95,7 @@ def _try(
     except BaseException as error:
         said = f"{type(error).__name__}: {error_message(error)}\n{user_traceback(error)}"
         return ExitCode.HANDLER, said.encode(errors="backslashreplace")
-    return ExitCode.CLEAN, msgspec.json.encode(result)
+    return ExitCode.CLEAN, msgspec.json.encode(tally.result(shown.count))
 
 
 class _Shown:
@@ -118,6 +124,7 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
     """How the handler is called: outputs are made as in a worker, shown, and dropped. Raises `HandlerLoadError`."""
     if order.delivery is None:
         return calls_for
+    register_nothing(order.encoding)
     encoder = None if order.encoding is None else Encoder(order.encoding, order.output_topic)
 
     def showing(handler: Handler, config: HandlerConfig) -> Calls:
@@ -129,16 +136,40 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
 
 
 def _fetched(order: Order) -> list[Message]:
-    """The latest records of the ranges, by partition and offset."""
+    """The latest records of the logs, by partition and offset."""
     consumer = range_consumer(order.client, order.token)
+    reader = RangeReader(consumer, _PATIENCE, "try again")
     try:
-        read = RangeReader(consumer, _PATIENCE, "try again").read(*(OffsetRange(*each) for each in order.ranges))
-        found = [message for some in read for message in some]
+        return latest(
+            [OffsetRange(*each) for each in order.logs],
+            order.records,
+            lambda ranges: [message for some in reader.read(*ranges) for message in some],
+        )
     except RangeUnreadable as error:
         raise ConfigError(str(error)) from error
     finally:
         consumer.close()
-    youngest = sorted(found, key=lambda message: message.timestamp()[1])[-order.records :]
+
+
+_FURTHER = 4
+"""So many times as far back the next look goes."""
+
+
+def latest(
+    logs: Sequence[OffsetRange], count: int, read: Callable[[Sequence[OffsetRange]], list[Message]]
+) -> list[Message]:
+    """The latest `count` records of these logs, by partition and offset; fewer where there are no more. Looks further
+    back where a log has few, and where its last offsets are none: markers of transactions, what was aborted, or what
+    compaction has removed.
+    """
+    share = -(-count // len(logs))
+    while True:
+        ends = [log._replace(start=max(log.start, log.stop - share)) for log in logs]
+        found = read(ends)
+        if len(found) >= count or ends == list(logs):
+            break
+        share *= _FURTHER
+    youngest = sorted(found, key=lambda message: message.timestamp()[1])[-count:]
     return sorted(youngest, key=_place)
 
 
@@ -160,49 +191,79 @@ def _chunks(handlings: HandlerRegistry[Calls], messages: Sequence[Message]) -> I
         yield from (rest[at : at + size] for at in range(0, len(rest), size))
 
 
-def _said(some: OfSome) -> Counter[str]:
-    """Number of the records with each outcome."""
-    groups = [(type(each.error).__name__, each.records) for each in some.groups if isinstance(each.error, Outcome)]
-    return sum((Counter({name: count}) for name, count in groups), Counter[str]())
+@dataclass(slots=True)
+class Tally:
+    """What has come of the records so far."""
+
+    passed: int = 0
+    """Records that the handler is through with, one way or another."""
+    failed: int = 0
+    seconds: float = 0.0
+    worst: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+    """Records that did not come to the handler, by the filter's name."""
+    error: str = ""
+
+    def called(self, records: int, seconds: float) -> None:
+        """Count a call, after which the handler is through with so many records."""
+        self.passed += records
+        self.seconds += seconds
+        self.worst = max(self.worst, seconds)
+
+    def dropped(self, message: Message, name: str, *, saved: bool) -> None:
+        """Count a record that a filter drops."""
+        self.filtered[name] += 1
+
+    def ended(self, records: Sequence[Message], error: BaseException) -> None:
+        """Count records that end by this error, or outcome."""
+        if isinstance(error, Outcome):
+            self.outcomes[type(error).__name__] += len(records)
+        elif isinstance(error, Expired):
+            self.filtered[EXPIRED] += len(records)
+        else:
+            self.failed += len(records)
+            topic, partition, offset = _place(records[0])
+            said = f"{topic}-{partition}@{offset}: {type(error).__name__}: {error_message(error)}"
+            self.error = self.error or f"{said}\n{user_traceback(error)}"[:_LONGEST_ERROR]
+
+    def result(self, outputs: int) -> Result:
+        """The answer, with the number of outputs that would be sent."""
+        del self.outcomes[Done.__name__]
+        return Result(
+            handled=self.passed - self.failed,
+            failed=self.failed,
+            seconds=self.seconds,
+            worst=self.worst,
+            outcomes=dict(self.outcomes),
+            filtered=dict(self.filtered),
+            error=self.error,
+            outputs=outputs,
+        )
 
 
 def _several(chunk: Sequence[Message]) -> bool:
     return _place(chunk[0])[:2] != _place(chunk[-1])[:2]
 
 
-def _called(handlings: HandlerRegistry[Calls], chunks: Sequence[Sequence[Message]]) -> Result:
-    handled = failed = 0
-    seconds = worst = 0.0
-    error_text, outcomes = "", Counter[str]()
-    todo = deque(chunks)
+def handle(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
+    """Have the records handled, by partition and offset, each once: nothing is tried again."""
+    todo = deque(_chunks(handlings, messages))
     while todo:
         chunk = todo.popleft()
         began, cell = time.perf_counter(), memoryview(array("q", [0]))
         # Counted in places: offsets of several partitions do not ascend.
         following = range(1, len(chunk) + 1) if _several(chunk) else [_place(message)[2] + 1 for message in chunk]
+        left: list[Message] = []
         try:
             handlings.of(_place(chunk[0])[0]).calls(chunk, following, cell, 0, [])
         except BaseException as raised:
             some = raised if isinstance(raised, OfSome) else OfSome(raised, count=len(chunk))
-            if isinstance(some, OfFirst) and isinstance(some.error, Outcome):
-                # It says nothing of those behind, which come to the handler in the next call.
-                todo.appendleft(chunk[some.count :])
-                chunk = chunk[: some.count]
-            said = _said(some)
-            outcomes.update(said)
-            done = bisect_right(following, cell[0]) + len(some.ahead) + said.total()
-            handled += done
-            # Of a batch in which one record failed the rest is not tried, either: it counts as failed.
-            failed += len(chunk) - done
-            if done < len(chunk):
-                error = next((each.error for each in some.groups if not isinstance(each.error, Outcome)), some.error)
-                topic, partition, offset = _place(chunk[0])
-                place = f"{topic}-{partition}@{offset}"
-                said_it = f"{type(error).__name__}: {error_message(error)}"
-                error_text = error_text or f"{place}: {said_it}\n{user_traceback(error)}"
-        else:
-            handled += len(chunk)
-        took = time.perf_counter() - began
-        seconds, worst = seconds + took, max(worst, took)
-    del outcomes[Done.__name__]
-    return Result(handled, failed, seconds, worst, dict(outcomes), error_text[:_LONGEST_ERROR])
+            places = zip(chunk, following, strict=True)
+            left = [message for message, after in places if after > cell[0] and after - 1 not in some.ahead]
+            for error, count in some.groups:
+                tally.ended(left[:count], error)
+                left = left[count:]
+        tally.called(len(chunk) - len(left), time.perf_counter() - began)
+        if left:
+            todo.appendleft(left)  # Nobody has said anything of these: they come in a batch again, as in the service.

@@ -1,0 +1,48 @@
+"""What `kunicorn check` says of [assign], which the service looks at when it knows the topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kunicorn.commands.check.cluster import assigned
+from kunicorn.errors import ExitCode
+from kunicorn.kafka.metadata import Metadata, PartitionInfo, TopicInfo
+from kunicorn.settings.assign import AssignSettings
+
+ORDERS = Metadata(
+    {}, {"orders": TopicInfo("orders", partitions={number: PartitionInfo(number) for number in range(3)})}
+)
+
+
+@pytest.mark.parametrize(
+    ("assign", "said"),
+    [
+        ({"partitions": ["orders:2-3"]}, "orders:3 do not exist; correct assign.partitions"),
+        (
+            {"partitions": ["orders"], "start": {"orders:0": 12, "orders:1": 7}},
+            "assign.start has no offset for orders:2: add it, no start offset is guessed",
+        ),
+        (
+            {"partitions": ["orders"], "start": {f"orders:{number}": 0 for number in range(4)}},
+            "assign.start: orders:3 do not exist: correct it",
+        ),
+    ],
+    ids=["a partition that is not there", "a partition without a start", "a start of none"],
+)
+def test_what_would_end_the_service_is_found(assign: dict[str, Any], said: str) -> None:
+    finding = assigned(AssignSettings.model_validate(assign), ORDERS)
+    assert (finding.failure, finding.text) == (ExitCode.CONFIGURATION, said)
+
+
+@pytest.mark.parametrize(
+    "assign",
+    [
+        {"partitions": ["orders"]},
+        {"partitions": ["orders"], "start": {f"orders:{number}": 0 for number in range(3)}},
+        {"partitions": ["orders:1"], "start": {"orders:1": 0}},
+    ],
+)
+def test_partitions_that_are_there_and_have_their_starts_are_fine(assign: dict[str, Any]) -> None:
+    assert assigned(AssignSettings.model_validate(assign), ORDERS).failure is None
