@@ -102,6 +102,13 @@ auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it int
 pipelines.{{ $name }}: longer than the {{ $most }} characters that Kubernetes leaves the name of a {{ if $run.schedule }}CronJob{{ else }}Job{{ end }} behind {{ $fullname | quote }}; shorten it
 {{- end }}
 {{- end }}
+{{- range $values := list "commonLabels" "podLabels" }}
+{{- range $label, $_ := include "kunicorn.selector" (dict "root" $) | fromYaml }}
+{{- if hasKey (get $.Values $values) $label }}
+{{ $values }}.{{ $label }}: the chart's own, by which pods are found; choose another label, or set nameOverride
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $rule := .Values.prometheusRule -}}
 {{- $burning := "KunicornLagBudgetBurning" -}}
 {{- $rung := not (or (has $burning $rule.disabled) (dig $burning "expr" "" $rule.overrides)) -}}

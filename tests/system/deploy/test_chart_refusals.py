@@ -46,6 +46,8 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         ["resources.limits.memory=1Gi", "config.workers.count=16"],
         "resources.limits.memory = 1Gi: below what the pod needs, (16 workers + 1 that replaces another)",
     ),
+    ([r"podLabels.app\.kubernetes\.io/component=api"], "podLabels.app.kubernetes.io/component: the chart's own"),
+    ([r"commonLabels.app\.kubernetes\.io/name=shop"], "commonLabels.app.kubernetes.io/name: the chart's own"),
     (["resources.limits.memory=1109Mi"], "+ 150 = 1110Mi; the kernel would kill workers"),
     (
         ["config.workers.count=null", "resources.limits.cpu=5", "resources.limits.memory=2069Mi"],
