@@ -195,14 +195,18 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- add (mul (include "kunicorn.workersPerPod" . | int | add1) $each) 150 -}}
 {{- end -}}
 
-{{/* The service's resources, with the memory that it needs where the values give none. */}}
+{{/* The service's resources, with the memory that it needs where the values give none. A request of theirs that is larger is
+the limit, too. */}}
 {{- define "kunicorn.resources" -}}
-{{- $needed := printf "%sMi" (include "kunicorn.memoryNeeded" .) -}}
+{{- $needed := include "kunicorn.memoryNeeded" . -}}
+{{- $given := default dict .Values.resources.requests -}}
+{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed) "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- $limits := deepCopy (default dict .Values.resources.limits) -}}
 {{- if and .Values.memory.limited (not $limits.memory) -}}
-{{- $_ := set $limits "memory" $needed -}}
+{{- /* What is asked for may be more, and Kubernetes refuses a limit below it. */ -}}
+{{- $asked := include "kunicorn.mebibytes" (default 0 $given.memory) | int64 -}}
+{{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (int64 $needed))) -}}
 {{- end -}}
-{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- include "kunicorn.amounts" (merge (dict "requests" $requests "limits" $limits) .Values.resources) -}}
 {{- end -}}
 

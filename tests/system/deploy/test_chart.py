@@ -150,6 +150,18 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
     assert job["resources"]["requests"]["ephemeral-storage"] == "2Gi", "what Spark may write to /tmp"
 
 
+@pytest.mark.parametrize(
+    ("given", "limit"), [({"memory": "4Gi"}, "4Gi"), ({"memory": "1110Mi"}, "1110Mi"), ({"memory": None}, "1110Mi")]
+)
+def test_memory_that_is_asked_for_is_never_above_the_limit(
+    tools: Tools, given: dict[str, str | None], limit: str
+) -> None:
+    asked = ("--set-json", f"resources.requests={json.dumps(given)}")
+    text = template(tools, "helm4", *asked, "-s", "templates/deployment.yaml", files=[EXAMPLE])
+    resources = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (limit, limit)
+
+
 def test_without_a_number_of_workers_memory_is_that_of_one_for_each_cpu_of_the_limit(
     tools: Tools, tmp_path: Path
 ) -> None:
