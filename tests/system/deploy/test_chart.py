@@ -276,6 +276,16 @@ def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendere
     assert policy["periodSeconds"] >= release.pod()["terminationGracePeriodSeconds"], "one drain at a time"
 
 
+@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800)])
+def test_one_pod_leaves_in_a_drain_s_time_or_in_the_half_hour_that_kubernetes_allows(
+    tools: Tools, grace: int, period: int
+) -> None:
+    clocks = f"terminationGracePeriodSeconds={grace},autoscaling.scaleDownStabilizationSeconds=3600"
+    given = ("--set", f"{clocks},autoscaling.hpa.enabled=true", "-s", "templates/horizontalpodautoscaler.yaml")
+    down = yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["spec"]["behavior"]["scaleDown"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": period}]
+
+
 def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Rendered]) -> None:
     release = rendered("keda")
     triggers = release.only("ScaledObject")["spec"]["triggers"]
