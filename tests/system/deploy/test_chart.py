@@ -760,6 +760,20 @@ def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[s
     assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
 
 
+@pytest.mark.parametrize(
+    ("pods", "rings"),
+    [
+        ("replicaCount=1", True),
+        ("replicaCount=0", False),
+        ("replicaCount=0,autoscaling.keda.enabled=true", True),
+        ("autoscaling.keda.enabled=true,autoscaling.minReplicas=0", False),
+    ],
+)
+def test_nobody_is_paged_for_members_that_the_values_want_none_of(tools: Tools, pods: str, rings: bool) -> None:
+    given = ("--set", f"prometheusRule.enabled=true,{pods}", "-s", "templates/prometheusrule.yaml")
+    assert ("KunicornNoMembers" in template(tools, "helm4", *given, files=[EXAMPLE])) == rings
+
+
 def test_two_releases_have_a_dashboard_each_and_the_fleet_has_one(tools: Tools, tmp_path: Path) -> None:
     def text(release: str) -> str:
         shown: list[str | Path] = [
