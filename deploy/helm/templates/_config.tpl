@@ -177,6 +177,17 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- $ports | uniq | toJson -}}
 {{- end -}}
 
+{{/* Milliseconds of a duration as Prometheus writes it, such as 1m30s. */}}
+{{- define "kunicorn.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $sum = add $sum (mul (trimSuffix $unit . | int64) (get $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
 {{/* A quantity of memory in MiB, rounded down: 1.5Gi, 512Mi, 2G or bytes. */}}
 {{- define "kunicorn.mebibytes" -}}
 {{- $units := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 -}}
