@@ -52,6 +52,13 @@ def test_lint_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=IDS)
+def test_paths_are_of_a_branch_as_tags_alone_leave_out_every_push_to_one(file: Path) -> None:
+    # YAML takes `on` for true.
+    push = (yaml.safe_load(file.read_text())[True] or {}).get("push") or {}
+    assert "branches" in push or not {"tags", "paths"} <= push.keys()
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=IDS)
 def test_actions_are_pinned_by_commit_and_say_which_version_that_is(file: Path) -> None:
     used = re.findall(r"uses: (.+)$", file.read_text(), re.MULTILINE)
     assert used
