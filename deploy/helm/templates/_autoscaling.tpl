@@ -1,4 +1,5 @@
-{{/* Up quickly, down one pod at a time, with room for a drain and its rebalance in between. */}}
+{{/* Up quickly, down one pod at a time, with room for a drain and its rebalance in between. Kubernetes refuses a period of
+more than half an hour; behind a longer drain the next pod goes by the stabilization window. */}}
 {{- define "kunicorn.scalingBehavior" -}}
 scaleUp:
   stabilizationWindowSeconds: 0
@@ -7,7 +8,7 @@ scaleUp:
 scaleDown:
   stabilizationWindowSeconds: {{ .Values.autoscaling.scaleDownStabilizationSeconds }}
   policies:
-    - {type: Pods, value: 1, periodSeconds: {{ max 60 (add .Values.terminationGracePeriodSeconds 15) }}}
+    - {type: Pods, value: 1, periodSeconds: {{ add .Values.terminationGracePeriodSeconds 15 | max 60 | min 1800 }}}
 {{- end -}}
 
 {{/* Names of the retry topics of all handlers, as the service makes them (`retry_topics_of`). As a JSON array. */}}

@@ -177,6 +177,17 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- $ports | uniq | toJson -}}
 {{- end -}}
 
+{{/* Milliseconds of a duration as Prometheus writes it, such as 1m30s. */}}
+{{- define "kunicorn.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $sum = add $sum (mul (trimSuffix $unit . | int64) (get $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
 {{/* A quantity of memory in MiB, rounded down: 1.5Gi, 512Mi, 2G or bytes. */}}
 {{- define "kunicorn.mebibytes" -}}
 {{- $units := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 -}}
@@ -195,14 +206,18 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- add (mul (include "kunicorn.workersPerPod" . | int | add1) $each) 150 -}}
 {{- end -}}
 
-{{/* The service's resources, with the memory that it needs where the values give none. */}}
+{{/* The service's resources, with the memory that it needs where the values give none. A request of theirs that is larger is
+the limit, too. */}}
 {{- define "kunicorn.resources" -}}
-{{- $needed := printf "%sMi" (include "kunicorn.memoryNeeded" .) -}}
+{{- $needed := include "kunicorn.memoryNeeded" . -}}
+{{- $given := default dict .Values.resources.requests -}}
+{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed) "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- $limits := deepCopy (default dict .Values.resources.limits) -}}
 {{- if and .Values.memory.limited (not $limits.memory) -}}
-{{- $_ := set $limits "memory" $needed -}}
+{{- /* What is asked for may be more, and Kubernetes refuses a limit below it. */ -}}
+{{- $asked := include "kunicorn.mebibytes" (default 0 $given.memory) | int64 -}}
+{{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (int64 $needed))) -}}
 {{- end -}}
-{{- $requests := merge (deepCopy (default dict .Values.resources.requests)) (dict "memory" $needed "ephemeral-storage" .Values.tmp.sizeLimit) -}}
 {{- include "kunicorn.amounts" (merge (dict "requests" $requests "limits" $limits) .Values.resources) -}}
 {{- end -}}
 

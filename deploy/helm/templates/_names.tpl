@@ -13,28 +13,29 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What pods are found by. `root` is the chart's context, `component` what they are part of (empty: consumer). */}}
 {{- define "kunicorn.selector" -}}
-app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: consumer
+app.kubernetes.io/name: {{ include "kunicorn.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ default "consumer" .component }}
 {{- end -}}
 
-{{/* Labels of every object but for the component, which the objects of pipelines do not share. */}}
-{{- define "kunicorn.commonLabels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{/* Labels of an object: what it is found by, as above, and `labels`, those of its own, which go over everybody's. Merged:
+a label that stands twice is refused by whatever reads YAML strictly, such as Flux and kustomize. */}}
+{{- define "kunicorn.labels" -}}
+{{- $ours := dict
+      "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_")
+      "app.kubernetes.io/version" .root.Chart.AppVersion
+      "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- merge (dict) (default dict .labels) .root.Values.commonLabels (include "kunicorn.selector" . | fromYaml) $ours | toYaml -}}
 {{- end -}}
 
+{{/* Where an object is, with its labels, as above, and its annotations: those of its own, `annotations`, go over everybody's. */}}
 {{- define "kunicorn.metadata" -}}
-namespace: {{ .Release.Namespace | quote }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
-  {{- include "kunicorn.selector" . | nindent 2 }}
-  {{- include "kunicorn.commonLabels" . | nindent 2 }}
-{{- with .Values.commonAnnotations }}
+  {{- include "kunicorn.labels" . | nindent 2 }}
+{{- with merge (dict) (default dict .annotations) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

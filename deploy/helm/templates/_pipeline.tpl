@@ -1,20 +1,3 @@
-{{- define "kunicorn.pipelineLabels" -}}
-app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: pipeline
-{{- end -}}
-
-{{- define "kunicorn.pipelineMetadata" -}}
-namespace: {{ .Release.Namespace | quote }}
-labels:
-  {{- include "kunicorn.pipelineLabels" . | nindent 2 }}
-  {{- include "kunicorn.commonLabels" . | nindent 2 }}
-{{- with .Values.commonAnnotations }}
-annotations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- end -}}
-
 {{/* "true" where Spark's executors are pods, which the driver asks Kubernetes for. */}}
 {{- define "kunicorn.executorPods" -}}
 {{- if and .Values.pipelines (hasPrefix "k8s://" .Values.pipeline.master) }}true{{ end -}}
@@ -80,11 +63,7 @@ ttlSecondsAfterFinished: {{ int64 $pipeline.ttlSecondsAfterFinished }}
 template:
   metadata:
     labels:
-      {{- include "kunicorn.pipelineLabels" .root | nindent 6 }}
-      {{- include "kunicorn.commonLabels" .root | nindent 6 }}
-      {{- with .root.Values.podLabels }}
-      {{- toYaml . | nindent 6 }}
-      {{- end }}
+      {{- include "kunicorn.labels" (dict "root" .root "component" "pipeline" "labels" .root.Values.podLabels) | nindent 6 }}
     annotations:
       checksum/config: {{ include "kunicorn.toml" .root | sha256sum }}
       checksum/handlers: {{ toJson .root.Values.handlerFiles | sha256sum }}
@@ -125,13 +104,7 @@ apiVersion: v1
 kind: Pod
 metadata:
   labels:
-    app.kubernetes.io/name: {{ include "kunicorn.name" . | quote }}
-    app.kubernetes.io/instance: {{ .Release.Name | quote }}
-    app.kubernetes.io/component: executor
-    {{- include "kunicorn.commonLabels" . | nindent 4 }}
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "kunicorn.labels" (dict "root" . "component" "executor" "labels" .Values.podLabels) | nindent 4 }}
   {{- with .Values.podAnnotations }}
   annotations:
     {{- toYaml . | nindent 4 }}

@@ -2,11 +2,7 @@
 {{- define "kunicorn.pod" -}}
 metadata:
   labels:
-    {{- include "kunicorn.selector" . | nindent 4 }}
-    {{- include "kunicorn.commonLabels" . | nindent 4 }}
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "kunicorn.labels" (dict "root" . "labels" .Values.podLabels) | nindent 4 }}
   annotations:
     checksum/config: {{ include "kunicorn.toml" . | sha256sum }}
     checksum/handlers: {{ toJson .Values.handlerFiles | sha256sum }}
@@ -27,7 +23,7 @@ spec:
       whenUnsatisfiable: ScheduleAnyway
       labelSelector:
         matchLabels:
-          {{- include "kunicorn.selector" $ | nindent 10 }}
+          {{- include "kunicorn.selector" (dict "root" $) | nindent 10 }}
     {{- end }}
     {{- end }}
   {{- if or .Values.check.enabled .Values.extraInitContainers }}

@@ -102,11 +102,36 @@ auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it int
 pipelines.{{ $name }}: longer than the {{ $most }} characters that Kubernetes leaves the name of a {{ if $run.schedule }}CronJob{{ else }}Job{{ end }} behind {{ $fullname | quote }}; shorten it
 {{- end }}
 {{- end }}
+{{- range $values := list "commonLabels" "podLabels" }}
+{{- range $label, $_ := include "kunicorn.selector" (dict "root" $) | fromYaml }}
+{{- if hasKey (get $.Values $values) $label }}
+{{ $values }}.{{ $label }}: the chart's own, by which pods are found; choose another label, or set nameOverride
+{{- end }}
+{{- end }}
+{{- end }}
 {{- $rule := .Values.prometheusRule -}}
 {{- $burning := "KunicornLagBudgetBurning" -}}
 {{- $rung := not (or (has $burning $rule.disabled) (dig $burning "expr" "" $rule.overrides)) -}}
 {{- if and $rule.enabled $rung (ge (mulf 14.4 (subf 100 $rule.slo.objectivePercent)) 100.0) }}
 prometheusRule.slo.objectivePercent = {{ $rule.slo.objectivePercent }}: {{ $burning }} rings at 14.4 times what may be worse for an hour, which would be more than all of it; name 93.1 or more, or put {{ $burning }} into prometheusRule.disabled, or give it an expr of yours in prometheusRule.overrides
+{{- end }}
+{{- $alerts := list -}}
+{{- range (.Files.Get "alerts/rules.yaml" | fromYaml).groups -}}
+{{- range .rules -}}{{- $alerts = append $alerts .alert -}}{{- end -}}
+{{- end -}}
+{{- range $values, $named := dict "disabled" $rule.disabled "overrides" (keys $rule.overrides | sortAlpha) }}
+{{- range $named }}
+{{- if not (has . $alerts) }}
+prometheusRule.{{ $values }}: there is no alert {{ . | quote }}; alerts/rules.yaml of the chart has their names
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name := list "podMonitor" "serviceMonitor" }}
+{{- with get $.Values $name }}
+{{- if and .enabled (gt (include "kunicorn.milliseconds" .scrapeTimeout | int64) (include "kunicorn.milliseconds" .interval | int64)) }}
+{{ $name }}.scrapeTimeout = {{ .scrapeTimeout }}: longer than {{ $name }}.interval = {{ .interval }}, so that the Prometheus operator would leave the monitor out; lower it, or raise that
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if and .Values.networkPolicy.enabled (not .Values.networkPolicy.ingressFrom) }}
 networkPolicy.ingressFrom: empty, so that nobody could ask for metrics; name Prometheus' namespace, or [{namespaceSelector: {}}] for everybody in the cluster

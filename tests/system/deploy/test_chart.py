@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -149,6 +150,18 @@ def test_memory_that_is_not_given_is_what_the_workers_need(rendered: Callable[[s
     assert job["resources"]["requests"]["ephemeral-storage"] == "2Gi", "what Spark may write to /tmp"
 
 
+@pytest.mark.parametrize(
+    ("given", "limit"), [({"memory": "4Gi"}, "4Gi"), ({"memory": "1110Mi"}, "1110Mi"), ({"memory": None}, "1110Mi")]
+)
+def test_memory_that_is_asked_for_is_never_above_the_limit(
+    tools: Tools, given: dict[str, str | None], limit: str
+) -> None:
+    asked = ("--set-json", f"resources.requests={json.dumps(given)}")
+    text = template(tools, "helm4", *asked, "-s", "templates/deployment.yaml", files=[EXAMPLE])
+    resources = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (limit, limit)
+
+
 def test_without_a_number_of_workers_memory_is_that_of_one_for_each_cpu_of_the_limit(
     tools: Tools, tmp_path: Path
 ) -> None:
@@ -261,6 +274,16 @@ def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendere
     (policy,) = down["policies"]
     assert policy["value"] == 1
     assert policy["periodSeconds"] >= release.pod()["terminationGracePeriodSeconds"], "one drain at a time"
+
+
+@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800)])
+def test_one_pod_leaves_in_a_drain_s_time_or_in_the_half_hour_that_kubernetes_allows(
+    tools: Tools, grace: int, period: int
+) -> None:
+    clocks = f"terminationGracePeriodSeconds={grace},autoscaling.scaleDownStabilizationSeconds=3600"
+    given = ("--set", f"{clocks},autoscaling.hpa.enabled=true", "-s", "templates/horizontalpodautoscaler.yaml")
+    down = yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["spec"]["behavior"]["scaleDown"]
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": period}]
 
 
 def test_keda_asks_the_brokers_as_the_service_does(rendered: Callable[[str], Rendered]) -> None:
@@ -481,6 +504,59 @@ _STATIC = "membership.static=true,config.group.session_timeout_ms=90000"
 _EXECUTORS = "pipeline.master=k8s://https://kubernetes.default.svc"
 
 
+def keys_that_stand_twice(node: Any) -> Iterator[str]:
+    """In YAML as it was composed: what kustomize and Flux refuse, and other readers take the last of."""
+    if isinstance(node, yaml.MappingNode):
+        names = [key.value for key, _ in node.value]
+        yield from (name for name in names if names.count(name) > 1)
+        for _, value in node.value:
+            yield from keys_that_stand_twice(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for each in node.value:
+            yield from keys_that_stand_twice(each)
+
+
+_LABELLED = ("podLabels", "serviceAccount.labels", "podMonitor.labels", "serviceMonitor.labels", "dashboard.labels",
+             "prometheusRule.labels", "prometheusRule.alertLabels")  # fmt: skip
+_ANNOTATED = ("podAnnotations", "serviceAccount.annotations", "service.annotations", "dashboard.annotations",
+              "autoscaling.keda.annotations")  # fmt: skip
+_ALL_KINDS = (
+    "podMonitor.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,"
+    "networkPolicy.enabled=true,networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,handlerFiles.a=b,"
+    "auth.sasl.existingSecret=login,auth.sasl.usernameKey=user,autoscaling.keda.enabled=true,"
+    "pipelines.once.command=export,pipelines.daily.command=export,pipelines.daily.schedule=@daily,"
+    f"{_EXECUTORS}"
+)
+
+
+def test_every_object_has_everybody_s_labels_and_annotations_and_its_own_go_over_them(tools: Tools) -> None:
+    owned = ",".join(f"{each}.team=own" for each in (*_LABELLED, *_ANNOTATED))
+    common = "commonLabels.team=common,commonLabels.severity=common,commonAnnotations.team=common"
+    text = template(tools, "helm4", "--set", f"{_ALL_KINDS},{owned},{common}", files=[EXAMPLE])
+    assert [name for each in yaml.compose_all(text, yaml.SafeLoader) for name in keys_that_stand_twice(each)] == []
+    documents = [each for each in yaml.safe_load_all(text) if each]
+    kinds = {"Deployment", "PodMonitor", "ServiceMonitor", "PrometheusRule", "ScaledObject", "CronJob", "Role", "Pod"}
+    assert kinds <= {each["kind"] for each in documents}
+
+    def by_kind(what: str) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for each in documents:
+            found.setdefault(each["kind"], set()).add(each["metadata"].get(what, {}).get("team"))
+        return found
+
+    labels, annotations = by_kind("labels"), by_kind("annotations")
+    own = {each: {"own"} for each in ("PodMonitor", "ServiceMonitor", "PrometheusRule", "ServiceAccount")}
+    dashboards = {"ConfigMap": {"common", "own"}}
+    assert labels == {kind: {"common"} for kind in labels} | own | dashboards
+    own = {each: {"own"} for each in ("Service", "ScaledObject", "ServiceAccount")}
+    assert annotations == {kind: {"common"} for kind in annotations} | own | dashboards
+    (deployment,) = (each for each in documents if each["kind"] == "Deployment")
+    assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "own"
+    (rule,) = (each for each in documents if each["kind"] == "PrometheusRule")
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    assert {each["labels"]["team"] for each in alerts} == {"own"}
+
+
 def test_nothing_runs_as_root_or_writes_outside_of_tmp(releases: Releases) -> None:
     for where, release in releases.items():
         specs = [each["spec"]["template"]["spec"] for each in (*release.all("Deployment"), *release.all("StatefulSet"))]
@@ -661,6 +737,15 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     assert any(wanted.items() <= labels.items() for wanted in peers), "executors and drivers reach one another"
 
 
+def test_the_driver_s_account_takes_the_role_that_the_service_s_and_the_executors_does(tools: Tools) -> None:
+    role = "arn:aws:iam::123456789012:role/orders"
+    given = ("--set", f"serviceAccount.annotations.role={role},serviceAccount.labels.use=identity")
+    text = template(tools, "helm4", *given, files=[CHART / "ci/executors-values.yaml"])
+    accounts = [each["metadata"] for each in yaml.safe_load_all(text) if each and each["kind"] == "ServiceAccount"]
+    assert {each["name"] for each in accounts} == {"orders-kunicorn", "orders-kunicorn-pipeline"}
+    assert [(each["annotations"], each["labels"]["use"]) for each in accounts] == [({"role": role}, "identity")] * 2
+
+
 def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[str], Rendered]) -> None:
     groups = rendered("monitoring").only("PrometheusRule")["spec"]["groups"]
     rules = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
@@ -673,6 +758,20 @@ def test_the_alert_rules_carry_group_runbook_and_overrides(rendered: Callable[[s
         {"severity": "critical", "release": "orders-kunicorn", "team": "orders"},
     )
     assert high["annotations"]["runbook_url"] == "https://runbooks.example.com/kunicorn/KunicornLagHigh.md"
+
+
+@pytest.mark.parametrize(
+    ("pods", "rings"),
+    [
+        ("replicaCount=1", True),
+        ("replicaCount=0", False),
+        ("replicaCount=0,autoscaling.keda.enabled=true", True),
+        ("autoscaling.keda.enabled=true,autoscaling.minReplicas=0", False),
+    ],
+)
+def test_nobody_is_paged_for_members_that_the_values_want_none_of(tools: Tools, pods: str, rings: bool) -> None:
+    given = ("--set", f"prometheusRule.enabled=true,{pods}", "-s", "templates/prometheusrule.yaml")
+    assert ("KunicornNoMembers" in template(tools, "helm4", *given, files=[EXAMPLE])) == rings
 
 
 def test_two_releases_have_a_dashboard_each_and_the_fleet_has_one(tools: Tools, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         ["resources.limits.memory=1Gi", "config.workers.count=16"],
         "resources.limits.memory = 1Gi: below what the pod needs, (16 workers + 1 that replaces another)",
     ),
+    ([r"podLabels.app\.kubernetes\.io/component=api"], "podLabels.app.kubernetes.io/component: the chart's own"),
+    ([r"commonLabels.app\.kubernetes\.io/name=shop"], "commonLabels.app.kubernetes.io/name: the chart's own"),
     (["resources.limits.memory=1109Mi"], "+ 150 = 1110Mi; the kernel would kill workers"),
     (
         ["config.workers.count=null", "resources.limits.cpu=5", "resources.limits.memory=2069Mi"],
@@ -83,6 +85,16 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (
         ["prometheusRule.enabled=true", "prometheusRule.slo.objectivePercent=93"],
         "prometheusRule.slo.objectivePercent = 93: KunicornLagBudgetBurning rings at 14.4 times",
+    ),
+    (["prometheusRule.disabled={KunicornLaggHigh}"], 'prometheusRule.disabled: there is no alert "KunicornLaggHigh"'),
+    (["prometheusRule.overrides.LagHigh.for=10m"], 'prometheusRule.overrides: there is no alert "LagHigh"'),
+    (
+        ["podMonitor.enabled=true", "podMonitor.interval=5s"],
+        "podMonitor.scrapeTimeout = 10s: longer than podMonitor.interval = 5s",
+    ),
+    (
+        ["serviceMonitor.enabled=true", "serviceMonitor.interval=1m30s", "serviceMonitor.scrapeTimeout=90001ms"],
+        "serviceMonitor.scrapeTimeout = 90001ms: longer than serviceMonitor.interval = 1m30s",
     ),
 )
 
@@ -176,5 +188,7 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     for objective in ('{"slo": {"objectivePercent": 93.1}}', '{"slo": {"objectivePercent": 90}, "disabled": ["%s"]}'):
         given = f"prometheusRule={objective.replace('%s', 'KunicornLagBudgetBurning')}"
         assert template(tools, "helm4", *ruled, given, files=[EXAMPLE])
+    scraped = "podMonitor.enabled=true,podMonitor.interval=1m30s,podMonitor.scrapeTimeout=90s"
+    assert template(tools, "helm4", "--set", scraped, files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])

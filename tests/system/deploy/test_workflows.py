@@ -15,6 +15,7 @@ from tests.deploy.actionlint import ActionlintUnavailable, actionlint
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 IDS = [file.name for file in WORKFLOWS]
+_MOST_CHARACTERS_OF_NOTES = 125_000
 SPOILT = """
 on: push
 jobs:
@@ -48,6 +49,13 @@ def test_no_workflow_has_lint() -> None:
 def test_lint_is_found(tmp_path: Path) -> None:
     (tmp_path / "spoilt.yml").write_text(SPOILT)
     assert 'undefined variable "no"' in linted(tmp_path / "spoilt.yml").stdout
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=IDS)
+def test_paths_are_of_a_branch_as_tags_alone_leave_out_every_push_to_one(file: Path) -> None:
+    # YAML takes `on` for true.
+    push = (yaml.safe_load(file.read_text())[True] or {}).get("push") or {}
+    assert "branches" in push or not {"tags", "paths"} <= push.keys()
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=IDS)
@@ -93,6 +101,13 @@ def test_what_a_release_publishes_says_what_it_is_made_of_and_by_whom() -> None:
         assert any(re.search(r"\bcosign sign(-blob)? --yes", script) for script in scripts), name
     assert any("sbom-action" in step.get("uses", "") for step in jobs["dist"]["steps"])
     assert any("attest-build-provenance" in step.get("uses", "") for step in jobs["dist"]["steps"])
+
+
+def test_a_release_s_notes_are_not_longer_than_the_forge_takes() -> None:
+    (script,) = re.findall(r"gh release create.*?env:", (ROOT / ".github/workflows/release.yml").read_text(), re.DOTALL)
+    files = re.findall(r"--notes-file (\S+)", script)
+    assert [name for name in files if len((ROOT / name).read_text()) > _MOST_CHARACTERS_OF_NOTES] == []
+    assert files or "--notes " in script
 
 
 def test_every_image_that_is_built_says_what_it_is() -> None:
