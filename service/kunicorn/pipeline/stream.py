@@ -186,11 +186,8 @@ def stream(
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
             ended = _attend(query, batches, stop, job.tries)
-    finished, go_on = (
-        ended and pace.available_now,
-        command("stream", "--config", file.path, "--run", run, master=master),
-    )
-    return FinishedStream(run, batches.counts, batches.through, finished, go_on)
+    go_on = command("stream", "--config", file.path, "--run", run, master=master)
+    return FinishedStream(run, batches.counts, batches.through, ended and pace.available_now, go_on)
 
 
 def _limits(settings: Settings, cores: int) -> TaskLimits:
