@@ -337,9 +337,11 @@ class _Known:
         """State of the target; that of a new one has nothing done."""
         told, form = self._manifest.read(), self._form
         if told is None:
-            if self._target.names(".parquet"):
+            if not self._target.names(".parquet"):
+                return RunState(())
+            # They may be of an export that has begun between the two looks, as may its manifest.
+            if (told := self._manifest.read()) is None:
                 raise ConfigError(f"{self._target.url} has Parquet files of another's; name another directory")
-            return RunState(())
         if (before := Form.of(told)) != form:
             raise ConfigError(
                 f"{self._target.url} was begun with {_shown(before)}, and this is {_shown(form)}: go on with the same "

@@ -113,6 +113,24 @@ def test_a_range_underway_that_is_not_asked_for_any_more_does_not_hold_up_an_exp
     assert now.dropped == {file_name(refunds, None), file_name(payments, None)}
 
 
+def test_an_export_takes_the_files_of_one_that_has_begun_beside_it_for_no_strangers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, names = Directory(str(tmp_path / "lake")), Directory.names
+
+    def behind_the_first_look(self: Directory, suffix: str, *, below: bool = True) -> list[str]:
+        if suffix == ".parquet" and not (tmp_path / "lake").exists():
+            export._Known(target, Form(), SCHEMA).save(RunState((NAMED_RANGE,), rounds=7))
+            target.write("date=2026-01-01/a.parquet", b"")
+        return names(self, suffix, below=below)
+
+    monkeypatch.setattr(Directory, "names", behind_the_first_look)
+    assert export._Known(target, Form(), SCHEMA).read().rounds == 7
+    target.delete("_kunicorn/manifest-00000001.json")
+    with pytest.raises(ConfigError, match="has Parquet files of another's"):
+        export._Known(target, Form(), SCHEMA).read()
+
+
 def of_a_pattern(tmp_path: Path, *, strict: bool = False) -> Settings:
     path = tmp_path / "pattern.toml"
     own = LEAST.replace('topics = ["orders"]', 'topics = ["^.*s$"]')

@@ -77,7 +77,7 @@ class DeltaLake:
         """Open the table, or make it."""
         errors = self._deltalake.exceptions
         try:
-            if self._deltalake.DeltaTable.is_deltatable(self._uri):
+            if was_there := self._deltalake.DeltaTable.is_deltatable(self._uri):
                 self._table = self._deltalake.DeltaTable(self._uri)
             elif done:
                 raise self._fewer("is not there any more", done)
@@ -99,7 +99,8 @@ class DeltaLake:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
         self._check_types(found)
-        self._check_features()
+        if was_there:
+            self._check_features()
         self._check_rounds(done)
 
     def _check_layout(self) -> None:
