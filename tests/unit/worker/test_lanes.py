@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from kunicorn.worker.progress import InFlight, OffsetTracker, Slots, Stage
 from kunicorn.worker.scheduler import Scheduler
 
 TP = TopicPartition("t", 0)
+RECORD = Message()
 NS = iter(range(1, 1 << 60))
 
 
@@ -25,7 +27,7 @@ def tracker(slots: Slots, start: int = 0, number: int = 0, **more: Any) -> Offse
 
 def arrive(scheduler: Scheduler, to: OffsetTracker, *keys: str | None, first: int = 0) -> None:
     for offset, key in enumerate(keys, first):
-        scheduler.arrive(to, offset, 0, None if key is None else key.encode(), f"record {offset}", 1)
+        scheduler.arrive(to, offset, 0, None if key is None else key.encode(), RECORD, 1)
 
 
 def started(scheduler: Scheduler, of: OffsetTracker) -> list[InFlight]:
@@ -413,7 +415,7 @@ def test_a_record_that_failed_is_no_longer_held_once_its_partition_is_closed() -
 def test_where_a_partition_will_be_is_told_over_gaps_and_with_what_was_done_before() -> None:
     scheduler, one = Scheduler(), tracker(Slots("none", 10), done_before={3, 2 * WINDOW + 9})
     for offset in (0, 2, 3, 2 * WINDOW, 2 * WINDOW + 1):
-        scheduler.arrive(one, offset, 7, None, f"record {offset}", 1)
+        scheduler.arrive(one, offset, 7, None, RECORD, 1)
     zero, two, far, farther = one.order[0], one.order[1], one.order[3], one.order[4]
     assert one.position_with({two: 3}) == Position(0, -1, written(0, {2, 3}))
     assert one.position_with({zero: 1, two: 3}) == Position(2 * WINDOW, 7, written(2 * WINDOW, {2 * WINDOW + 9}))
