@@ -152,7 +152,7 @@ def _fetched(order: Order) -> list[Message]:
 
 
 _FURTHER = 4
-"""So many times as far back the next look goes."""
+"""So many times as much the next look reads, of what lies before."""
 
 
 def latest(
@@ -162,12 +162,10 @@ def latest(
     back where a log has few, and where its last offsets are none: markers of transactions, what was aborted, or what
     compaction has removed.
     """
-    share = -(-count // len(logs))
-    while True:
-        ends = [log._replace(start=max(log.start, log.stop - share)) for log in logs]
-        found = read(ends)
-        if len(found) >= count or ends == list(logs):
-            break
+    share, unread, found = -(-count // len(logs)), logs, list[Message]()
+    while unread and len(found) < count:
+        found = read([log._replace(start=max(log.start, log.stop - share)) for log in unread]) + found
+        unread = [log._replace(stop=log.stop - share) for log in unread if log.stop - share > log.start]
         share *= _FURTHER
     youngest = sorted(found, key=lambda message: message.timestamp()[1])[-count:]
     return sorted(youngest, key=_place)
