@@ -9,6 +9,7 @@ import itertools
 import json
 import uuid
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from msgspec.structs import replace
@@ -53,8 +54,6 @@ def _schema(given: Any) -> Any:
 
 _FIRST_ID = 2**31 - 1
 """Ids of schemas that are taken for registered go downwards from here; registries count upwards from 1."""
-_INCOMPATIBLE, _UNKNOWN = 409, 404
-"""HTTP statuses of a registry's refusals."""
 
 
 def register_nothing(encoding: Encoding | None) -> None:
@@ -87,7 +86,8 @@ class _LooksUp:
         if (found := _known(lambda: client.lookup_schema(subject, schema, normalize_schemas))) is not None:
             return found
         if _known(lambda: client.test_compatibility(subject, schema)) is False:
-            raise SchemaRegistryError(_INCOMPATIBLE, _INCOMPATIBLE, "it is incompatible with the latest version")
+            refused = HTTPStatus.CONFLICT
+            raise SchemaRegistryError(refused, refused, "it is incompatible with the latest version")
         taken = RegisteredSchema(subject, 1, next(self._ids), str(uuid.uuid4()), schema)
         # Where the client keeps what it has heard: it is looked up again, and what is written by it is read.
         client._cache.set_registered_schema(schema, taken)
@@ -102,6 +102,6 @@ def _known(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
     except SchemaRegistryError as error:
-        if error.http_status_code != _UNKNOWN:
+        if error.http_status_code != HTTPStatus.NOT_FOUND:
             raise
         return None
