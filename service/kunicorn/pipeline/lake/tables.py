@@ -86,14 +86,7 @@ class DeltaLake:
         except (errors.DeltaError, OSError) as error:
             raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
         found = pa.schema(self._table.schema().to_arrow())
-        if missing := [name for name in self._schema.names if name not in found.names]:
-            raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
-        if required := [each.name for each in found if not each.nullable and each.name not in self._schema.names]:
-            # Its readers would find a null where none may be, and fail.
-            raise ConfigError(
-                f"the Delta table {self._uri} has a column {required[0]!r} that may not be null, and records have none "
-                f"of that name: let it be null, or name another directory"
-            )
+        self._check_columns(found)
         self._check_layout()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
@@ -102,6 +95,16 @@ class DeltaLake:
         if was_there:
             self._check_features()
         self._check_rounds(done)
+
+    def _check_columns(self, found: pa.Schema) -> None:
+        if missing := [name for name in self._schema.names if name not in found.names]:
+            raise ConfigError(f"the Delta table {self._uri} has no column {missing[0]!r}: name another directory")
+        if required := [each.name for each in found if not each.nullable and each.name not in self._schema.names]:
+            # Its readers would find a null where none may be, and fail.
+            raise ConfigError(
+                f"the Delta table {self._uri} has a column {required[0]!r} that may not be null, and records have none "
+                f"of that name: let it be null, or name another directory"
+            )
 
     def _check_layout(self) -> None:
         """Refuse a table whose readers look elsewhere for what our files have: they would have null instead.
