@@ -145,8 +145,9 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
     yield (
         f"Each leg has three brokers of Kafka {VERSION} of its own, with the settings that Kafka ships; chosen are "
         "the listeners, a small JVM, and three replicas of everything, of which two must have a record. Brokers have "
-        f"the topics of offsets and of transactions before a member comes. {MEMBERS} members of {WORKERS} workers each "
-        f"share {PARTITIONS} partitions, at {min(rates):,} to {max(rates):,} keyed records of 200 bytes a second. "
+        f"the topics of offsets and, where members have any, of transactions before a member comes. {MEMBERS} members "
+        f"of {WORKERS} workers each share {PARTITIONS} partitions, at {min(rates):,} to {max(rates):,} keyed records "
+        "of 200 bytes a second. "
         f"Sessions last {SESSION:.0f} s in the classic protocol and, as Kafka has it, "
         f"{CONSUMER_SESSION:.0f} s in the consumer protocol; everything else of kunicorn is as it comes. A consumer "
         "group's next assignment is computed at most once a second, as Kafka has it "
