@@ -14,7 +14,6 @@ from typing import Any
 
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import clock
-from kunicorn.positions import TopicPartition
 from tests.chaos.crowds import CROWDS, ONE, Crowd
 from tests.chaos.load import Load, customers
 from tests.chaos.stream import AuditStream, Written
@@ -151,11 +150,14 @@ class Group:
         self.begins = self.load.first
         self.load.start()
 
-    def cut(self, begins: Mapping[int, int], left: Mapping[int, int] | None) -> None:
+    def cut(
+        self, begins: Mapping[int, int], left: Mapping[int, int] | None, committed: Mapping[int, int] | None = None
+    ) -> None:
         """The present load writes from `begins` on. Of the one before it the brokers have what is below `left`; None:
-        nothing, as its topic is gone."""
+        nothing, as its topic is gone. `committed`: by the group, before that."""
         ends = {partition: len(times) for partition, times in self.loads[-2].appended.items()}
-        self.cuts.append(Stretch(self._begun_before, ends, dict(self.deleted), left))
+        in_order = self.crowd.ordering == "partition"
+        self.cuts.append(Stretch(self._begun_before, ends, dict(self.deleted), left, None if in_order else committed))
         self.begins = dict(begins)
         if left is None:
             self.deleted.clear()
@@ -290,10 +292,15 @@ class Group:
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
 
         def done() -> bool:
-            committed = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS, stable=False)
-            return all(committed[TopicPartition(self.topic, partition)] >= end for partition, end in ends.items())
+            committed = self.committed()
+            return all(committed[partition] >= end for partition, end in ends.items())
 
         self.wait_under_load(done, f"commits of what lies below {ends}", within)
+
+    def committed(self) -> dict[int, int]:
+        """What the brokers say of each partition by now; a negative number for nothing."""
+        found = committed_offsets(self.kafka.bootstrap, self.topic, self.topic, PARTITIONS, stable=False)
+        return {tp.partition: offset for tp, offset in found.items()}
 
     def wait_all_committed(self) -> None:
         """Until the brokers say that the group has committed the end of every partition."""

@@ -36,7 +36,7 @@ _AT_ONCE = 1 << 20
 _ENTRY_BYTES = WORDS * 8
 
 Entry = tuple[int, int, int, int, int]
-"""Time, number of the file, kind and partition, offset, CRC of the key."""
+"""Time, number of the process, kind and partition, offset, CRC of the key."""
 
 
 class Written(NamedTuple):
@@ -72,13 +72,21 @@ class Found:
         )
 
 
-class _File:
-    """One process's audit of one topic, read as far as it is."""
+@dataclass
+class _Process:
+    """Who wrote one or several of the files: threads that come first together have one each."""
 
-    def __init__(self, path: Path, number: int) -> None:
-        member, pid, _ = path.name.removesuffix(SUFFIX).split(".")
-        self.member, self.pid, self.number = member, int(pid), number
-        self.dead = False
+    number: int
+    member: str
+    pid: int
+    dead: bool = False
+
+
+class _File:
+    """Audit of one topic, read as far as it is."""
+
+    def __init__(self, path: Path, process: _Process) -> None:
+        self.process = process
         self._path = path
         self._at = 0
 
@@ -90,7 +98,7 @@ class _File:
         body = body[: len(body) - len(body) % _ENTRY_BYTES]
         self._at += len(body)
         words = array("q", body)
-        numbers = [self.number] * (len(words) // WORDS)
+        numbers = [self.process.number] * (len(words) // WORDS)
         entries = list(zip(words[3::WORDS], numbers, words[0::WORDS], words[1::WORDS], words[2::WORDS], strict=True))
         return entries, len(body) == _AT_ONCE
 
@@ -99,7 +107,7 @@ class _File:
 class _Slice:
     """What one process began in one partition within half a second."""
 
-    file: int
+    process: int
     begin: int
     offsets: Offsets = field(default_factory=Offsets)
     end: int | None = None
@@ -113,9 +121,9 @@ class _Partition:
     begun: Offsets = field(default_factory=Offsets)
     ended: Offsets = field(default_factory=Offsets)
     open: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
-    """By file and offset: begin and key of each call that has not ended."""
+    """By process and offset: begin and key of each call that has not ended."""
     beside: dict[tuple[int, int], Call] = field(default_factory=dict)
-    """By file and offset of an open call: the first that another process began beside it."""
+    """By process and offset of an open call: the first that another process began beside it."""
     lanes: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The highest offset that was begun, by key, or of all; and when."""
     history: deque[_Slice] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -144,8 +152,9 @@ class AuditStream:
         self._ordering = ordering
         self._together = together
         self._lives = lives
-        self._files: list[_File] = []
-        self._known: set[Path] = set()
+        self._files: dict[Path, _File] = {}
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self._numbered: list[_Process] = []
         self._partitions: dict[tuple[int, int], _Partition] = {}
         self._found = Found()
         self._left: list[Entry] = []
@@ -167,15 +176,16 @@ class AuditStream:
 
     def read(self) -> None:
         """Everything that is written by now."""
+        # Before files are looked for: all that these have written is there.
+        dying = [each for each in self._numbered if not each.dead and not self._lives(each.pid)]
         self._look_for_files()
-        dying = [file for file in self._files if not file.dead and not self._lives(file.pid)]
         # A file that is read later may tell of what came after the one read before: that waits for the next time.
         until = now_ns()
         more = True
         while more:
             entries, limits = self._left, [until]
-            for file in self._files:
-                if file.dead:
+            for file in self._files.values():
+                if file.process.dead:
                     continue
                 read, has_more = file.more()
                 entries += read
@@ -187,29 +197,37 @@ class AuditStream:
             upto = min(limits)
             self._left = [entry for entry in entries if entry[0] > upto]
             self._go_through(entries[: len(entries) - len(self._left)])
-        for file in dying:
-            self._bury(file)
+        for process in dying:
+            self._bury(process)
 
     def _look_for_files(self) -> None:
-        for path in sorted(set(self._directory.glob(f"*/*{SUFFIX}")) - self._known):
-            self._known.add(path)
-            self._files.append(_File(path, len(self._files)))
+        for path in sorted(self._directory.glob(f"*/*{SUFFIX}")):
+            if path not in self._files:
+                self._files[path] = _File(path, self._writer(path))
 
-    def _bury(self, file: _File) -> None:
+    def _writer(self, path: Path) -> _Process:
+        member, pid, _ = path.name.removesuffix(SUFFIX).split(".")
+        known = self._processes.get((member, int(pid)))
+        if known is None or known.dead:
+            known = self._processes[member, int(pid)] = _Process(len(self._numbered), member, int(pid))
+            self._numbered.append(known)
+        return known
+
+    def _bury(self, process: _Process) -> None:
         """Its calls that did not end never will: they count as their first instant."""
-        file.dead = True
+        process.dead = True
         for partition in self._partitions.values():
-            for offset in partition.open.pop(file.number, {}):
-                partition.beside.pop((file.number, offset), None)
+            for offset in partition.open.pop(process.number, {}):
+                partition.beside.pop((process.number, offset), None)
 
     def _go_through(self, entries: Sequence[Entry]) -> None:
         self.entries += len(entries)
-        for at, file, head, offset, key in entries:
+        for at, process, head, offset, key in entries:
             partition = self._of(head & 0xFFFFFFFF, self.load_of(key))
             if head >> 32 == BEGIN:
-                self._begin(partition, offset, at, file, key)
+                self._begin(partition, offset, at, process, key)
             else:
-                self._end(partition, offset, at, file)
+                self._end(partition, offset, at, process)
             partition.last = max(partition.last, at)
 
     def load_of(self, key: int) -> int:
@@ -228,38 +246,38 @@ class AuditStream:
             found.last = self._of(number, load - 1).last if load else 0
         return found
 
-    def _begin(self, partition: _Partition, offset: int, at: int, file: int, key: int) -> None:
+    def _begin(self, partition: _Partition, offset: int, at: int, process: int, key: int) -> None:
         if at - partition.last > _NOTICEABLE_NS:
             self._wait(partition, offset, at)
-        mine = partition.open.get(file)
+        mine = partition.open.get(process)
         if len(partition.open) > (mine is not None):
-            call = self._call(partition, offset, file, at)
+            call = self._call(partition, offset, process, at)
             for other, calls in partition.open.items():
-                if other != file:
+                if other != process:
                     for inside in calls:
                         partition.beside.setdefault((other, inside), call)
         new = partition.begun.add(offset)
         if not new:
-            self._repeat(partition, offset, at, file)
+            self._repeat(partition, offset, at, process)
         if self._ordering != "none":
-            self._look_at_order(partition, offset, at, file, key, new)
-        partition.open.setdefault(file, {})[offset] = (at, key)
+            self._look_at_order(partition, offset, at, process, key, new)
+        partition.open.setdefault(process, {})[offset] = (at, key)
         slices = partition.history
-        if not slices or slices[-1].file != file or at - slices[-1].begin > _SLICE_NS:
-            slices.append(_Slice(file, at))
+        if not slices or slices[-1].process != process or at - slices[-1].begin > _SLICE_NS:
+            slices.append(_Slice(process, at))
         slices[-1].offsets.add(offset)
 
-    def _end(self, partition: _Partition, offset: int, at: int, file: int) -> None:
+    def _end(self, partition: _Partition, offset: int, at: int, process: int) -> None:
         partition.ended.add(offset)
-        mine = partition.open.get(file, {})
+        mine = partition.open.get(process, {})
         begin, _ = mine.pop(offset, (at, 0))
         if not mine:
-            partition.open.pop(file, None)
-        if partition.beside and (begun := partition.beside.pop((file, offset), None)) and begun.begin < at:
-            inside = self._call(partition, offset, file, begin, at)
+            partition.open.pop(process, None)
+        if partition.beside and (begun := partition.beside.pop((process, offset), None)) and begun.begin < at:
+            inside = self._call(partition, offset, process, begin, at)
             _keep(self._found.overlaps, Overlap(inside, begun))
         for each in reversed(partition.history):
-            if each.file == file and offset in each.offsets:
+            if each.process == process and offset in each.offsets:
                 each.end = max(each.end or 0, at)
                 return
 
@@ -271,13 +289,13 @@ class AuditStream:
         if partition.last and wait > self._found.waits.get(partition.number, 0):
             self._found.waits[partition.number] = wait
 
-    def _repeat(self, partition: _Partition, offset: int, at: int, file: int) -> None:
+    def _repeat(self, partition: _Partition, offset: int, at: int, process: int) -> None:
         self._found.repeated += 1
-        again = self._call(partition, offset, file, at)
+        again = self._call(partition, offset, process, at)
         for each in reversed(partition.history):
             if offset in each.offsets:
-                never_ended = offset in partition.open.get(each.file, {}) or self._died_with(each, offset, partition)
-                before = self._call(partition, offset, each.file, each.begin, None if never_ended else each.end)
+                never_ended = offset in partition.open.get(each.process, {}) or self._died_with(each, offset, partition)
+                before = self._call(partition, offset, each.process, each.begin, None if never_ended else each.end)
                 # A process that was stopped between looking at the clock and writing tells its call late.
                 pair = Repeat(before, again) if each.begin <= at else Repeat(again, before)
                 _keep(self._found.repeats, pair)
@@ -285,9 +303,9 @@ class AuditStream:
         _keep(self._found.repeats, Repeat(Call(0, partition.number, offset, 0, "unknown", 0, partition.load), again))
 
     def _died_with(self, each: _Slice, offset: int, partition: _Partition) -> bool:
-        return self._files[each.file].dead and offset not in partition.ended
+        return self._numbered[each.process].dead and offset not in partition.ended
 
-    def _look_at_order(self, partition: _Partition, offset: int, at: int, file: int, key: int, new: bool) -> None:
+    def _look_at_order(self, partition: _Partition, offset: int, at: int, process: int, key: int, new: bool) -> None:
         lane = key if self._ordering == "key" else 0
         name = f"partition {partition.number}, key {lane:x}"
         if new:
@@ -299,13 +317,13 @@ class AuditStream:
                 partition.lanes[lane] = offset, at
         if self._together:
             return
-        for other, (_, its_key) in partition.open.get(file, {}).items():
+        for other, (_, its_key) in partition.open.get(process, {}).items():
             if self._ordering == "partition" or its_key == key:
                 _keep(self._found.disorder, f"{name}: offsets {other} and {offset} were in hand together")
 
-    def _call(self, partition: _Partition, offset: int, file: int, begin: int, end: int | None = None) -> Call:
-        process = self._files[file]
-        return Call(begin, partition.number, offset, end, process.member, process.pid, partition.load)
+    def _call(self, partition: _Partition, offset: int, process: int, begin: int, end: int | None = None) -> Call:
+        who = self._numbered[process]
+        return Call(begin, partition.number, offset, end, who.member, who.pid, partition.load)
 
 
 def _keep(kept: list[T], one: T) -> None:

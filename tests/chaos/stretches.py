@@ -24,6 +24,8 @@ class Stretch:
     """Where the brokers' log begins: what is below was deleted."""
     left: Mapping[int, int] | None
     """From here on the brokers' log has other records, or ends; None: the topic has another id, nothing is left."""
+    committed: Mapping[int, int] | None = None
+    """By the group, of a topic that is gone since; None: its records were handled in order."""
 
     def records(self, partition: int) -> int:
         """How many were confirmed."""
@@ -31,9 +33,15 @@ class Stretch:
 
     def owed(self, partition: int, ended: Offsets) -> tuple[int, int]:
         """From where to where each record is to be handled. Of a topic that is gone nobody can tell what might still
-        have been fetched: none may be left out before one that was handled."""
+        have been fetched: none may be left out before one that was handled. Where several are in hand at once, those
+        between them may wait for their turn when the topic goes: none may be left out before a committed offset."""
         first = max(self.begins.get(partition, 0), self.start.get(partition, 0))
-        last = ended.end if self.left is None else min(self.left.get(partition, 0), self.ends.get(partition, 0))
+        if self.left is not None:
+            last = min(self.left.get(partition, 0), self.ends.get(partition, 0))
+        elif self.committed is not None:
+            last = self.committed.get(partition, 0)
+        else:
+            last = ended.end
         return first, max(first, last)
 
     def lost(self, partition: int, ended: Offsets, poison: Collection[int] = ()) -> int:

@@ -215,7 +215,7 @@ def _wait_handled_beyond(group: Group, ends: Mapping[int, int]) -> None:
 
 def recreation(group: Group) -> Hurt:
     """The topic is deleted while it is written to and read, and created again while members still have its records."""
-    old = topic_id(group)
+    old, committed = topic_id(group), group.committed()
     hurt = Hurt(now(), partitions=frozenset(range(PARTITIONS)))
     group.kafka.admin().delete_topics([group.topic])[group.topic].result(60)
     group.load.abandon()
@@ -223,7 +223,7 @@ def recreation(group: Group) -> Hurt:
     group.load_anew()
     _wait_everywhere(group)
     assert topic_id(group) != old, "the topic is the old one: this was no fault"
-    _cut(group, dict.fromkeys(range(PARTITIONS), 0), None)
+    _cut(group, dict.fromkeys(range(PARTITIONS), 0), None, committed)
     return hurt
 
 
@@ -247,11 +247,16 @@ def _create(group: Group) -> None:
 # -- common ----------------------------------------------------------------------------------------------------------
 
 
-def _cut(group: Group, begins: Mapping[int, int], left: Mapping[int, int] | None) -> None:
+def _cut(
+    group: Group,
+    begins: Mapping[int, int],
+    left: Mapping[int, int] | None,
+    committed: Mapping[int, int] | None = None,
+) -> None:
     """Two words of brokers on where the new load begins must agree: where they cut the log, and what they answered its
     producer."""
     assert begins == group.load.first, f"the new load begins at {group.load.first}, and logs were cut at {begins}"
-    group.cut(begins, left)
+    group.cut(begins, left, committed)
 
 
 def _wait_everywhere(group: Group) -> None:

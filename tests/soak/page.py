@@ -84,8 +84,10 @@ def page(legs: Sequence[Figures]) -> str:
             "Where a log is cut, brokers say what is gone: where logs start (ListOffsets), where the new leader's "
             "epoch begins, which id the topic has. Each load's records have keys of their own: an offset that was "
             "taken twice stands for two records. A record that is gone need not have been handled; a member that met "
-            "the gap must have said where it went on. If a fault turns out not to have happened, that counts as beyond "
-            "its bound. "
+            "the gap must have said where it went on. Of a topic that was deleted nobody can tell what could still be "
+            "fetched: none of its records may have been left out before one that was handled, nor, where records of a "
+            "partition are handled in any order, before a committed offset. If a fault turns out not to have happened, "
+            "that counts as beyond its bound. "
             "Members of a leg with a clock that steps have a library preloaded: it shifts what they read of the wall "
             "clock, and what they wait for by it. –: the fault means nothing to that protocol."
         ),

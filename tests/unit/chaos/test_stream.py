@@ -25,8 +25,8 @@ class Journal:
         self.directory = directory
         self.dead: set[int] = set()
 
-    def note(self, pid: int, kind: Kind, partition: int, offset: int, at: int, key: int = 0) -> None:
-        path = self.directory / "topic" / f"member-{pid % 2}.{pid}.1.audit"
+    def note(self, pid: int, kind: Kind, partition: int, offset: int, at: int, key: int = 0, start: int = 1) -> None:
+        path = self.directory / "topic" / f"member-{pid % 2}.{pid}.{start}.audit"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             file.write(array("q", (kind << 32 | partition, offset, key, at)).tobytes())
@@ -155,6 +155,35 @@ def test_a_call_of_a_frozen_process_is_beside_its_heirs_once_it_ends(journal: Jo
     read.read()
     (overlap,) = read.take().overlaps
     assert (overlap.inside.offset, overlap.inside.pid, overlap.begun.offset) == (0, 1, 1)
+
+
+def test_threads_of_one_process_are_one_process_whatever_files_they_have(journal: Journal) -> None:
+    read = journal.stream(ordering="none")
+    journal.note(2, Kind.BEGIN, 0, 0, 1 * MILLISECOND)
+    journal.note(2, Kind.BEGIN, 0, 1, 2 * MILLISECOND, start=2)
+    read.read()
+    journal.note(2, Kind.END, 0, 0, 3 * MILLISECOND)
+    journal.note(2, Kind.END, 0, 1, 4 * MILLISECOND, start=2)
+    # A file that comes last thing is read, too.
+    journal.call(2, 2, 5, 6)
+    journal.note(2, Kind.BEGIN, 0, 3, 7 * MILLISECOND, start=3)
+    journal.note(2, Kind.END, 0, 3, 8 * MILLISECOND, start=3)
+    journal.dead.add(2)
+    read.read()
+    assert not read.take().overlaps
+    assert read.ended(0).end == 4
+    assert not list(read.ended(0).missing(4))
+
+
+def test_another_process_with_the_number_of_one_that_has_died_is_another_one(journal: Journal) -> None:
+    read = journal.stream(ordering="none")
+    journal.call(2, 0, 1, 2)
+    journal.dead.add(2)
+    read.read()
+    journal.note(2, Kind.BEGIN, 0, 1, 3 * MILLISECOND, start=2)
+    journal.note(2, Kind.END, 0, 1, 4 * MILLISECOND, start=2)
+    read.read()
+    assert read.ended(0).end == 2
 
 
 def test_a_call_that_is_told_late_is_the_one_before(journal: Journal) -> None:

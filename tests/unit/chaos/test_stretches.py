@@ -51,6 +51,17 @@ def test_of_a_topic_that_is_gone_nothing_may_be_left_out_before_what_was_handled
     assert (stretch.lost(0, ended), stretch.gone(0, ended)) == (lost, gone)
 
 
+@pytest.mark.parametrize(
+    ("ended", "lost", "gone"),
+    [(handled(range(30), range(31, 60)), 0, 41), (handled(range(29), range(30, 60)), 1, 40), (handled(), 30, 70)],
+)
+def test_of_a_topic_that_is_gone_nothing_may_be_left_out_before_what_was_committed_where_several_are_in_hand(
+    ended: Offsets, lost: int, gone: int
+) -> None:
+    stretch = Stretch({}, {0: 100}, {}, None, {0: 30})
+    assert (stretch.lost(0, ended), stretch.gone(0, ended)) == (lost, gone)
+
+
 def test_what_lies_before_the_start_of_the_log_was_deleted() -> None:
     stretch = Stretch({}, {0: 100}, {0: 40}, {0: 100})
     assert (stretch.lost(0, handled(range(40, 100))), stretch.gone(0, handled(range(40, 100)))) == (0, 40)
