@@ -242,12 +242,18 @@ class Group:
 
     def wait_whole(self, within: float = PATIENCE) -> None:
         """Until the living members share all partitions evenly, and everything is handled that was appended by then: of
-        each partition something that came after the call, while there is load."""
+        each partition something that came after the call, while there is load. A group that goes on may take as long
+        as its machine does; one that handles nothing for `within` seconds does not become whole."""
         began = now()
         wait_until(self._shared_out, f"{len(self.alive)} members that share {PARTITIONS} partitions", within, 0.1)
         self.wait_under_load(lambda: self.load.has_confirmed_since(began), "records in each partition", within)
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
-        self.wait_under_load(lambda: self._handled_up_to(ends), f"the records up to {ends} to be handled", within)
+        while left := self._unhandled_below(ends):
+            self._wait_progress(ends, left, within)
+
+    def _wait_progress(self, ends: Mapping[int, int], left: int, within: float) -> None:
+        what = f"any of the {left} records below {ends} that are not handled"
+        self.wait_under_load(lambda: self._unhandled_below(ends) < left, what, within)
 
     def wait_under_load(self, condition: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
         """Until that; meanwhile the audit is read, and the load held back where the group is far behind."""
@@ -274,11 +280,10 @@ class Group:
     def _look(self) -> None:
         self.audit.read()
         ends = {partition: len(times) for partition, times in list(self.load.appended.items())}
-        behind = sum(self.unhandled(partition, end) for partition, end in ends.items())
-        self.load.hold_back_beyond(BEHIND, behind)
+        self.load.hold_back_beyond(BEHIND, self._unhandled_below(ends))
 
-    def _handled_up_to(self, ends: Mapping[int, int]) -> bool:
-        return not any(self.unhandled(partition, end) for partition, end in ends.items())
+    def _unhandled_below(self, ends: Mapping[int, int]) -> int:
+        return sum(self.unhandled(partition, end) for partition, end in ends.items())
 
     def unhandled(self, partition: int, end: int) -> int:
         """How many records below `end` no call has ended with, as far as the audit was read. Neither poison nor what
