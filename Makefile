@@ -18,6 +18,9 @@ COLUMNS_BUILT := build/columns/.built
 COLUMNS_SOURCES := $(wildcard $(COLUMNS)/src/*.rs $(COLUMNS)/Cargo.* $(COLUMNS)/pyproject.toml $(COLUMNS)/*.pyi)
 NO_COLUMNS := kunicorn_columns is not built, and everything but kafka.fetcher = "own" and jobs that fetch by columns works without it; \
  to have it, install Rust (https://rustup.rs) and a C compiler, and run make again
+# Tests start thousands of processes: without bytecode each of them compiles the service anew, for a second of processor
+# time. Container images often forbid to write it, which is right where a process is started once.
+export PYTHONDONTWRITEBYTECODE :=
 export CARGO_TARGET_DIR := $(CURDIR)/build/columns
 PIP := pip --disable-pip-version-check --quiet
 

@@ -142,7 +142,7 @@ class KafkaCluster:
         plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
         main = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
         where = ("--bootstrap-server", self.bootstrap, "--reassignment-json-file", str(plan))
-        self.tool(main, *where, "--execute", timeout=180)
+        self.tool(main, *where, "--execute")
         wait_until(lambda: self.replicas(topic) == wanted, f"{topic} reassigned")
 
     def replicas(self, topic: str) -> dict[int, list[int]]:
@@ -172,11 +172,12 @@ class KafkaCluster:
         make_archive(self._kafka)
         broker.upgrade(self._kafka)
 
-    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 180.0) -> str:
+    def tool(self, main: str, *arguments: str, input: str | None = None, timeout: float = 400.0) -> str:
         """Run one of Kafka's Java tools to its end and return what it printed.
 
         `main` is the class: `"org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"`.
-        Raises `RuntimeError` with all its output where it fails.
+        Raises `RuntimeError` with all its output where it fails. Kafka's client asks again for minutes where brokers
+        that were just started answer that they are not ready.
         """
         tools = distribution(tools_version(self._kafka.version))
         done = subprocess.run(

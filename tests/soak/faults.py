@@ -55,7 +55,7 @@ def _quota(group: Group) -> Hurt:
 
 def _configure(group: Group, *change: str) -> None:
     where = ("--bootstrap-server", group.kafka.bootstrap, "--entity-type", "clients", "--entity-default")
-    group.kafka.tool("kafka.admin.ConfigCommand", *where, "--alter", *change, timeout=180)
+    group.kafka.tool("kafka.admin.ConfigCommand", *where, "--alter", *change)
 
 
 def _move_leaders(group: Group) -> Hurt:

@@ -59,7 +59,7 @@ def broker_complaints(group: Group, hurt: Hurt) -> Iterator[str]:
 
 def features(kafka: KafkaCluster) -> dict[str, Feature]:
     """As the brokers say."""
-    told = kafka.tool(_TOOL, "--bootstrap-server", kafka.bootstrap, "describe", timeout=180)
+    told = kafka.tool(_TOOL, "--bootstrap-server", kafka.bootstrap, "describe")
     every = {name: Feature(most, finalized) for name, most, finalized in _DESCRIBED.findall(told)}
     return {name: each for name, each in every.items() if name in _FEATURES}
 
@@ -69,7 +69,7 @@ def finalize(kafka: KafkaCluster) -> None:
     wanted = {name: each.most for name, each in features(kafka).items() if each.finalized != each.most}
     named = [f"--metadata={most}" for most in wanted.values() if not most.isdigit()]
     numbered = [f"--feature={name}={most}" for name, most in wanted.items() if most.isdigit()]
-    kafka.tool(_TOOL, "--bootstrap-server", kafka.bootstrap, "upgrade", *named, *numbered, timeout=180)
+    kafka.tool(_TOOL, "--bootstrap-server", kafka.bootstrap, "upgrade", *named, *numbered)
 
 
 def then(way: str, place: Path) -> Mapping[str, Any]:
