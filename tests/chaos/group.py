@@ -231,14 +231,19 @@ class Group:
     def coordinator(self) -> Broker:
         """The broker that coordinates the group, as a member says."""
         member = self.alive[0]
-        where = member.wait(lambda: member.status()["group"]["coordinator"], "a coordinator")
+        where = member.wait(lambda: self._told_by(member)["coordinator"], "a coordinator")
         return self.kafka.broker(int(where.split()[0]))
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def generation(self) -> int:
         """The newest that a member knows of; with the consumer protocol the member epoch."""
-        return max(int(member.status()["group"]["generation"] or 0) for member in self.alive)
+        return max(int(self._told_by(member)["generation"] or 0) for member in self.alive)
+
+    def _told_by(self, member: MemberProcess) -> Mapping[str, Any]:
+        """What a member says of the group; a busy one may say nothing at first."""
+        told: Mapping[str, Any] = member.wait(lambda: member.status().get("group"), "its group")
+        return told
 
     def wait_whole(self, within: float = PATIENCE) -> None:
         """Until the living members share all partitions evenly, and everything is handled that was appended by then: of

@@ -18,8 +18,10 @@ from tests.system.handlers.lethal import POISON
 
 _TOGETHER_NS = 5_000_000
 """Confirmations that come within so long of one another are one entry: a poll gives a thousand at a time."""
+_WAITING = 60.0
+"""Seconds of load that may wait for brokers that take nothing."""
 _IN_QUEUE = 2_000_000
-"""Records that may wait for brokers that take nothing: a minute and more of any load here."""
+"""Records, more than any load here has in that time."""
 
 
 class Times(Sequence[int]):
@@ -67,7 +69,7 @@ def customers(count: int, load: int = 0) -> list[bytes]:
 class Load:
     """A thread that produces `rate` records a second until `stop`; idempotent, so the log holds each once.
 
-    While brokers take nothing, what is due waits in the producer's queue.
+    While brokers take nothing, what is due waits in the producer's queue, at most what is due in `_WAITING` seconds.
     """
 
     def __init__(
@@ -167,7 +169,8 @@ class Load:
         keys = self._keys
         while not self._ended.wait(0.01):
             now = time.monotonic()
-            credit += 0 if self.is_held else (now - then) * self._rate
+            waits = self.is_held or len(self._producer) > _WAITING * self._rate
+            credit += 0 if waits else (now - then) * self._rate
             then, due = now, int(credit)
             for number in range(sent, due):
                 self._producer.produce(self._topic, b"x" * 200, keys[number % len(keys)], on_delivery=self._confirmed)

@@ -157,7 +157,8 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
         "In legs with retention by time brokers look each second for what is to be deleted, not each five minutes. "
         f"Legs with an upgrade begin with brokers of Kafka {OLD}, or with members of commit {COMMIT}. All of it "
         "runs on one machine of two cores, legs side by side and beside other work: for each core there were "
-        f"{_spread([each.busy for each in legs])} processes that wanted it. Pauses have the machine's delays in them."
+        f"{_spread([each.busy for each in legs])} processes that wanted it. Brokers and loads come first where "
+        "they may (root, and a kernel with autogroups). Pauses have the machine's delays in them."
     )
     yield (
         f"A leg takes eight to eleven minutes, each {LASTING_EVERY}th one an hour, in which nothing ends a member's "
