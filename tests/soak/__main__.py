@@ -98,7 +98,7 @@ def _serve_first() -> None:
     (sched(7), the autogroup feature): where both want all that there is, brokers have a tenth, say nothing for longer
     than a session, and every group is hurt before its fault. Without root's rights it stays so."""
     with suppress(OSError):
-        _AUTOGROUP.write_text("-10")
+        _AUTOGROUP.write_text("-5")
 
 
 def _ran(number: int, code: str, options: argparse.Namespace) -> bool:
