@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.markdown import ROOT
 PAGE = (ROOT / "docs" / "commands.md").read_text()
 SECTION = PAGE[PAGE.index("## What /status answers") : PAGE.index("## Exit codes")]
 WORKER, PARTITION = SECTION[SECTION.index("| of a worker |") :].split("| of a partition |")
-SHOWN = {
+SHOWN: dict[Any, str] = {
     status.Status: SECTION,
     status.GroupStatus: SECTION,
     status.RebalanceStatus: SECTION,
@@ -28,7 +29,7 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("kind", SHOWN, ids=lambda kind: str(kind.__name__))
-def test_the_page_has_every_name_of_what_the_service_says_of_itself(kind: type) -> None:
+def test_the_page_has_every_name_of_what_the_service_says_of_itself(kind: Any) -> None:
     assert [each.name for each in fields(kind) if f"`{each.name}`" not in SHOWN[kind]] == []
 
 
