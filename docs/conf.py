@@ -55,7 +55,6 @@ NAVIGATION = {
         "runbooks/README",
         "runbooks/*",
         "compatibility",
-        "support",
     ],
     "Look up": ["faq", "commands", "settings", "reference", "metrics", "states", "glossary", "[!_]*"],
     "Understand": [

@@ -115,6 +115,7 @@ class Replayed:
                 {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
                 for letter in self.run.dead_letters
             ],
+            "retry_topic": next((retry.topic for retry in self.run.retries), None),
         }
 
 

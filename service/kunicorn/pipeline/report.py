@@ -311,7 +311,8 @@ class FinishedStream:
 
     def as_json(self) -> dict[str, object]:
         told = {"job": "stream", "run": self.run, "exit_code": self.code.value, "finished": self.finished}
-        return {**told, **asdict(self.counts), "micro_batches": self.batches}
+        go_on = None if self.finished else self.go_on
+        return {**told, **asdict(self.counts), "micro_batches": self.batches, "go_on": go_on}
 
 
 _SHOWN = 50

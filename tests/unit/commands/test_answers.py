@@ -21,6 +21,8 @@ from kunicorn.positions import TopicPartition
 from kunicorn.testing import record
 from kunicorn.testing.memory import message_of
 from kunicorn.text import Answer, listed, tell
+from tests.answers import names_in
+from tests.markdown import ROOT
 
 TP = TopicPartition("orders", 7)
 POD = DescribedMember("m-1", "pod-0", "kunicorn", "/10.0.0.7", (TP,))
@@ -63,6 +65,21 @@ def test_an_answer_is_text_for_people_and_one_object_for_programs(command: str) 
     assert [each for each in shown if each not in "\n".join(text)] == []
     assert json.loads(told[0]) == json.loads(told[1]) != {}
     assert len(told[1].splitlines()) == 1
+
+
+def row_of(command: str) -> str:
+    """What the page of commands has of that command's object, with those that it is like or made of."""
+    text = (ROOT / "docs" / "commands.md").read_text()
+    page = text[text.index("## Answers for a program") : text.index("## Exit codes")]
+    like = {"seek": "| `pause`, `resume`", "lag": "| `offsets show`"}
+    begins = ("| `" + command.partition(" of ")[0] + "`", like.get(command, "-"))
+    return "".join(line for line in page.splitlines() if line.startswith(begins))
+
+
+@pytest.mark.parametrize("command", ANSWERS)
+def test_the_page_has_every_name_of_what_a_program_is_told(command: str) -> None:
+    made, _ = ANSWERS[command]
+    assert [name for name in names_in(made().as_json()) if f"`{name}`" not in row_of(command)] == []
 
 
 def test_a_service_that_refuses_says_so_once_and_shows_the_moves() -> None:

@@ -203,6 +203,14 @@ def test_no_log_says_that_the_record_went_where_it_would_go(
     assert caplog.text == ""
 
 
+def test_a_program_is_told_the_topics_into_which_the_record_would_go() -> None:
+    retried, _ = told(b"nonsense", max_attempts=1, retry_topic_delays_ms=[5000])
+    given_up, _ = told(b"nonsense", on_failure="dead_letter")
+    answers = [each.as_json() for each in (retried, given_up)]
+    assert [answer["retry_topic"] for answer in answers] == ["g.retry.5s", None]
+    assert [[letter["topic"] for letter in answer["dead_letters"]] for answer in answers] == [[], ["dead"]]
+
+
 def test_a_record_that_is_too_old_for_the_handler_is_no_failure_of_its() -> None:
     replayed, text = told(b'{"total": 3}', max_age_ms=1000, on_expired="dead_letter")
     assert (replayed.outcome, replayed.error, replayed.handled.attempts) == ("dead_letter", None, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,17 @@ from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
 from kunicorn.pipeline import backfill, stream
+from kunicorn.pipeline.lake.compact import Compacted
 from kunicorn.pipeline.range_job import RangeJob
-from kunicorn.pipeline.report import Finished, FinishedRun, FinishedStream, command
+from kunicorn.pipeline.reconcile import Difference, Found
+from kunicorn.pipeline.report import DryRun, Finished, FinishedRun, FinishedStream, command
 from kunicorn.pipeline.state import Counts, Runs, RunState
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import load
-from kunicorn.text import tell
+from kunicorn.text import Answer, tell
+from tests.answers import names_in
+from tests.markdown import ROOT
 from tests.system.members import group_settings, toml
 
 ORDERS = TopicPartition("orders", 0)
@@ -85,7 +90,7 @@ def test_a_stream_tells_what_it_has_handled_since_it_was_started() -> None:
     assert told(ended, for_program=False) == ["handled       1,000 records, 3 dead letters, 2 skipped"]
     assert ended.as_json() == {
         "job": "stream", "run": "stream", "exit_code": 0, "finished": True, "records": 1_000, "skipped": 2,
-        "dead_letters": 3, "filtered": 0, "micro_batches": 4,
+        "dead_letters": 3, "filtered": 0, "micro_batches": 4, "go_on": None,
     }  # fmt: skip
 
 
@@ -97,6 +102,27 @@ def test_a_stream_that_was_stopped_has_something_left_and_says_how_it_goes_on() 
         "goes on from the checkpoint"
     ]
     assert (stopped.code, stopped.as_json()["exit_code"], stopped.as_json()["finished"]) == (6, 6, False)
+    assert stopped.as_json()["go_on"] == again
+
+
+def found(start: int, stop: int) -> Found:
+    return Found.of([OffsetRange("orders", 0, start, stop)])
+
+
+JOBS_ANSWERS: dict[str, Answer] = {
+    "a job": FinishedRun("backfill", "a", STUCK, GO_ON),
+    "stream": FinishedStream("stream", Counts(7, 0, 0), 1, finished=True),
+    "--dry-run": DryRun(RANGES, 2.0),
+    "compact": Compacted(9, 8, 1, 1, 10_000, unlike=["a-0: 2 files"]),
+    "reconcile": Difference(2, found(0, 1), found(1, 2), replace(found(2, 3), ranges=2)),
+}
+
+
+@pytest.mark.parametrize("what", JOBS_ANSWERS)
+def test_the_page_has_every_name_of_what_a_program_is_told(what: str) -> None:
+    text = (ROOT / "docs" / "pipeline.md").read_text()
+    page = text[text.index("## Answers for a program") : text.index("## On a cluster")]
+    assert [name for name in names_in(JOBS_ANSWERS[what].as_json()) if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize(

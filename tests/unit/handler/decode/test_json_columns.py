@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import json
+import re
 import sys
 from dataclasses import dataclass
 from types import ModuleType
@@ -21,6 +22,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.decode import explained
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.json_columns import JsonReader
+from tests.markdown import ROOT
 
 UTC = datetime.UTC
 
@@ -207,3 +209,19 @@ def test_a_number_that_would_become_infinite_is_a_misfit(kind: pa.DataType) -> N
     assert (len(found), found.type.field("x").type) == (2, kind)
     assert misfit is not None
     assert (misfit.row, explained(misfit.error)) == (2, "a value in it is no float")
+
+
+def test_the_page_of_what_is_no_json_and_is_taken_says_what_the_reader_does() -> None:
+    page = " ".join((ROOT / "docs" / "decoding.md").read_text().split())
+    taken = re.search(r"That reader takes (.*?) in a `float` field", page)
+    refused = re.search(r"anything behind the object \(`(.*?)`\)", page)
+    assert taken
+    assert refused
+    reader = JsonReader(pa.struct([("a", pa.float64())]))
+    for number in re.findall(r"`(.*?)`", taken[1]):
+        _, misfit = reader.read(pa.array([f'{{"a": {number}}}'.encode()]))
+        assert misfit is None, number
+    for value in (refused[1].encode(), b'{"a": 1, "left out": "\xff"}', b'{"a": 1, "a": 1}'):
+        _, misfit = reader.read(pa.array([value]))
+        assert misfit is not None, value
+    assert "bytes that are no utf-8, also in a field that is left out" in page.lower()
