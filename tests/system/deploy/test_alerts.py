@@ -493,3 +493,17 @@ def test_the_objective_is_the_values(tools: Tools, tmp_path: Path) -> None:
     assert "> 14.4 * 0.005" in text
     assert "> bool 300" not in text
     assert "* 0.01" not in text
+
+
+def test_an_expression_of_the_values_keeps_its_own_factor_and_the_others_have_the_budget(
+    tools: Tools, tmp_path: Path
+) -> None:
+    own = {"expr": 'kunicorn_event_loop_lag_seconds{release="RELEASE"} * 0.01 > 0.005'}
+    given = {"overrides": {"KunicornSupervisorSlow": own}, "slo": {"objectivePercent": 99.5}}
+    options = [
+        word for name, each in given.items() for word in ("--set-json", f"prometheusRule.{name}={json.dumps(each)}")
+    ]
+    text = rules_in(tools, tmp_path, "own", "shop", options=options).read_text()
+    assert r"release=\"own\"} * 0.01 > 0.005" in text
+    assert text.count("* 0.01") == 1
+    assert "> 14.4 * 0.005" in text
