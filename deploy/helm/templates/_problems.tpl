@@ -96,6 +96,9 @@ auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it int
 {{- end }}
 {{- $fullname := include "kunicorn.fullname" . -}}
 {{- range $name, $run := .Values.pipelines }}
+{{- if and $run.timeZone (not $run.schedule) }}
+pipelines.{{ $name }}.timeZone: without pipelines.{{ $name }}.schedule there is no time of day, and the run begins at once; set the schedule, or remove the time zone
+{{- end }}
 {{- /* A CronJob's Jobs have 11 characters more than it, a Job here has a hash. Kubernetes allows a Job 63. */}}
 {{- $most := int (sub (ternary 51 53 (not (empty $run.schedule))) (len $fullname)) }}
 {{- if gt (len $name) $most }}

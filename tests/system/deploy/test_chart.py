@@ -680,6 +680,19 @@ def test_a_finished_job_stays_as_long_as_was_said_and_no_time_at_all_with_0(
     assert job["spec"].get("ttlSecondsAfterFinished") == ttl
 
 
+def test_a_run_that_is_held_back_is_the_same_job_when_it_may_begin(tools: Tools) -> None:
+    def specs(*sets: str) -> dict[str, Manifest]:
+        given = [word for each in sets for word in ("--set", each)]
+        text = template(tools, "helm4", *given, files=[CHART / "ci/pipelines-values.yaml"])
+        documents = [each for each in yaml.safe_load_all(text) if each]
+        return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] in ("Job", "CronJob")}
+
+    free, held = specs(), specs("pipelines.replay-2026.suspend=true", "pipelines.nightly.suspend=true")
+    assert free.keys() == held.keys(), "another Job would begin beside the one that is held back"
+    assert {spec["suspend"] for spec in free.values()} == {False}
+    assert {spec["suspend"] for spec in held.values()} == {True}
+
+
 def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ever(
     tools: Tools, tmp_path: Path
 ) -> None:

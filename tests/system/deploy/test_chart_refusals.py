@@ -83,6 +83,10 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         "pipelines.every-nights: longer than the 11 characters that Kubernetes leaves the name of a CronJob",
     ),
     (
+        ["pipelines.once.command=export", "pipelines.once.timeZone=Europe/Berlin"],
+        "pipelines.once.timeZone: without pipelines.once.schedule there is no time of day",
+    ),
+    (
         ["prometheusRule.enabled=true", "prometheusRule.slo.objectivePercent=93"],
         "prometheusRule.slo.objectivePercent = 93: KunicornLagBudgetBurning rings at 14.4 times",
     ),
