@@ -38,6 +38,21 @@ again. A CronJob's run is one of its time, so it is named after the Job that is 
 {{- if and (eq .command "stream") (not $now) -}}true{{- end -}}
 {{- end -}}
 
+{{/* The setting that says where runs keep how far they are, if that is lost with the pod: it is neither a URL nor a place in
+a volume of the values. Empty otherwise. */}}
+{{- define "kunicorn.lostDirectory" -}}
+{{- $directory := dig "pipeline" "directory" "" (include "kunicorn.effective" . | fromJson) -}}
+{{- /* A pipeline's container begins in /tmp. */ -}}
+{{- $place := ternary $directory (printf "/tmp/%s" $directory) (hasPrefix "/" $directory) -}}
+{{- $kept := contains "://" $directory -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}{{- $kept = true -}}{{- end -}}
+{{- end -}}
+{{- if not $kept -}}
+config.pipeline.directory{{ if $directory }} = {{ $directory | quote }}{{ else }} (not set){{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The Job of one entry of `pipelines`: `name` and `run`. */}}
 {{- define "kunicorn.pipelineJob" -}}
 {{- $pipeline := .root.Values.pipeline -}}

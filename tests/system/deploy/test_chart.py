@@ -696,8 +696,8 @@ def test_a_run_that_is_held_back_is_the_same_job_when_it_may_begin(tools: Tools)
 def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ever(
     tools: Tools, tmp_path: Path
 ) -> None:
-    endless = ("--set", "pipelines.live.command=stream")
-    ending = ("--set", "pipelines.live.command=stream", "--set", "pipelines.live.args={--available-now}")
+    endless = ("--set", "pipelines.live.command=stream", "--set", "config.pipeline.directory=s3://orders-runs/streams")
+    ending = (*endless, "--set", "pipelines.live.args={--available-now}")
     values = [CHART / "ci/pipelines-values.yaml"]
     texts = [template(tools, "helm4", *arguments, files=values) for arguments in (endless, ending)]
     for_ever, now = (jobs_of(each) for each in judged(tools, *texts, scratch=tmp_path))
@@ -829,12 +829,14 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "warned"), [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False)]
+    ("directory", "warned"),
+    [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False), ("/data/a", False), ("/database", True)],
 )
 def test_the_notes_warn_of_a_backfill_whose_run_is_lost_with_its_pod(
     tools: Tools, directory: str | None, warned: bool
 ) -> None:
-    given = ["--set", f"config.pipeline.directory={directory}"] if directory else []
+    given = ["--set", "extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=data"]
+    given += ["--set", f"config.pipeline.directory={directory}"] if directory else []
     files: list[str | Path] = ["-f", EXAMPLE, "--set", "pipelines.replay.command=backfill"]
     done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", *files, *given)
     notes = done.stdout.partition("NOTES:")[2]

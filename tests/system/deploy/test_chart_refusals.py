@@ -82,6 +82,11 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         ],
         "pipelines.every-nights: longer than the 11 characters that Kubernetes leaves the name of a CronJob",
     ),
+    (["pipelines.live.command=stream"], "pipelines.live: config.pipeline.directory (not set) is lost with the pod"),
+    (
+        ["pipelines.live.command=stream", "config.pipeline.directory=/tmp/runs"],
+        'config.pipeline.directory = "/tmp/runs" is lost with the pod, and the stream\'s checkpoint with it',
+    ),
     (
         ["pipelines.once.command=export", "pipelines.once.timeZone=Europe/Berlin"],
         "pipelines.once.timeZone: without pipelines.once.schedule there is no time of day",
@@ -188,6 +193,12 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *own, *(each for value in login for each in ("--set", value)), files=[EXAMPLE])
     named = ["--set", f"pipelines.{'a' * 38}.command=backfill", "--set", f"pipelines.{'b' * 36}.schedule=@daily"]
     assert template(tools, "helm4", *named, "--set", f"pipelines.{'b' * 36}.command=export", files=[EXAMPLE])
+    stream = ["--set", "pipelines.live.command=stream", "--set"]
+    in_a_volume = (
+        "config.pipeline.directory=runs,extraVolumeMounts[0].name=runs,extraVolumeMounts[0].mountPath=/tmp/runs/"
+    )
+    for kept in ("config.pipeline.directory=s3://runs", in_a_volume):
+        assert template(tools, "helm4", *stream, kept, files=[EXAMPLE])
     ruled = ["--set", "prometheusRule.enabled=true", "--set-json"]
     for objective in ('{"slo": {"objectivePercent": 93.1}}', '{"slo": {"objectivePercent": 90}, "disabled": ["%s"]}'):
         given = f"prometheusRule={objective.replace('%s', 'KunicornLagBudgetBurning')}"
