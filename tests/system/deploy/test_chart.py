@@ -162,6 +162,27 @@ def test_memory_that_is_asked_for_is_never_above_the_limit(
     assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (limit, limit)
 
 
+@pytest.mark.parametrize(
+    "none", ["pipeline.resources=null", "pipeline.resources.requests=null,pipeline.resources.limits=null"]
+)
+def test_a_pipeline_whose_resources_are_taken_away_has_none_and_not_those_of_the_service(
+    tools: Tools, none: str
+) -> None:
+    given = ("--set", f"pipelines.once.command=export,{none}", "-s", "templates/pipelines.yaml")
+    (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"ephemeral-storage": "2Gi"}}
+
+
+def test_an_empty_handler_file_is_a_file_and_one_that_is_null_is_none(tools: Tools) -> None:
+    files = json.dumps({"handlers.py": None, "shop.py": "", "orders.py": "x = 1"})
+    given = ("--set-json", f"handlerFiles={files}", "-s", "templates/handlers.yaml")
+    assert yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["data"] == {
+        "shop.py": "",
+        "orders.py": "x = 1",
+    }
+
+
 def test_without_a_number_of_workers_memory_is_that_of_one_for_each_cpu_of_the_limit(
     tools: Tools, tmp_path: Path
 ) -> None:
