@@ -133,6 +133,9 @@ prometheusRule.{{ $values }}: there is no alert {{ . | quote }}; alerts/rules.ya
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
+podMonitor.enabled and serviceMonitor.enabled: each pod would be scraped twice, and each sum of its series would be double, such as the lag that an HPA goes by; turn off one of them
+{{- end }}
 {{- range $name := list "podMonitor" "serviceMonitor" }}
 {{- with get $.Values $name }}
 {{- if and .enabled (gt (include "kunicorn.milliseconds" .scrapeTimeout | int64) (include "kunicorn.milliseconds" .interval | int64)) }}

@@ -124,12 +124,13 @@ def test_with_a_certificate_for_the_port_probes_and_monitors_ask_over_tls(
     assert probes_of(release) == {("/livez", "HTTPS"), ("/readyz", "HTTPS")}
     (pods,) = release.only("PodMonitor")["spec"]["podMetricsEndpoints"]
     assert (pods["scheme"], pods["tlsConfig"]["serverName"]) == ("https", "orders.shop.svc")
-    (service,) = release.only("ServiceMonitor")["spec"]["endpoints"]
-    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
     # A certificate that something else mounts.
-    by_hand = ["--set", "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"]
+    mounted = "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"
+    by_hand = ["--set", f"{mounted},serviceMonitor.enabled=true"]
     (own,) = judged(tools, template(tools, "helm4", *by_hand, files=[EXAMPLE]), scratch=tmp_path)
     assert (own.problems, probes_of(own)) == ([], {("/livez", "HTTPS"), ("/readyz", "HTTPS")})
+    (service,) = own.only("ServiceMonitor")["spec"]["endpoints"]
+    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
     monitors = rendered("pipelines").all("PodMonitor")
     assert [each for each in monitors if "scheme" in each["spec"]["podMetricsEndpoints"][0]] == []
     assert monitors
@@ -503,13 +504,18 @@ def test_names_of_digits_alone_stay_names(tools: Tools, tmp_path: Path) -> None:
     }
     enabled = (
         "config.schema_registry.url=https://registry,config.otlp.enabled=true,networkPolicy.enabled=true,"
-        "networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,podMonitor.enabled=true,serviceMonitor.enabled=true,"
+        "networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,"
         "prometheusRule.enabled=true,dashboard.enabled=true,service.enabled=true"
     )
     sets = [word for name, value in digits.items() for word in ("--set-string", f"{name}={value}")]
     texts = [
         template(tools, "helm4", *sets, "--set", f"{enabled},{more}", "--namespace", "42", files=[EXAMPLE])
-        for more in ("autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true", _STATIC, _EXECUTORS)
+        for more in (
+            "autoscaling.keda.enabled=true,podMonitor.enabled=true",
+            "autoscaling.hpa.enabled=true,serviceMonitor.enabled=true",
+            _STATIC,
+            _EXECUTORS,
+        )
     ]
     for release in judged(tools, *texts, scratch=tmp_path):
         assert release.problems == []
@@ -542,7 +548,7 @@ _LABELLED = ("podLabels", "serviceAccount.labels", "podMonitor.labels", "service
 _ANNOTATED = ("podAnnotations", "serviceAccount.annotations", "service.annotations", "dashboard.annotations",
               "autoscaling.keda.annotations")  # fmt: skip
 _ALL_KINDS = (
-    "podMonitor.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,"
+    "podMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,"
     "networkPolicy.enabled=true,networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,handlerFiles.a=b,"
     "auth.sasl.existingSecret=login,auth.sasl.usernameKey=user,autoscaling.keda.enabled=true,"
     "pipelines.once.command=export,pipelines.daily.command=export,pipelines.daily.schedule=@daily,"
@@ -554,6 +560,10 @@ def test_every_object_has_everybody_s_labels_and_annotations_and_its_own_go_over
     owned = ",".join(f"{each}.team=own" for each in (*_LABELLED, *_ANNOTATED))
     common = "commonLabels.team=common,commonLabels.severity=common,commonAnnotations.team=common"
     text = template(tools, "helm4", "--set", f"{_ALL_KINDS},{owned},{common}", files=[EXAMPLE])
+    # The two monitors exclude each other.
+    instead = f"serviceMonitor.enabled=true,{owned},{common}"
+    text += template(tools, "helm4", "--set", instead, "-s", "templates/servicemonitor.yaml", files=[EXAMPLE])
+    text += template(tools, "helm4", "--set", instead, "-s", "templates/service.yaml", files=[EXAMPLE])
     assert [name for each in yaml.compose_all(text, yaml.SafeLoader) for name in keys_that_stand_twice(each)] == []
     documents = [each for each in yaml.safe_load_all(text) if each]
     kinds = {"Deployment", "PodMonitor", "ServiceMonitor", "PrometheusRule", "ScaledObject", "CronJob", "Role", "Pod"}
@@ -833,6 +843,30 @@ def test_two_releases_have_a_dashboard_each_and_the_fleet_has_one(tools: Tools, 
     assert len(own["uid"]) <= 40, "Grafana's limit"
     (group,) = (each for each in own["templating"]["list"] if each["name"] == "group")
     assert group["current"]["value"] == ["orders"]
+
+
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_a_release_s_dashboard_asks_for_its_own_series_where_the_chart_s_monitor_tells_them(
+    tools: Tools, monitor: str
+) -> None:
+    """In another namespace there may be a group of the same name."""
+
+    def queries(*sets: str) -> list[str]:
+        given = [word for each in ("dashboard.enabled=true", *sets) for word in ("--set", each)]
+        text = template(tools, "helm4", *given, "-s", "templates/dashboard.yaml", files=[EXAMPLE])
+        (page,) = yaml.safe_load(text)["data"].values()
+        shown = json.loads(page)
+        asked = [each["query"]["query"] for each in shown["templating"]["list"] if each["type"] == "query"]
+        panels = [*shown["panels"], *(inner for each in shown["panels"] for inner in each.get("panels", ()))]
+        return [*asked, *(target["expr"] for panel in panels for target in panel.get("targets", ()))]
+
+    every, own = queries(), queries(f"{monitor}.enabled=true")
+    assert len(own) == len(every) > 60
+    ours = 'namespace="shop", release="orders-kunicorn"'
+    series = [each for asked in own for each in re.findall(r"(?:kunicorn|kafka|messaging)_\w+[^\w]", asked)]
+    assert [each for each in series if not each.endswith("{")] == []
+    assert sum(asked.count("{" + ours) for asked in own) == len(series)
+    assert [asked for asked in every if "release=" in asked] == [], "nobody adds that label elsewhere"
 
 
 def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:

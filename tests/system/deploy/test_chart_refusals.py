@@ -97,6 +97,7 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     ),
     (["prometheusRule.disabled={KunicornLaggHigh}"], 'prometheusRule.disabled: there is no alert "KunicornLaggHigh"'),
     (["prometheusRule.overrides.LagHigh.for=10m"], 'prometheusRule.overrides: there is no alert "LagHigh"'),
+    (["podMonitor.enabled=true", "serviceMonitor.enabled=true"], "each pod would be scraped twice"),
     (
         ["podMonitor.enabled=true", "podMonitor.interval=5s"],
         "podMonitor.scrapeTimeout = 10s: longer than podMonitor.interval = 5s",
