@@ -173,7 +173,26 @@ at `path`. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* Tables of the values that are null, a line each. Every template reads them, and would end with a stack of Helm's own. */}}
+{{- define "kunicorn.emptied" -}}
+{{- $values := .Values -}}
+{{- range $path := list "commonLabels" "commonAnnotations" "podLabels" "image" "config" "auth" "auth.sasl" "auth.oauthbearer" "auth.http"
+      "auth.httpTls" "auth.tls" "auth.schemaRegistry" "auth.otlp" "membership" "check" "probes" "probes.startup" "probes.liveness"
+      "probes.readiness" "resources" "memory" "tmp" "serviceAccount" "podDisruptionBudget" "autoscaling" "autoscaling.keda"
+      "autoscaling.hpa" "service" "podMonitor" "serviceMonitor" "prometheusRule" "prometheusRule.alertLabels" "prometheusRule.overrides"
+      "prometheusRule.slo" "dashboard" "networkPolicy" "networkPolicy.brokers" "pipeline" "pipeline.image" "pipeline.tmp" }}
+{{- $names := splitList "." $path }}
+{{- $above := ternary (get $values (first $names)) $values (gt (len $names) 1) }}
+{{- if and (kindIs "map" $above) (not (kindIs "map" (get $above (last $names)))) }}
+{{ $path }}: null, as there is nothing below it; remove it, or give it values
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "kunicorn.refuseProblems" -}}
+{{- with include "kunicorn.emptied" . | trim -}}
+{{- fail (printf "these values are not there:\n%s" .) -}}
+{{- end -}}
 {{- with include "kunicorn.problems" . | trim -}}
 {{- fail (printf "these values do not go together:\n%s" .) -}}
 {{- end -}}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.charts import EXAMPLE, HELMS, Refused, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, Refused, template
 from tests.deploy.tools import Tools
 
 _SASL = "config.kafka.security_protocol=SASL_SSL"
@@ -156,6 +158,36 @@ def test_a_release_that_names_nothing_is_told_all_that_it_must_name(tools: Tools
         template(tools, "helm4")
     needed = re.findall(r"^config\.(\S+): not set", str(refused.value), flags=re.MULTILINE)
     assert needed == ["kafka.bootstrap_servers", "group.id", "group.topics", "handler.entrypoint"]
+
+
+_EVERYTHING = (
+    "podMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,pipelines.once.command=export,"
+    "networkPolicy.enabled=true,networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,autoscaling.keda.enabled=true,"
+    "auth.sasl.existingSecret=login,auth.sasl.usernameKey=user"
+)
+
+
+def tables(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Names of the tables among values, two deep."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield above + name
+            yield from tables(value, f"{name}.") if not above else ()
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_a_table_with_nothing_below_it_is_none_or_is_refused_by_its_name(tools: Tools, helm: str) -> None:
+    """YAML reads `resources:` as null where all below it is a comment."""
+    said: dict[str, str] = {}
+    for table in tables(yaml.safe_load((CHART / "values.yaml").read_text())):
+        try:
+            template(tools, helm, "--set", _EVERYTHING, "--set", f"{table}=null", files=[EXAMPLE])
+        except Refused as error:
+            said[table] = str(error)
+    # The one contradiction that may follow from it is told as it is.
+    assert "config.workers.count: not set" in said.pop("config.workers")
+    assert {table for table, words in said.items() if f"\n{table}: null, as" not in words} == set()
+    assert {"resources", "probes", "auth.otlp", "autoscaling.keda", "commonLabels"} <= said.keys()
 
 
 LARGE = """
