@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -773,12 +773,32 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     assert executor["spec"]["serviceAccountName"] != driver["serviceAccountName"]
     live = release.only("Deployment")["spec"]["template"]["spec"]
     assert live["serviceAccountName"] != driver["serviceAccountName"], "the service itself needs no rights"
-    policy = release.only("NetworkPolicy")["spec"]
-    labels = executor["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    named = [peer.get("podSelector") for rule in policy["ingress"] for peer in rule["from"]]
-    peers = [selector["matchLabels"] for selector in named if selector is not None]
-    assert any(wanted.items() <= labels.items() for wanted in peers), "executors and drivers reach one another"
+
+
+def test_sparks_pods_reach_one_another_and_kubernetes_and_the_service_s_pods_do_not(
+    tools: Tools, tmp_path: Path
+) -> None:
+    values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
+    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path)
+    assert release.problems == []
+    (spark,) = (each["data"] for each in release.all("ConfigMap") if "executor.yaml" in each["data"])
+    executor = yaml.safe_load(spark["executor.yaml"])["metadata"]["labels"]
+    driver = release.only("Job")["spec"]["template"]["metadata"]["labels"]
+    service = release.workload()["spec"]["template"]["metadata"]["labels"]
+    everybody_s, sparks = (each["spec"] for each in release.all("NetworkPolicy"))
+
+    def chooses(selector: Manifest, labels: Mapping[str, str]) -> bool:
+        among = all(labels[each["key"]] in each["values"] for each in selector.get("matchExpressions", ()))
+        return among and selector["matchLabels"].items() <= labels.items()
+
+    assert [chooses(everybody_s["podSelector"], each) for each in (executor, driver, service)] == [True] * 3
+    assert [chooses(sparks["podSelector"], each) for each in (executor, driver, service)] == [True, True, False]
+    (within,) = sparks["ingress"]
+    to_each_other, to_kubernetes = sparks["egress"]
+    for (peer,) in (within["from"], to_each_other["to"]):
+        assert [chooses(peer["podSelector"], each) for each in (executor, driver, service)] == [True, True, False]
+    assert [each["port"] for each in to_kubernetes["ports"]] == [443, 6443]
+    assert [[port["port"] for port in rule["ports"]] for rule in everybody_s["egress"]] == [[53, 53], [9092]]
 
 
 def test_the_driver_s_account_takes_the_role_that_the_service_s_and_the_executors_does(tools: Tools) -> None:
