@@ -51,7 +51,9 @@ autoscaling.minReplicas = {{ .Values.autoscaling.minReplicas }}: above autoscali
 autoscaling.minReplicas = 0: a HorizontalPodAutoscaler cannot start the first pod; set 1, or use autoscaling.keda
 {{- end }}
 {{- $scaledDown := int .Values.autoscaling.scaleDownStabilizationSeconds -}}
-{{- if and (include "kunicorn.autoscaled" .) (lt $scaledDown $grace) }}
+{{- if and (include "kunicorn.autoscaled" .) (gt $grace 3600) }}
+terminationGracePeriodSeconds = {{ $grace }} beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most, so that pods would go while others still drain; lower it, with config.group.drain_timeout_ms, or turn autoscaling off
+{{- else if and (include "kunicorn.autoscaled" .) (lt $scaledDown $grace) }}
 autoscaling.scaleDownStabilizationSeconds = {{ $scaledDown }}: shorter than terminationGracePeriodSeconds = {{ $grace }}, so that pods would go while others still drain; raise it
 {{- end }}
 {{- $workers := mul (include "kunicorn.mostPods" . | int) (include "kunicorn.workersPerPod" . | int) | int -}}

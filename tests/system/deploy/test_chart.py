@@ -298,7 +298,7 @@ def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendere
     assert policy["periodSeconds"] >= release.pod()["terminationGracePeriodSeconds"], "one drain at a time"
 
 
-@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800)])
+@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800), (3600, 1800)])
 def test_one_pod_leaves_in_a_drain_s_time_or_in_the_half_hour_that_kubernetes_allows(
     tools: Tools, grace: int, period: int
 ) -> None:

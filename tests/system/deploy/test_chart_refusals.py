@@ -34,6 +34,10 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         ["autoscaling.keda.enabled=true", "autoscaling.scaleDownStabilizationSeconds=30"],
         "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
     ),
+    (
+        ["autoscaling.hpa.enabled=true", "terminationGracePeriodSeconds=3601"],
+        "terminationGracePeriodSeconds = 3601 beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most",
+    ),
     (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
     (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
     (
