@@ -206,6 +206,13 @@ def test_a_lock_for_a_spark_differs_from_the_one_that_tests_run_by_spark_alone(l
     assert (own.pop("py4j"), own) == (common.pop("py4j"), common)
 
 
+@pytest.mark.parametrize(
+    "file", [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "Dockerfile"], ids=lambda file: file.name
+)
+def test_no_lock_constrains_a_name_as_pip_refuses_one_without_a_version_beside_hashes(file: Path) -> None:
+    assert re.findall(r"pip install\b.*(?: -c|--constraint)[ =]\S+\.lock.*", file.read_text()) == []
+
+
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda file: file.name)
 def test_each_locked_package_is_pinned_by_version_and_hash(lock: Path) -> None:
     packages = re.findall(r"^[a-z0-9].*$", lock.read_text(), re.MULTILINE)
