@@ -50,6 +50,10 @@ autoscaling.minReplicas = {{ .Values.autoscaling.minReplicas }}: above autoscali
 {{- if and .Values.autoscaling.hpa.enabled (lt (int .Values.autoscaling.minReplicas) 1) }}
 autoscaling.minReplicas = 0: a HorizontalPodAutoscaler cannot start the first pod; set 1, or use autoscaling.keda
 {{- end }}
+{{- $hpa := .Values.autoscaling.hpa -}}
+{{- if and $hpa.enabled (not $hpa.metricLabels) $group.id (not (regexMatch "^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$" $group.id)) }}
+config.group.id = {{ $group.id | quote }}: not what Kubernetes takes for a label's value, so that the HPA would find no metric by it; give the metric a label of another value, and name that in autoscaling.hpa.metricLabels
+{{- end }}
 {{- $scaledDown := int .Values.autoscaling.scaleDownStabilizationSeconds -}}
 {{- if and (include "kunicorn.autoscaled" .) (gt $grace 3600) }}
 terminationGracePeriodSeconds = {{ $grace }} beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most, so that pods would go while others still drain; lower it, with config.group.drain_timeout_ms, or turn autoscaling off

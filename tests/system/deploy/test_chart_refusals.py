@@ -35,6 +35,11 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
     ),
     (
+        ["autoscaling.hpa.enabled=true", "config.group.id=orders:v1"],
+        'config.group.id = "orders:v1": not what Kubernetes takes for a label\'s value',
+    ),
+    (["autoscaling.hpa.enabled=true", f"config.group.id={'o' * 64}"], "the HPA would find no metric by it"),
+    (
         ["autoscaling.hpa.enabled=true", "terminationGracePeriodSeconds=3601"],
         "terminationGracePeriodSeconds = 3601 beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most",
     ),
@@ -230,6 +235,13 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *own, *(each for value in login for each in ("--set", value)), files=[EXAMPLE])
     named = ["--set", f"pipelines.{'a' * 38}.command=backfill", "--set", f"pipelines.{'b' * 36}.schedule=@daily"]
     assert template(tools, "helm4", *named, "--set", f"pipelines.{'b' * 36}.command=export", files=[EXAMPLE])
+    scaled = ["--set", "autoscaling.hpa.enabled=true", "--set"]
+    for named in (
+        f"config.group.id={'o' * 63}",
+        "config.group.id=o",
+        "config.group.id=a:b,autoscaling.hpa.metricLabels.g=ab",
+    ):
+        assert template(tools, "helm4", *scaled, named, files=[EXAMPLE])
     stream = ["--set", "pipelines.live.command=stream", "--set"]
     in_a_volume = (
         "config.pipeline.directory=runs,extraVolumeMounts[0].name=runs,extraVolumeMounts[0].mountPath=/tmp/runs/"
