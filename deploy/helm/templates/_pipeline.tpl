@@ -28,7 +28,19 @@ again. A CronJob's run is one of its time, so it is named after the Job that is 
 {{- $args = concat $args (list "--begin-or-resume" $run) -}}
 {{- end -}}
 {{- $config := "/etc/kunicorn/config/config.toml" -}}
-{{- concat (list "pipeline" .run.command "--config" $config "--master" .root.Values.pipeline.master) $args | toYaml -}}
+{{- concat (list "pipeline" .run.command "--config" $config "--master" (include "kunicorn.master" .root)) $args | toYaml -}}
+{{- end -}}
+
+{{/* Where Spark runs. In the one pod it takes as many cores as the pod has CPUs, by its limit or else its request: without a
+limit Java counts the node's, and each core is one more process of Python, for which no memory is planned. */}}
+{{- define "kunicorn.master" -}}
+{{- $resources := default dict .Values.pipeline.resources -}}
+{{- $cpus := coalesce (dig "limits" "cpu" "" $resources) (dig "requests" "cpu" "" $resources) | include "kunicorn.cpus" -}}
+{{- if and (eq .Values.pipeline.master "local[*]") (ne $cpus "0") -}}
+local[{{ $cpus }}]
+{{- else -}}
+{{ .Values.pipeline.master }}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" for a stream that has no end: only a signal or an error ends it. */}}

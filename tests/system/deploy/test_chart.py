@@ -611,7 +611,7 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     job, cron = release.only("Job"), release.only("CronJob")["spec"]
     config = "/etc/kunicorn/config/config.toml"
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
+    assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[1]"]
     assert container["image"] == f"kunicorn:{__version__}-pipeline"
     assert release.all("Role") == [], "Spark in one pod asks nobody for others"
     assert cron["concurrencyPolicy"] == "Forbid"
@@ -622,6 +622,27 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
+
+
+@pytest.mark.parametrize(
+    ("sets", "master"),
+    [
+        ("", "local[1]"),
+        ("pipeline.resources.requests.cpu=2500m", "local[3]"),
+        ("pipeline.resources.requests.cpu=500m,pipeline.resources.limits.cpu=4", "local[4]"),
+        ("pipeline.resources.requests.cpu=null", "local[*]"),
+        ("pipeline.resources=null", "local[*]"),
+        ("pipeline.master=local[8]", "local[8]"),
+        ("pipeline.master=k8s://https://kubernetes.default.svc", "k8s://https://kubernetes.default.svc"),
+    ],
+)
+def test_spark_in_one_pod_has_a_core_for_each_of_its_cpus_and_not_for_each_of_the_node(
+    tools: Tools, sets: str, master: str
+) -> None:
+    given = ("--set", f"pipelines.once.command=export,{sets}", "-s", "templates/pipelines.yaml")
+    (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--master", master]
 
 
 REPLAY = "pipelines: {replay-2026: {command: backfill, args: [--from, 2026-01-01T00:00:00Z]}}"
