@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -42,11 +44,25 @@ def test_the_charts_icon_is_the_status_pages_and_its_home_is_the_forges_to_tell(
     assert kind == "data:image/svg+xml"
     assert base64.b64decode(icon) == (ROOT / "service/kunicorn/observe/icon.svg").read_bytes()
     assert "home" not in chart, "there is no public address yet"
-    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
-    script = next(
-        step["run"] for step in release["jobs"]["chart"]["steps"] if step.get("name") == "Where it is at home"
-    )
-    assert "deploy/helm/Chart.yaml" in script
+    assert "deploy/helm/Chart.yaml" in told_to_the_chart()
+
+
+def told_to_the_chart() -> str:
+    """The script by which the release's workflow tells the chart where it is published."""
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    return str(next(step["run"] for step in jobs["chart"]["steps"] if step.get("name") == "Where it is at home"))
+
+
+def test_the_chart_that_is_published_has_the_images_that_are_published_beside_it(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy/helm", tmp_path / "deploy/helm")
+    forge = {"GITHUB_SERVER_URL": "https://forge.example", "GITHUB_REPOSITORY": "Shop/Kunicorn"}
+    subprocess.run(["bash", "-ec", told_to_the_chart()], cwd=tmp_path, env={**os.environ, **forge}, check=True)
+    ours, published = (yaml.safe_load((home / "deploy/helm/values.yaml").read_text()) for home in (ROOT, tmp_path))
+    assert published.pop("image") == {**ours.pop("image"), "repository": "ghcr.io/shop/kunicorn"}
+    assert published == ours
+    chart = yaml.safe_load((tmp_path / "deploy/helm/Chart.yaml").read_text())
+    address = "https://forge.example/Shop/Kunicorn"
+    assert (chart["home"], chart["sources"]) == (address, [address])
 
 
 def test_no_version_is_written_into_the_dockerfile_by_hand() -> None:
@@ -188,6 +204,13 @@ def test_a_lock_for_a_spark_differs_from_the_one_that_tests_run_by_spark_alone(l
     assert own.pop("pyspark") in {each for each in VERSIONS if lock.stem.endswith(f"-{each.rpartition('.')[0]}")}
     assert common.pop("pyspark")
     assert (own.pop("py4j"), own) == (common.pop("py4j"), common)
+
+
+@pytest.mark.parametrize(
+    "file", [*sorted((ROOT / ".github/workflows").glob("*.yml")), ROOT / "Dockerfile"], ids=lambda file: file.name
+)
+def test_no_lock_constrains_a_name_as_pip_refuses_one_without_a_version_beside_hashes(file: Path) -> None:
+    assert re.findall(r"pip install\b.*(?: -c|--constraint)[ =]\S+\.lock.*", file.read_text()) == []
 
 
 @pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda file: file.name)

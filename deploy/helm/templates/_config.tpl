@@ -140,10 +140,17 @@ tlsConfig:
 both: the service would count the node's CPUs, and `kunicorn.problems` refuses that. */}}
 {{- define "kunicorn.workersPerPod" -}}
 {{- $settings := include "kunicorn.effective" . | fromJson -}}
-{{- $cpu := dig "limits" "cpu" "" .Values.resources | default "" | toString -}}
 {{- if dig "workers" "count" nil $settings -}}
 {{- int $settings.workers.count -}}
-{{- else if hasSuffix "m" $cpu -}}
+{{- else -}}
+{{- include "kunicorn.cpus" (dig "limits" "cpu" "" .Values.resources) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity of CPU, rounded up to whole ones: 3, 0.5 or 500m. 0 where there is none. */}}
+{{- define "kunicorn.cpus" -}}
+{{- $cpu := default "" . | toString -}}
+{{- if hasSuffix "m" $cpu -}}
 {{- ceil (divf (trimSuffix "m" $cpu | float64) 1000) | int -}}
 {{- else -}}
 {{- ceil (float64 $cpu) | int -}}

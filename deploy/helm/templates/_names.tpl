@@ -68,6 +68,11 @@ is what people read. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* "true" where a monitor of this chart adds the label `release` to each series, beside the operator's `namespace`. */}}
+{{- define "kunicorn.monitored" -}}
+{{- if or .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}true{{ end -}}
+{{- end -}}
+
 {{- define "kunicorn.autoscaled" -}}
 {{- if or .Values.autoscaling.keda.enabled .Values.autoscaling.hpa.enabled }}true{{ end -}}
 {{- end -}}

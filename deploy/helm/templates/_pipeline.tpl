@@ -28,7 +28,19 @@ again. A CronJob's run is one of its time, so it is named after the Job that is 
 {{- $args = concat $args (list "--begin-or-resume" $run) -}}
 {{- end -}}
 {{- $config := "/etc/kunicorn/config/config.toml" -}}
-{{- concat (list "pipeline" .run.command "--config" $config "--master" .root.Values.pipeline.master) $args | toYaml -}}
+{{- concat (list "pipeline" .run.command "--config" $config "--master" (include "kunicorn.master" .root)) $args | toYaml -}}
+{{- end -}}
+
+{{/* Where Spark runs. In the one pod it takes as many cores as the pod has CPUs, by its limit or else its request: without a
+limit Java counts the node's, and each core is one more process of Python, for which no memory is planned. */}}
+{{- define "kunicorn.master" -}}
+{{- $resources := default dict .Values.pipeline.resources -}}
+{{- $cpus := coalesce (dig "limits" "cpu" "" $resources) (dig "requests" "cpu" "" $resources) | include "kunicorn.cpus" -}}
+{{- if and (eq .Values.pipeline.master "local[*]") (ne $cpus "0") -}}
+local[{{ $cpus }}]
+{{- else -}}
+{{ .Values.pipeline.master }}
+{{- end -}}
 {{- end -}}
 
 {{/* "true" for a stream that has no end: only a signal or an error ends it. */}}
@@ -36,6 +48,21 @@ again. A CronJob's run is one of its time, so it is named after the Job that is 
 {{- $now := false -}}
 {{- range .args -}}{{- if eq (toString .) "--available-now" -}}{{- $now = true -}}{{- end -}}{{- end -}}
 {{- if and (eq .command "stream") (not $now) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The setting that says where runs keep how far they are, if that is lost with the pod: it is neither a URL nor a place in
+a volume of the values. Empty otherwise. */}}
+{{- define "kunicorn.lostDirectory" -}}
+{{- $directory := dig "pipeline" "directory" "" (include "kunicorn.effective" . | fromJson) -}}
+{{- /* A pipeline's container begins in /tmp. */ -}}
+{{- $place := ternary $directory (printf "/tmp/%s" $directory) (hasPrefix "/" $directory) -}}
+{{- $kept := contains "://" $directory -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $place) -}}{{- $kept = true -}}{{- end -}}
+{{- end -}}
+{{- if not $kept -}}
+config.pipeline.directory{{ if $directory }} = {{ $directory | quote }}{{ else }} (not set){{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The Job of one entry of `pipelines`: `name` and `run`. */}}

@@ -93,8 +93,8 @@ securityContext:
 
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
-the group, `driver` where it runs a pipeline; `resources` are others than the service's; `scratch` is another name of
-the volume at /tmp.
+the group, `driver` where it runs a pipeline; `resources` are others than the service's, also where they are none;
+`scratch` is another name of the volume at /tmp.
 */}}
 {{- define "kunicorn.container" -}}
 {{- $values := .root.Values -}}
@@ -111,8 +111,8 @@ envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 resources:
-  {{- if .resources }}
-  {{- include "kunicorn.amounts" (merge (deepCopy .resources) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit))) | nindent 2 }}
+  {{- if hasKey . "resources" }}
+  {{- include "kunicorn.amounts" (merge (deepCopy (default dict .resources)) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit))) | nindent 2 }}
   {{- else }}
   {{- include "kunicorn.resources" .root | nindent 2 }}
   {{- end }}
@@ -203,7 +203,7 @@ volumeMounts:
 {{- define "kunicorn.handlerFiles" -}}
 {{- $files := dict -}}
 {{- range $name, $content := .Values.handlerFiles -}}
-{{- if $content -}}
+{{- if not (kindIs "invalid" $content) -}}
 {{- $_ := set $files $name $content -}}
 {{- end -}}
 {{- end -}}

@@ -50,8 +50,14 @@ autoscaling.minReplicas = {{ .Values.autoscaling.minReplicas }}: above autoscali
 {{- if and .Values.autoscaling.hpa.enabled (lt (int .Values.autoscaling.minReplicas) 1) }}
 autoscaling.minReplicas = 0: a HorizontalPodAutoscaler cannot start the first pod; set 1, or use autoscaling.keda
 {{- end }}
+{{- $hpa := .Values.autoscaling.hpa -}}
+{{- if and $hpa.enabled (not $hpa.metricLabels) $group.id (not (regexMatch "^[a-zA-Z0-9]([-_.a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$" $group.id)) }}
+config.group.id = {{ $group.id | quote }}: not what Kubernetes takes for a label's value, so that the HPA would find no metric by it; give the metric a label of another value, and name that in autoscaling.hpa.metricLabels
+{{- end }}
 {{- $scaledDown := int .Values.autoscaling.scaleDownStabilizationSeconds -}}
-{{- if and (include "kunicorn.autoscaled" .) (lt $scaledDown $grace) }}
+{{- if and (include "kunicorn.autoscaled" .) (gt $grace 3600) }}
+terminationGracePeriodSeconds = {{ $grace }} beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most, so that pods would go while others still drain; lower it, with config.group.drain_timeout_ms, or turn autoscaling off
+{{- else if and (include "kunicorn.autoscaled" .) (lt $scaledDown $grace) }}
 autoscaling.scaleDownStabilizationSeconds = {{ $scaledDown }}: shorter than terminationGracePeriodSeconds = {{ $grace }}, so that pods would go while others still drain; raise it
 {{- end }}
 {{- $workers := mul (include "kunicorn.mostPods" . | int) (include "kunicorn.workersPerPod" . | int) | int -}}
@@ -95,7 +101,14 @@ auth.sasl.usernameKey: KEDA takes the user's name from a Secret only; put it int
 {{- end }}
 {{- end }}
 {{- $fullname := include "kunicorn.fullname" . -}}
+{{- $lost := include "kunicorn.lostDirectory" . -}}
 {{- range $name, $run := .Values.pipelines }}
+{{- if and $lost (eq $run.command "stream") }}
+pipelines.{{ $name }}: {{ $lost }} is lost with the pod, and the stream's checkpoint with it: each pod would begin where config.group.auto_offset_reset says, and handle records again, or with "latest" leave some out; name a URL, such as s3://orders-runs/streams, or a place in a volume of extraVolumes
+{{- end }}
+{{- if and $run.timeZone (not $run.schedule) }}
+pipelines.{{ $name }}.timeZone: without pipelines.{{ $name }}.schedule there is no time of day, and the run begins at once; set the schedule, or remove the time zone
+{{- end }}
 {{- /* A CronJob's Jobs have 11 characters more than it, a Job here has a hash. Kubernetes allows a Job 63. */}}
 {{- $most := int (sub (ternary 51 53 (not (empty $run.schedule))) (len $fullname)) }}
 {{- if gt (len $name) $most }}
@@ -125,6 +138,9 @@ prometheusRule.slo.objectivePercent = {{ $rule.slo.objectivePercent }}: {{ $burn
 prometheusRule.{{ $values }}: there is no alert {{ . | quote }}; alerts/rules.yaml of the chart has their names
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled }}
+podMonitor.enabled and serviceMonitor.enabled: each pod would be scraped twice, and each sum of its series would be double, such as the lag that an HPA goes by; turn off one of them
 {{- end }}
 {{- range $name := list "podMonitor" "serviceMonitor" }}
 {{- with get $.Values $name }}
@@ -163,7 +179,26 @@ at `path`. */}}
 {{- end -}}
 {{- end -}}
 
+{{/* Tables of the values that are null, a line each. Every template reads them, and would end with a stack of Helm's own. */}}
+{{- define "kunicorn.emptied" -}}
+{{- $values := .Values -}}
+{{- range $path := list "commonLabels" "commonAnnotations" "podLabels" "image" "config" "auth" "auth.sasl" "auth.oauthbearer" "auth.http"
+      "auth.httpTls" "auth.tls" "auth.schemaRegistry" "auth.otlp" "membership" "check" "probes" "probes.startup" "probes.liveness"
+      "probes.readiness" "resources" "memory" "tmp" "serviceAccount" "podDisruptionBudget" "autoscaling" "autoscaling.keda"
+      "autoscaling.hpa" "service" "podMonitor" "serviceMonitor" "prometheusRule" "prometheusRule.alertLabels" "prometheusRule.overrides"
+      "prometheusRule.slo" "dashboard" "networkPolicy" "networkPolicy.brokers" "pipeline" "pipeline.image" "pipeline.tmp" }}
+{{- $names := splitList "." $path }}
+{{- $above := ternary (get $values (first $names)) $values (gt (len $names) 1) }}
+{{- if and (kindIs "map" $above) (not (kindIs "map" (get $above (last $names)))) }}
+{{ $path }}: null, as there is nothing below it; remove it, or give it values
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "kunicorn.refuseProblems" -}}
+{{- with include "kunicorn.emptied" . | trim -}}
+{{- fail (printf "these values are not there:\n%s" .) -}}
+{{- end -}}
 {{- with include "kunicorn.problems" . | trim -}}
 {{- fail (printf "these values do not go together:\n%s" .) -}}
 {{- end -}}

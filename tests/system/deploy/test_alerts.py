@@ -287,6 +287,32 @@ def test_a_case_that_is_wrong_fails(tools: Tools, tmp_path: Path) -> None:
     assert tools.run("promtool", "test", "rules", file).returncode != 0
 
 
+@pytest.mark.parametrize("pod", ["orders-1", ""])
+def test_an_alert_names_its_pod_as_kubectl_takes_it_and_where_there_is_none_the_address(
+    tools: Tools, tmp_path: Path, pod: str
+) -> None:
+    address = "10.0.0.1:9400"
+    labels = {**({"pod": pod} if pod else {}), "instance": address}
+    series = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    (rule,) = (each for each in rules_as_written() if each.get("alert") == "KunicornPodSilent")
+    summary = f"{pod or address} has not answered Prometheus for a minute"
+    fired = {
+        "exp_labels": {**labels, **rule["labels"]},
+        "exp_annotations": {**rule["annotations"], "summary": summary},
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": f'up{{release="RELEASE",{series}}}', "values": "0x9"}],
+        "alert_rule_test": [{"alertname": rule["alert"], "eval_time": "5m", "exp_alerts": [fired]}],
+    }
+    file = tmp_path / "cases.yaml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "tests": [test]}))
+    done = tools.run("promtool", "test", "rules", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = {each["alert"]: each["annotations"]["summary"] for each in rules_as_written() if "alert" in each}
+    assert [alert for alert, said in told.items() if "}}{{" in said] == [], "a pod and its address would be one word"
+
+
 def test_every_alert_has_a_case_that_fires_it() -> None:
     slow = {"KunicornLagBudgetBurningSlowly"}
     assert {alert for case in FIRING for alert in case.firing} | slow == set(NAMES)
@@ -312,14 +338,14 @@ def test_every_alert_has_a_runbook_and_every_runbook_its_alert() -> None:
     assert [page for page in pages if f"({page}.md)" not in index] == []
 
 
+def rules_as_written() -> Sequence[Mapping[str, Any]]:
+    """Every rule of the chart, as it is written."""
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
 def alert_expressions() -> Mapping[str, str]:
     """The expression of each alert in one line, by its name."""
-    return {
-        rule["alert"]: " ".join(rule["expr"].split())
-        for group in yaml.safe_load(RULES.read_text())["groups"]
-        for rule in group["rules"]
-        if "alert" in rule
-    }
+    return {rule["alert"]: " ".join(rule["expr"].split()) for rule in rules_as_written() if "alert" in rule}
 
 
 def test_every_runbook_shows_the_query_that_led_there_what_to_do_and_when_not_to() -> None:
@@ -438,7 +464,7 @@ def test_alerts_limits_and_labels_of_one_release_are_not_those_of_another(tools:
 
 
 def test_prometheus_can_read_the_rules_of_every_values_file(tools: Tools, tmp_path: Path) -> None:
-    on = ("--set", "prometheusRule.enabled=true,podMonitor.enabled=true")
+    on = ("--set", "prometheusRule.enabled=true,podMonitor.enabled=true,serviceMonitor.enabled=false")
     names = [file.name.removesuffix("-values.yaml") for file in VALUES]
     rules = [rules_of_values(tools, tmp_path, *each, "shop", on) for each in zip(VALUES, names, strict=True)]
     done = tools.run("promtool", "check", "rules", *rules)
@@ -493,3 +519,17 @@ def test_the_objective_is_the_values(tools: Tools, tmp_path: Path) -> None:
     assert "> 14.4 * 0.005" in text
     assert "> bool 300" not in text
     assert "* 0.01" not in text
+
+
+def test_an_expression_of_the_values_keeps_its_own_factor_and_the_others_have_the_budget(
+    tools: Tools, tmp_path: Path
+) -> None:
+    own = {"expr": 'kunicorn_event_loop_lag_seconds{release="RELEASE"} * 0.01 > 0.005'}
+    given = {"overrides": {"KunicornSupervisorSlow": own}, "slo": {"objectivePercent": 99.5}}
+    options = [
+        word for name, each in given.items() for word in ("--set-json", f"prometheusRule.{name}={json.dumps(each)}")
+    ]
+    text = rules_in(tools, tmp_path, "own", "shop", options=options).read_text()
+    assert r"release=\"own\"} * 0.01 > 0.005" in text
+    assert text.count("* 0.01") == 1
+    assert "> 14.4 * 0.005" in text

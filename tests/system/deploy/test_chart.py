@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +124,13 @@ def test_with_a_certificate_for_the_port_probes_and_monitors_ask_over_tls(
     assert probes_of(release) == {("/livez", "HTTPS"), ("/readyz", "HTTPS")}
     (pods,) = release.only("PodMonitor")["spec"]["podMetricsEndpoints"]
     assert (pods["scheme"], pods["tlsConfig"]["serverName"]) == ("https", "orders.shop.svc")
-    (service,) = release.only("ServiceMonitor")["spec"]["endpoints"]
-    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
     # A certificate that something else mounts.
-    by_hand = ["--set", "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"]
+    mounted = "config.http.tls_certificate_file=/a.pem,config.http.tls_key_file=/a.key"
+    by_hand = ["--set", f"{mounted},serviceMonitor.enabled=true"]
     (own,) = judged(tools, template(tools, "helm4", *by_hand, files=[EXAMPLE]), scratch=tmp_path)
     assert (own.problems, probes_of(own)) == ([], {("/livez", "HTTPS"), ("/readyz", "HTTPS")})
+    (service,) = own.only("ServiceMonitor")["spec"]["endpoints"]
+    assert (service["scheme"], service["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
     monitors = rendered("pipelines").all("PodMonitor")
     assert [each for each in monitors if "scheme" in each["spec"]["podMetricsEndpoints"][0]] == []
     assert monitors
@@ -160,6 +161,27 @@ def test_memory_that_is_asked_for_is_never_above_the_limit(
     text = template(tools, "helm4", *asked, "-s", "templates/deployment.yaml", files=[EXAMPLE])
     resources = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["resources"]
     assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (limit, limit)
+
+
+@pytest.mark.parametrize(
+    "none", ["pipeline.resources=null", "pipeline.resources.requests=null,pipeline.resources.limits=null"]
+)
+def test_a_pipeline_whose_resources_are_taken_away_has_none_and_not_those_of_the_service(
+    tools: Tools, none: str
+) -> None:
+    given = ("--set", f"pipelines.once.command=export,{none}", "-s", "templates/pipelines.yaml")
+    (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"ephemeral-storage": "2Gi"}}
+
+
+def test_an_empty_handler_file_is_a_file_and_one_that_is_null_is_none(tools: Tools) -> None:
+    files = json.dumps({"handlers.py": None, "shop.py": "", "orders.py": "x = 1"})
+    given = ("--set-json", f"handlerFiles={files}", "-s", "templates/handlers.yaml")
+    assert yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["data"] == {
+        "shop.py": "",
+        "orders.py": "x = 1",
+    }
 
 
 def test_without_a_number_of_workers_memory_is_that_of_one_for_each_cpu_of_the_limit(
@@ -276,7 +298,7 @@ def test_an_autoscaler_owns_the_number_of_pods(rendered: Callable[[str], Rendere
     assert policy["periodSeconds"] >= release.pod()["terminationGracePeriodSeconds"], "one drain at a time"
 
 
-@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800)])
+@pytest.mark.parametrize(("grace", "period"), [(40, 60), (600, 615), (2400, 1800), (3600, 1800)])
 def test_one_pod_leaves_in_a_drain_s_time_or_in_the_half_hour_that_kubernetes_allows(
     tools: Tools, grace: int, period: int
 ) -> None:
@@ -482,13 +504,18 @@ def test_names_of_digits_alone_stay_names(tools: Tools, tmp_path: Path) -> None:
     }
     enabled = (
         "config.schema_registry.url=https://registry,config.otlp.enabled=true,networkPolicy.enabled=true,"
-        "networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,podMonitor.enabled=true,serviceMonitor.enabled=true,"
+        "networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,"
         "prometheusRule.enabled=true,dashboard.enabled=true,service.enabled=true"
     )
     sets = [word for name, value in digits.items() for word in ("--set-string", f"{name}={value}")]
     texts = [
         template(tools, "helm4", *sets, "--set", f"{enabled},{more}", "--namespace", "42", files=[EXAMPLE])
-        for more in ("autoscaling.keda.enabled=true", "autoscaling.hpa.enabled=true", _STATIC, _EXECUTORS)
+        for more in (
+            "autoscaling.keda.enabled=true,podMonitor.enabled=true",
+            "autoscaling.hpa.enabled=true,serviceMonitor.enabled=true",
+            _STATIC,
+            _EXECUTORS,
+        )
     ]
     for release in judged(tools, *texts, scratch=tmp_path):
         assert release.problems == []
@@ -521,7 +548,7 @@ _LABELLED = ("podLabels", "serviceAccount.labels", "podMonitor.labels", "service
 _ANNOTATED = ("podAnnotations", "serviceAccount.annotations", "service.annotations", "dashboard.annotations",
               "autoscaling.keda.annotations")  # fmt: skip
 _ALL_KINDS = (
-    "podMonitor.enabled=true,serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,"
+    "podMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,"
     "networkPolicy.enabled=true,networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,handlerFiles.a=b,"
     "auth.sasl.existingSecret=login,auth.sasl.usernameKey=user,autoscaling.keda.enabled=true,"
     "pipelines.once.command=export,pipelines.daily.command=export,pipelines.daily.schedule=@daily,"
@@ -533,6 +560,10 @@ def test_every_object_has_everybody_s_labels_and_annotations_and_its_own_go_over
     owned = ",".join(f"{each}.team=own" for each in (*_LABELLED, *_ANNOTATED))
     common = "commonLabels.team=common,commonLabels.severity=common,commonAnnotations.team=common"
     text = template(tools, "helm4", "--set", f"{_ALL_KINDS},{owned},{common}", files=[EXAMPLE])
+    # The two monitors exclude each other.
+    instead = f"serviceMonitor.enabled=true,{owned},{common}"
+    text += template(tools, "helm4", "--set", instead, "-s", "templates/servicemonitor.yaml", files=[EXAMPLE])
+    text += template(tools, "helm4", "--set", instead, "-s", "templates/service.yaml", files=[EXAMPLE])
     assert [name for each in yaml.compose_all(text, yaml.SafeLoader) for name in keys_that_stand_twice(each)] == []
     documents = [each for each in yaml.safe_load_all(text) if each]
     kinds = {"Deployment", "PodMonitor", "ServiceMonitor", "PrometheusRule", "ScaledObject", "CronJob", "Role", "Pod"}
@@ -580,7 +611,7 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     job, cron = release.only("Job"), release.only("CronJob")["spec"]
     config = "/etc/kunicorn/config/config.toml"
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[*]"]
+    assert container["args"][:6] == ["pipeline", "backfill", "--config", config, "--master", "local[1]"]
     assert container["image"] == f"kunicorn:{__version__}-pipeline"
     assert release.all("Role") == [], "Spark in one pod asks nobody for others"
     assert cron["concurrencyPolicy"] == "Forbid"
@@ -591,6 +622,27 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
     values = [CHART / "ci/pipelines-values.yaml"]
     changed = template(tools, "helm4", "--set", "config.group.id=others", files=values)
     assert job["metadata"]["name"] not in changed, "Kubernetes refuses to change a Job"
+
+
+@pytest.mark.parametrize(
+    ("sets", "master"),
+    [
+        ("", "local[1]"),
+        ("pipeline.resources.requests.cpu=2500m", "local[3]"),
+        ("pipeline.resources.requests.cpu=500m,pipeline.resources.limits.cpu=4", "local[4]"),
+        ("pipeline.resources.requests.cpu=null", "local[*]"),
+        ("pipeline.resources=null", "local[*]"),
+        ("pipeline.master=local[8]", "local[8]"),
+        ("pipeline.master=k8s://https://kubernetes.default.svc", "k8s://https://kubernetes.default.svc"),
+    ],
+)
+def test_spark_in_one_pod_has_a_core_for_each_of_its_cpus_and_not_for_each_of_the_node(
+    tools: Tools, sets: str, master: str
+) -> None:
+    given = ("--set", f"pipelines.once.command=export,{sets}", "-s", "templates/pipelines.yaml")
+    (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-2:] == ["--master", master]
 
 
 REPLAY = "pipelines: {replay-2026: {command: backfill, args: [--from, 2026-01-01T00:00:00Z]}}"
@@ -680,11 +732,24 @@ def test_a_finished_job_stays_as_long_as_was_said_and_no_time_at_all_with_0(
     assert job["spec"].get("ttlSecondsAfterFinished") == ttl
 
 
+def test_a_run_that_is_held_back_is_the_same_job_when_it_may_begin(tools: Tools) -> None:
+    def specs(*sets: str) -> dict[str, Manifest]:
+        given = [word for each in sets for word in ("--set", each)]
+        text = template(tools, "helm4", *given, files=[CHART / "ci/pipelines-values.yaml"])
+        documents = [each for each in yaml.safe_load_all(text) if each]
+        return {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] in ("Job", "CronJob")}
+
+    free, held = specs(), specs("pipelines.replay-2026.suspend=true", "pipelines.nightly.suspend=true")
+    assert free.keys() == held.keys(), "another Job would begin beside the one that is held back"
+    assert {spec.get("suspend", False) for spec in free.values()} == {False}
+    assert {spec["suspend"] for spec in held.values()} == {True}
+
+
 def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ever(
     tools: Tools, tmp_path: Path
 ) -> None:
-    endless = ("--set", "pipelines.live.command=stream")
-    ending = ("--set", "pipelines.live.command=stream", "--set", "pipelines.live.args={--available-now}")
+    endless = ("--set", "pipelines.live.command=stream", "--set", "config.pipeline.directory=s3://orders-runs/streams")
+    ending = (*endless, "--set", "pipelines.live.args={--available-now}")
     values = [CHART / "ci/pipelines-values.yaml"]
     texts = [template(tools, "helm4", *arguments, files=values) for arguments in (endless, ending)]
     for_ever, now = (jobs_of(each) for each in judged(tools, *texts, scratch=tmp_path))
@@ -729,12 +794,32 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     assert executor["spec"]["serviceAccountName"] != driver["serviceAccountName"]
     live = release.only("Deployment")["spec"]["template"]["spec"]
     assert live["serviceAccountName"] != driver["serviceAccountName"], "the service itself needs no rights"
-    policy = release.only("NetworkPolicy")["spec"]
-    labels = executor["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
-    named = [peer.get("podSelector") for rule in policy["ingress"] for peer in rule["from"]]
-    peers = [selector["matchLabels"] for selector in named if selector is not None]
-    assert any(wanted.items() <= labels.items() for wanted in peers), "executors and drivers reach one another"
+
+
+def test_sparks_pods_reach_one_another_and_kubernetes_and_the_service_s_pods_do_not(
+    tools: Tools, tmp_path: Path
+) -> None:
+    values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
+    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path)
+    assert release.problems == []
+    (spark,) = (each["data"] for each in release.all("ConfigMap") if "executor.yaml" in each["data"])
+    executor = yaml.safe_load(spark["executor.yaml"])["metadata"]["labels"]
+    driver = release.only("Job")["spec"]["template"]["metadata"]["labels"]
+    service = release.workload()["spec"]["template"]["metadata"]["labels"]
+    everybody_s, sparks = (each["spec"] for each in release.all("NetworkPolicy"))
+
+    def chooses(selector: Manifest, labels: Mapping[str, str]) -> bool:
+        among = all(labels[each["key"]] in each["values"] for each in selector.get("matchExpressions", ()))
+        return among and selector["matchLabels"].items() <= labels.items()
+
+    assert [chooses(everybody_s["podSelector"], each) for each in (executor, driver, service)] == [True] * 3
+    assert [chooses(sparks["podSelector"], each) for each in (executor, driver, service)] == [True, True, False]
+    (within,) = sparks["ingress"]
+    to_each_other, to_kubernetes = sparks["egress"]
+    for (peer,) in (within["from"], to_each_other["to"]):
+        assert [chooses(peer["podSelector"], each) for each in (executor, driver, service)] == [True, True, False]
+    assert [each["port"] for each in to_kubernetes["ports"]] == [443, 6443]
+    assert [[port["port"] for port in rule["ports"]] for rule in everybody_s["egress"]] == [[53, 53], [9092]]
 
 
 def test_the_driver_s_account_takes_the_role_that_the_service_s_and_the_executors_does(tools: Tools) -> None:
@@ -801,6 +886,30 @@ def test_two_releases_have_a_dashboard_each_and_the_fleet_has_one(tools: Tools, 
     assert group["current"]["value"] == ["orders"]
 
 
+@pytest.mark.parametrize("monitor", ["podMonitor", "serviceMonitor"])
+def test_a_release_s_dashboard_asks_for_its_own_series_where_the_chart_s_monitor_tells_them(
+    tools: Tools, monitor: str
+) -> None:
+    """In another namespace there may be a group of the same name."""
+
+    def queries(*sets: str) -> list[str]:
+        given = [word for each in ("dashboard.enabled=true", *sets) for word in ("--set", each)]
+        text = template(tools, "helm4", *given, "-s", "templates/dashboard.yaml", files=[EXAMPLE])
+        (page,) = yaml.safe_load(text)["data"].values()
+        shown = json.loads(page)
+        asked = [each["query"]["query"] for each in shown["templating"]["list"] if each["type"] == "query"]
+        panels = [*shown["panels"], *(inner for each in shown["panels"] for inner in each.get("panels", ()))]
+        return [*asked, *(target["expr"] for panel in panels for target in panel.get("targets", ()))]
+
+    every, own = queries(), queries(f"{monitor}.enabled=true")
+    assert len(own) == len(every) > 60
+    ours = 'namespace="shop", release="orders-kunicorn"'
+    series = [each for asked in own for each in re.findall(r"(?:kunicorn|kafka|messaging)_\w+[^\w]", asked)]
+    assert [each for each in series if not each.endswith("{")] == []
+    assert sum(asked.count("{" + ours) for asked in own) == len(series)
+    assert [asked for asked in every if "release=" in asked] == [], "nobody adds that label elsewhere"
+
+
 def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
     values = CHART / "ci/static-values.yaml"
     done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", "-f", values)
@@ -816,12 +925,14 @@ def test_the_notes_name_the_commands_for_this_release(tools: Tools) -> None:
 
 
 @pytest.mark.parametrize(
-    ("directory", "warned"), [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False)]
+    ("directory", "warned"),
+    [(None, True), ("runs", True), ("s3://runs/a", False), ("/data", False), ("/data/a", False), ("/database", True)],
 )
 def test_the_notes_warn_of_a_backfill_whose_run_is_lost_with_its_pod(
     tools: Tools, directory: str | None, warned: bool
 ) -> None:
-    given = ["--set", f"config.pipeline.directory={directory}"] if directory else []
+    given = ["--set", "extraVolumeMounts[0].mountPath=/data,extraVolumeMounts[0].name=data"]
+    given += ["--set", f"config.pipeline.directory={directory}"] if directory else []
     files: list[str | Path] = ["-f", EXAMPLE, "--set", "pipelines.replay.command=backfill"]
     done = tools.run("helm4", "install", "shop", CHART, "--namespace", "prod", "--dry-run=client", *files, *given)
     notes = done.stdout.partition("NOTES:")[2]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.charts import EXAMPLE, HELMS, Refused, template
+from tests.deploy.charts import CHART, EXAMPLE, HELMS, Refused, template
 from tests.deploy.tools import Tools
 
 _SASL = "config.kafka.security_protocol=SASL_SSL"
@@ -31,6 +33,15 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (
         ["autoscaling.keda.enabled=true", "autoscaling.scaleDownStabilizationSeconds=30"],
         "autoscaling.scaleDownStabilizationSeconds = 30: shorter than terminationGracePeriodSeconds = 45",
+    ),
+    (
+        ["autoscaling.hpa.enabled=true", "config.group.id=orders:v1"],
+        'config.group.id = "orders:v1": not what Kubernetes takes for a label\'s value',
+    ),
+    (["autoscaling.hpa.enabled=true", f"config.group.id={'o' * 64}"], "the HPA would find no metric by it"),
+    (
+        ["autoscaling.hpa.enabled=true", "terminationGracePeriodSeconds=3601"],
+        "terminationGracePeriodSeconds = 3601 beside autoscaling: Kubernetes lets a scale-down wait for 3600 s at most",
     ),
     (["maxPartitions=5", "replicaCount=3"], "maxPartitions = 5: fewer than 3 pods × 2 workers = 6"),
     (["maxPartitions=7", "autoscaling.keda.enabled=true"], "lower autoscaling.maxReplicas"),
@@ -82,12 +93,22 @@ CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
         ],
         "pipelines.every-nights: longer than the 11 characters that Kubernetes leaves the name of a CronJob",
     ),
+    (["pipelines.live.command=stream"], "pipelines.live: config.pipeline.directory (not set) is lost with the pod"),
+    (
+        ["pipelines.live.command=stream", "config.pipeline.directory=/tmp/runs"],
+        'config.pipeline.directory = "/tmp/runs" is lost with the pod, and the stream\'s checkpoint with it',
+    ),
+    (
+        ["pipelines.once.command=export", "pipelines.once.timeZone=Europe/Berlin"],
+        "pipelines.once.timeZone: without pipelines.once.schedule there is no time of day",
+    ),
     (
         ["prometheusRule.enabled=true", "prometheusRule.slo.objectivePercent=93"],
         "prometheusRule.slo.objectivePercent = 93: KunicornLagBudgetBurning rings at 14.4 times",
     ),
     (["prometheusRule.disabled={KunicornLaggHigh}"], 'prometheusRule.disabled: there is no alert "KunicornLaggHigh"'),
     (["prometheusRule.overrides.LagHigh.for=10m"], 'prometheusRule.overrides: there is no alert "LagHigh"'),
+    (["podMonitor.enabled=true", "serviceMonitor.enabled=true"], "each pod would be scraped twice"),
     (
         ["podMonitor.enabled=true", "podMonitor.interval=5s"],
         "podMonitor.scrapeTimeout = 10s: longer than podMonitor.interval = 5s",
@@ -148,6 +169,36 @@ def test_a_release_that_names_nothing_is_told_all_that_it_must_name(tools: Tools
     assert needed == ["kafka.bootstrap_servers", "group.id", "group.topics", "handler.entrypoint"]
 
 
+_EVERYTHING = (
+    "podMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,pipelines.once.command=export,"
+    "networkPolicy.enabled=true,networkPolicy.ingressFrom[0].podSelector.matchLabels.a=b,autoscaling.keda.enabled=true,"
+    "auth.sasl.existingSecret=login,auth.sasl.usernameKey=user"
+)
+
+
+def tables(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Names of the tables among values, two deep."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield above + name
+            yield from tables(value, f"{name}.") if not above else ()
+
+
+@pytest.mark.parametrize("helm", HELMS)
+def test_a_table_with_nothing_below_it_is_none_or_is_refused_by_its_name(tools: Tools, helm: str) -> None:
+    """YAML reads `resources:` as null where all below it is a comment."""
+    said: dict[str, str] = {}
+    for table in tables(yaml.safe_load((CHART / "values.yaml").read_text())):
+        try:
+            template(tools, helm, "--set", _EVERYTHING, "--set", f"{table}=null", files=[EXAMPLE])
+        except Refused as error:
+            said[table] = str(error)
+    # The one contradiction that may follow from it is told as it is.
+    assert "config.workers.count: not set" in said.pop("config.workers")
+    assert {table for table, words in said.items() if f"\n{table}: null, as" not in words} == set()
+    assert {"resources", "probes", "auth.otlp", "autoscaling.keda", "commonLabels"} <= said.keys()
+
+
 LARGE = """
 config:
   handler:
@@ -184,6 +235,19 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *own, *(each for value in login for each in ("--set", value)), files=[EXAMPLE])
     named = ["--set", f"pipelines.{'a' * 38}.command=backfill", "--set", f"pipelines.{'b' * 36}.schedule=@daily"]
     assert template(tools, "helm4", *named, "--set", f"pipelines.{'b' * 36}.command=export", files=[EXAMPLE])
+    scaled = ["--set", "autoscaling.hpa.enabled=true", "--set"]
+    for named in (
+        f"config.group.id={'o' * 63}",
+        "config.group.id=o",
+        "config.group.id=a:b,autoscaling.hpa.metricLabels.g=ab",
+    ):
+        assert template(tools, "helm4", *scaled, named, files=[EXAMPLE])
+    stream = ["--set", "pipelines.live.command=stream", "--set"]
+    in_a_volume = (
+        "config.pipeline.directory=runs,extraVolumeMounts[0].name=runs,extraVolumeMounts[0].mountPath=/tmp/runs/"
+    )
+    for kept in ("config.pipeline.directory=s3://runs", in_a_volume):
+        assert template(tools, "helm4", *stream, kept, files=[EXAMPLE])
     ruled = ["--set", "prometheusRule.enabled=true", "--set-json"]
     for objective in ('{"slo": {"objectivePercent": 93.1}}', '{"slo": {"objectivePercent": 90}, "disabled": ["%s"]}'):
         given = f"prometheusRule={objective.replace('%s', 'KunicornLagBudgetBurning')}"
