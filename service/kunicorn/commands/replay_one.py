@@ -150,7 +150,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     with redirect_stdout(sys.stderr):
         refuse_kept_offsets(load(handler.entrypoint, yields=True))
     register_nothing(encoding_of(settings))
-    alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
+    alone = _alone(settings, _once(handler, timed=not debug))
 
     def met(error: BaseException) -> None:
         if debug:
@@ -182,6 +182,14 @@ def _policies(settings: Settings, handler: HandlerSettings) -> Policies:
     """The handler's retry rules, as its workers have them."""
     configs = zip(settings.every_handler, handler_configs(settings), strict=True)
     return policies_of(next(config for each, config in configs if each is handler))
+
+
+def _alone(settings: Settings, handler: HandlerSettings) -> Settings:
+    """The service with that handler as its only one: no other one is set up. The dead-letter topic is still that of all
+    of them, as any of them may be the one that asks for it.
+    """
+    letters = settings.dead_letters.model_copy(update={"topic": settings.dead_letter_topic})
+    return settings.model_copy(update={"handler": handler, "handlers": (), "dead_letters": letters})
 
 
 def _once(handler: HandlerSettings, *, timed: bool) -> HandlerSettings:

@@ -187,6 +187,22 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
 
 
+def test_a_handler_beside_others_has_the_dead_letter_topic_that_one_of_them_asks_for() -> None:
+    own = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g"},
+            "handlers": [
+                {"entrypoint": "desk_shop:handle_busy", "topics": ["refunds"], "on_failure": "dead_letter"},
+                {"entrypoint": "desk_shop:handle", "topics": ["orders"]},
+            ],
+        }
+    )
+    replayed = replay_one.replay(own, message(b'{"total": -1}'))
+    assert replayed.outcome == "dead_letter"
+    assert [each.topic for each in replayed.run.dead_letters] == ["g.dead-letters"]
+
+
 @pytest.mark.parametrize(
     ("handler", "shown"),
     [
