@@ -57,6 +57,8 @@ class GivenRecord:
     offset: int | None
     timestamp: int | None
     """Milliseconds since 1970."""
+    fetched: Message | None = field(default=None, repr=False, compare=False)
+    """The client's own, of a record that comes from a broker."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}@{self.offset}"
@@ -80,7 +82,7 @@ _LAST_OFFSET = 2**63 - 2
 
 
 def given_of(record: Record) -> GivenRecord:
-    """A record that was fetched, to be handled where it was."""
+    """A record that was fetched, to be handled where it was and as it came."""
     return GivenRecord(
         record.value,
         record.key,
@@ -89,6 +91,7 @@ def given_of(record: Record) -> GivenRecord:
         record.partition,
         record.offset,
         record.timestamp,
+        record.message,
     )
 
 
@@ -166,6 +169,8 @@ def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecor
 
 def message_of(each: GivenRecord) -> Message:
     """The record as the client hands it out."""
+    if each.fetched is not None:
+        return each.fetched
     kind = TIMESTAMP_NOT_AVAILABLE if each.timestamp is None else TIMESTAMP_CREATE_TIME
     return Message(
         topic=each.topic,
