@@ -22,6 +22,16 @@ SLOW_IMPORT = f"{WAITING}Event().wait()\ndef handle(record): ...\n"
 SLOW_SETUP = f"{WAITING}def setup(options): Event().wait()\ndef handle(record): ...\nhandle.setup = setup\n"
 
 
+NAMED_SETUP = """
+class handle:
+    def setup(self, worker, options): assert worker.client_id.startswith("kunicorn"), worker
+    def handle(self, record): ...
+"""
+FAILING_SETUP = """
+class handle:
+    def setup(self, options): raise ConnectionError("the database is away")
+    def handle(self, record): ...
+"""
 KEEPS_OFFSETS = """
 class handle:
     def __init__(self): {kept}
@@ -80,6 +90,24 @@ def test_a_handler_that_keeps_its_offsets_is_not_tried_as_it_would_move_them_pas
     assert "kunicorn.testing.HandlerTest" in finding.text
     assert not (tmp_path / "setup-was-called").exists()
     assert trial.set_up(own).failure is None, "it is only not tried"
+
+
+def test_setup_is_told_the_clients_name_as_in_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", NAMED_SETUP)
+    assert trial.set_up(settings()) == Finding("setup", "setup and teardown return")
+
+
+def test_setup_is_called_also_where_the_topics_have_no_record_to_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", FAILING_SETUP)
+    own = settings()
+    monkeypatch.setattr(
+        trial, "_order", lambda settings, records: trial.Order("g", handler_configs(own), {}, None, [], 1)
+    )
+    finding = trial.tried(own, 1)
+    assert finding.failure is ExitCode.HANDLER
+    assert "the database is away" in finding.text
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:
