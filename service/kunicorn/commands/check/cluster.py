@@ -195,7 +195,12 @@ def _named(name: str, metadata: Metadata, purpose: str, needed: Mapping[str, str
         return Finding("topics", f"{purpose}{_with_count(info)}")
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     text = f"{purpose}{name}: {describe(error)}; {fault(error).remedy(**needed)}"
-    return Finding("topics", text, ExitCode.CONFIGURATION)
+    return Finding("topics", text, ExitCode.CONFIGURATION, passes=error not in _ENDS_A_START)
+
+
+_ENDS_A_START: frozenset[int] = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+"""Errors of a topic with which the service does not start. Others pass, such as those of one that is just being made:
+it waits for its leaders."""
 
 
 def durability(settings: Settings, inputs: Collection[str], metadata: Metadata) -> Iterator[str]:

@@ -14,7 +14,7 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import _findings_here
 from kunicorn.errors import ExitCode
 from kunicorn.ipc import clock
-from kunicorn.settings import Settings
+from kunicorn.settings import Settings, workers
 from tests.fakes.handler_module import importable
 
 WAITING = "from threading import Event\n"
@@ -42,13 +42,13 @@ class handle:
 """
 
 
-def settings(**workers: Any) -> Settings:
+def settings(**of_workers: Any) -> Settings:
     return Settings.model_validate(
         {
             "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
             "group": {"id": "g", "topics": ["orders"]},
             "handler": {"entrypoint": "slow_shop:handle"},
-            "workers": workers,
+            "workers": of_workers,
         }
     )
 
@@ -108,6 +108,19 @@ def test_setup_is_called_also_where_the_topics_have_no_record_to_try(
     finding = trial.tried(own, 1)
     assert finding.failure is ExitCode.HANDLER
     assert "the database is away" in finding.text
+
+
+def test_workers_that_do_not_fit_in_the_containers_memory_are_warned_of_as_by_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", "def handle(record): ...\n")
+    monkeypatch.setattr(workers, "memory_limit", lambda proc, cgroups: 512 * 1024 * 1024)
+    (told,) = (each for each in _findings_here(settings(count=4)) if each.what == "memory")
+    assert told.warning
+    assert (
+        "4 workers of memory_per_worker_mb = 256 may take 1024 MB, but this container's memory limit is 512"
+        in told.text
+    )
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:
