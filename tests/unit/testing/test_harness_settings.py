@@ -33,6 +33,10 @@ entrypoint = "{module}:handle"
 def handle(given: Record) -> None: ...
 
 
+def refuse(given: Record) -> None:
+    raise ValueError("refused")
+
+
 class KeepsOffsets:
     """A handler with offsets of its own."""
 
@@ -177,6 +181,24 @@ def test_a_record_of_a_topic_without_a_handler_is_refused(tmp_path: Path) -> Non
     assert test.run(record("a", topic="refunds")).outcomes == ["done"]
     with pytest.raises(ValueError, match="the settings consume orders, refunds"):
         test.run(record("a", topic="ordres"))
+
+
+def test_several_handlers_need_no_file() -> None:
+    orders = {"topics": ["orders"], "entrypoint": f"{__name__}:handle"}
+    refunds = {"topics": ["^refunds-.*"], "entrypoint": f"{__name__}:refuse", "on_failure": "skip"}
+    test = HandlerTest(settings={"handlers": [orders, refunds]})
+    assert test.run(record("a"), record("b", topic="refunds-eu")).outcomes == ["done", "skipped"]
+    with pytest.raises(ValueError, match="would never come"):
+        test.run(record("a", topic="returns"))
+
+
+def test_partitions_that_are_assigned_need_no_file_and_no_others_come() -> None:
+    test = HandlerTest(handle, settings={"assign": {"partitions": ["orders:3-4", "refunds"]}})
+    assert test.run(record("a", partition=3), record("b", topic="refunds", partition=9)).outcomes == ["done", "done"]
+    with pytest.raises(ValueError, match=r"orders-0@0 would never come: assign.partitions is orders:3-4, refunds"):
+        test.run(record("a"))
+    with pytest.raises(ValueError, match="returns-0@0 would never come"):
+        test.run(record("a", topic="returns"))
 
 
 def test_records_of_retry_topics_and_where_nobody_names_topics_of_any_are_taken(written: Callable[..., Path]) -> None:
