@@ -125,9 +125,19 @@ def record(
         raise ValueError(f"timestamp {timestamp}: milliseconds since 1970, in 64 bits")
     if topic is not None:
         _refuse_illegal(topic)
+    return GivenRecord(_bytes(value), _bytes(key), _pairs(headers), topic, partition, offset, timestamp)
+
+
+def _pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    encoded = tuple((name, _bytes(each)) for name, each in pairs)
-    return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
+    try:
+        every = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers {headers!r}: they are a dict, or a list of pairs of name and value") from None
+    for name, _ in every:
+        if not isinstance(name, str):
+            raise TypeError(f"header {name!r}: its name is a text, as handlers get it")
+    return tuple((name, _bytes(value)) for name, value in every)
 
 
 def _refuse_fractions(**numbers: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kunicorn import Halt, Record, Send, Skip, TopicPartition
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.testing import HandlerTest, Run, record
 
 P0 = TopicPartition("test", 0)
@@ -143,6 +144,20 @@ def test_a_stage_whose_record_never_comes_to_the_handler_fails_the_test(
     told = "never came to the handler" if stage == "kill_at" else rf"record 1 never came to the handler \({why}\)"
     with pytest.raises(RuntimeError, match=told):
         HandlerTest(handle, **settings).run(first, second, third, **{stage: 1})
+
+
+@pytest.mark.parametrize("stage", [{}, {"kill_at": 0}], ids=["a whole life", "one that is killed"])
+def test_a_worker_that_cannot_begin_says_why_whether_it_is_to_be_killed_or_not(stage: dict[str, int]) -> None:
+    class Away:
+        def setup(self, options: Any) -> None:
+            raise ConnectionError("the database is away")
+
+        def handle(self, given: Record) -> None: ...
+
+    with pytest.raises(HandlerLoadError, match="setup raised ConnectionError: the database is away"):
+        HandlerTest(Away).run(record("a"), **stage)
+    with pytest.raises(ConfigError, match="one call runs at a time"):
+        HandlerTest(lambda given: None, ordering="key").run(record("a"), **stage)
 
 
 def test_a_stage_behind_a_halt_fails_the_test() -> None:
