@@ -149,7 +149,6 @@ class Staging:
         try:
             yield
         finally:
-            self._end_deadline()
             if self._kills:
                 # The worst of moments: the record's effects are there, those of its middlewares, too, and its offset
                 # does not count yet. As the kernel's out-of-memory killer does: nothing more of this process runs.
@@ -178,11 +177,17 @@ class Staging:
         self._deadline.daemon = True
         self._deadline.start()
 
-    def _end_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline.join()
-            self._deadline = None
+    @contextmanager
+    def deadline_ended(self) -> Iterator[None]:
+        """End the drain's deadline behind the worker's life, not before: a hook that the partition waits for meets it,
+        too. For one that is handed over it means nothing.
+        """
+        try:
+            yield
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline.join()
 
 
 _LOOKS = 20
