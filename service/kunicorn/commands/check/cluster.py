@@ -65,7 +65,7 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     each. Pure.
 
     With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
-    (KIP-848), evenly.
+    (KIP-848), evenly. Which strategies the members know beside the one that they have agreed upon no broker tells.
     """
     if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
         return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
@@ -74,9 +74,9 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
         return Finding(
             "members",
             f"its {len(group.members)} members have agreed upon {group.strategy!r}, which "
-            f"group.partition_assignment_strategy = {list(ours)} does not name: the group would refuse this member "
-            f"(INCONSISTENT_GROUP_PROTOCOL); name it as well, and remove it when all members know the new one",
-            ExitCode.CONFIGURATION,
+            f"group.partition_assignment_strategy = {list(ours)} does not name: unless all of them know another one of "
+            f"these, the group refuses this member (INCONSISTENT_GROUP_PROTOCOL); name it as well, until they do",
+            warning=True,
         )
     total, others = sum(topics.values()), len(group.members)
     instance = settings.group.group_instance_id
