@@ -30,8 +30,8 @@ _NAMES_TOPICS = frozenset({"assign", "handlers"})
 _MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"]}}
 _NOT_OURS = frozenset({"http", "log", "otlp"})
 """Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
-_OF_KAFKA = frozenset({"isolation_level"})
-"""Settings of [kafka] that others go by, which no test could tell apart from the service's otherwise."""
+_OF_KAFKA = frozenset({"client_id", "isolation_level"})
+"""Settings of [kafka] that others, or a handler's setup, go by."""
 _NOT_OURS_IN: Mapping[str, frozenset[str]] = {
     "schema_registry": frozenset(
         {"username", "password", "password_file", "ssl_ca_location", "ssl_certificate_location", "ssl_key_location"}
@@ -101,9 +101,9 @@ class HandlerTest:
         """`handler`: an entry point, or the function itself; None: the entry points that `config`, or [[handlers]] of
         `settings`, name.
 
-        `config`: the service's TOML file; [http], [log] and [otlp] are not read, of [kafka] only `isolation_level`, nor
-        what [schema_registry] logs in with. `handler_settings` are settings of [handler] (`mode="batch"`,
-        `max_attempts=1`), `settings` those of any section; both go before the file.
+        `config`: the service's TOML file; [http], [log] and [otlp] are not read, nor of [kafka] more than `client_id`
+        and `isolation_level`, nor what [schema_registry] logs in with. `handler_settings` are settings of [handler]
+        (`mode="batch"`, `max_attempts=1`), `settings` those of any section; both go before the file.
         `schemas`: a schema registry in memory, which has these by subject, in the place of [schema_registry].
         """
         self._handler = handler

@@ -125,6 +125,21 @@ def test_the_services_isolation_level_counts_where_its_retry_topics_need_another
     assert HandlerTest(config=config).run(record("a")).outcomes == ["done"]
 
 
+def test_setup_is_told_the_clients_name_that_the_service_has(written: Callable[..., Path]) -> None:
+    names: list[str] = []
+
+    class Named:
+        def setup(self, worker: Any, options: Any) -> None:
+            names.append(worker.client_id)
+
+        def handle(self, given: Record) -> None: ...
+
+    config = written()
+    config.write_text(config.read_text().replace("[kafka]", '[kafka]\nclient_id = "orders"'))
+    HandlerTest(Named, config=config).run(record("a"))
+    assert names == ["orders-worker-0"]
+
+
 def test_settings_that_go_with_the_handler_are_taken_though_records_come_one_by_one() -> None:
     for settings in ({"ordering": "key", "concurrency": 4}, {"concurrency": 4}):
         assert HandlerTest(handle, **settings).run(record("a", key="k")).outcomes == ["done"]

@@ -29,6 +29,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.assign import AssignSettings, shown
 from kunicorn.settings.checks import needs_registry
 from kunicorn.supervisor.partitions.balance import workers_wanted
+from kunicorn.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Finding:
     """Whether a failure may pass by itself, so that the service would wait for it rather than end."""
 
     def __str__(self) -> str:
-        return f"{self.result:<7} {self.what:<9} {self.text}"
+        # Lines of a traceback stay lines; what else an exception quotes of a record must not reach the terminal.
+        text = "\n".join(map(printable, self.text.split("\n")))
+        return f"{self.result:<7} {self.what:<9} {text}"
 
     @property
     def result(self) -> str:

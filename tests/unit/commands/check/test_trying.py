@@ -51,6 +51,9 @@ def skips(batch):
     SEEN.extend(batch.values())
     return Skip("odd")
 
+def quotes(record):
+    raise ValueError(f"no order: {record.value.decode()}")
+
 def counts(batch):
     SEEN.append(len(batch))
 
@@ -117,6 +120,13 @@ def test_a_record_of_a_batch_that_fails_does_so_alone() -> None:
 def test_a_batch_that_fails_fails_whole() -> None:
     finding = tried([b"a", b"b", b"c"], "fails_whole", mode="batch")
     assert finding.text.startswith("3 of 3 records failed")
+
+
+def test_a_terminal_does_not_obey_what_an_exception_quotes_of_a_record() -> None:
+    shown = str(tried([b"\x1b[2J\x07"], "quotes"))
+    first, *frames = shown.split("\n")
+    assert first.endswith("orders-0@0: ValueError: no order: \\x1b[2J\\x07")
+    assert any("tried_shop.py" in frame for frame in frames)
 
 
 def test_a_batch_has_no_more_bytes_than_the_settings_say() -> None:
