@@ -116,7 +116,7 @@ def record(
         if value is not None:
             raise ValueError("a record has a value or a json value, not both")
         value = orjson.dumps(json)
-    _refuse_fractions(partition=partition, offset=offset, timestamp=timestamp)
+    refuse_fractions(partition=partition, offset=offset, timestamp=timestamp)
     if partition < 0 or (offset is not None and offset < 0):
         raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
     if partition > _LAST_PARTITION or (offset is not None and offset > _LAST_OFFSET):
@@ -140,8 +140,8 @@ def _pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
     return tuple((name, _bytes(value)) for name, value in every)
 
 
-def _refuse_fractions(**numbers: object) -> None:
-    """Raise `TypeError` for a number that is none, such as `time.time() * 1000`: the client would fail in riddles."""
+def refuse_fractions(**numbers: object) -> None:
+    """Raise `TypeError` for a number that is none, such as `time.time() * 1000`: what gets it would fail in riddles."""
     for name, number in numbers.items():
         if number is not None and type(number) is not int:
             raise TypeError(f"{name} {number!r}: it is a whole number")

@@ -281,6 +281,8 @@ def tried(settings: Settings, records: int) -> Finding:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
         early = f"trying the handler on {records} records ended early: "
+        if ended.code is None:
+            return no_handler(f"{early}it took more than {timeout:g} s; try fewer records")
         return _refused(replace(ended, said=early + ended.said if ended.said else ""), early + ended.how)
     return found(result)
 

@@ -110,6 +110,19 @@ def test_setup_is_called_also_where_the_topics_have_no_record_to_try(
     assert "the database is away" in finding.text
 
 
+def test_a_trial_that_takes_too_long_says_how_long_it_had_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", SLOW_SETUP)
+    own = settings(start_timeout_ms=1000)
+    order = trial.Order("g", handler_configs(own), {}, None, [("orders", 0, 0, 5)], 5)
+    monkeypatch.setattr(trial, "_order", lambda settings, records: order)
+    monkeypatch.setattr(trial, "_TRIAL_TIMEOUT", 0.0)
+    finding = trial.tried(own, 5)
+    assert finding.failure is ExitCode.HANDLER
+    assert finding.text == "trying the handler on 5 records ended early: it took more than 1 s; try fewer records"
+
+
 def test_workers_that_do_not_fit_in_the_containers_memory_are_warned_of_as_by_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
