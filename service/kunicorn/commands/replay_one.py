@@ -8,8 +8,8 @@ import logging
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import HandlerSettings, Settings
 from kunicorn.testing.bench import Bench
-from kunicorn.testing.memory import given_of
+from kunicorn.testing.memory import SentRecord, given_of
 from kunicorn.testing.outcome import Handled, Run
 from kunicorn.testing.registry import register_nothing
 from kunicorn.text import json_bytes, printable, shown_bytes, utc
@@ -69,6 +69,11 @@ class Replayed:
         return next((each.attempts or 1 for each in verdicts if isinstance(each, TryAgain)), 1)
 
     @property
+    def outputs(self) -> list[SentRecord]:
+        """Records that the handler would send."""
+        return [each for each in self.run.sent if not (each.is_letter or each.is_retry)]
+
+    @property
     def outcome(self) -> str:
         """How the record ended, by one word."""
         return str(self.handled.outcome) if self.waits is None else _WAITS
@@ -94,6 +99,11 @@ class Replayed:
             yield f"letter    would go to {letter.topic}: {printable(letter.error_type)}: {printable(letter.error)}"
         for retry in self.run.retries:
             yield f"retry     would go to {retry.topic}"
+        outputs = self.outputs
+        for output in outputs[:_MOST_SHOWN]:
+            yield f"output    would go to {printable(output.topic)}: key {_key(output)}, value {_value(output)}"
+        if (more := len(outputs) - _MOST_SHOWN) > 0:
+            yield f"outputs   {more} more; --json has them all"
         yield "nothing was committed or sent"
 
     def as_json(self) -> dict[str, Any]:
@@ -115,8 +125,38 @@ class Replayed:
                 {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
                 for letter in self.run.dead_letters
             ],
-            "retry_topic": next((retry.topic for retry in self.run.retries), None),
+            "retries": [{"topic": retry.topic} for retry in self.run.retries],
+            "outputs": [
+                {
+                    "topic": output.topic,
+                    "partition": output.partition,
+                    "key": json_bytes(output.key),
+                    "value": json_bytes(output.value),
+                    "headers": [[name, json_bytes(value)] for name, value in output.raw_headers],
+                }
+                for output in self.outputs
+            ],
         }
+
+
+_MOST_SHOWN = 20
+"""Outputs."""
+
+
+def _key(output: SentRecord) -> str:
+    return _shown(lambda: output.key_data, output.key)
+
+
+def _value(output: SentRecord) -> str:
+    return _shown(lambda: output.data, output.value)
+
+
+def _shown(read: Callable[[], Any], written: bytes | None) -> str:
+    """What a reader of the topic would decode; the bytes, where they are not encoded here."""
+    with suppress(Exception):  # A record that is sent on as it came has another format.
+        if (data := read()) is not written:
+            return shown_bytes(repr(data).encode(errors="backslashreplace"))
+    return shown_bytes(written)
 
 
 _WAITS = "waits"
@@ -151,7 +191,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     with redirect_stdout(sys.stderr):
         refuse_kept_offsets(load(handler.entrypoint, yields=True))
     register_nothing(encoding_of(settings))
-    alone = settings.model_copy(update={"handler": _once(handler, timed=not debug), "handlers": ()})
+    alone = _alone(settings, _once(handler, timed=not debug))
 
     def met(error: BaseException) -> None:
         if debug:
@@ -183,6 +223,14 @@ def _policies(settings: Settings, handler: HandlerSettings) -> Policies:
     """The handler's retry rules, as its workers have them."""
     configs = zip(settings.every_handler, handler_configs(settings), strict=True)
     return policies_of(next(config for each, config in configs if each is handler))
+
+
+def _alone(settings: Settings, handler: HandlerSettings) -> Settings:
+    """The service with that handler as its only one: no other one is set up. The dead-letter topic is still that of all
+    of them, as any of them may be the one that asks for it.
+    """
+    letters = settings.dead_letters.model_copy(update={"topic": settings.dead_letter_topic})
+    return settings.model_copy(update={"handler": handler, "handlers": (), "dead_letters": letters})
 
 
 def _once(handler: HandlerSettings, *, timed: bool) -> HandlerSettings:

@@ -257,7 +257,7 @@ class Bench:
         with self._clock.in_force():
             made = self._worker = self._assembled()
             try:
-                with self._interruptible(made):
+                with self._interruptible(made), self._staging.deadline_ended():
                     self._say(
                         StartFetcher(
                             [

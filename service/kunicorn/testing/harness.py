@@ -20,15 +20,18 @@ from kunicorn.testing.outcome import Run, until_killed
 from kunicorn.testing.registry import URL
 from kunicorn.testing.stage import Kill, stage_of
 
-Tables = Mapping[str, Mapping[str, Any]]
+Tables = Mapping[str, Any]
 
-_LEAST: Tables = {"group": {"id": "test", "topics": ["test"]}, "kafka": {"isolation_level": "read_committed"}}
+_LEAST: Tables = {"group": {"id": "test"}, "kafka": {"isolation_level": "read_committed"}}
 """Without a file. In memory nothing is aborted that would not be read."""
+_ANY_TOPICS: Tables = {"group": {"topics": ["test"]}}
+_NAMES_TOPICS = frozenset({"assign", "handlers"})
+"""Sections that name what is consumed, in place of group.topics."""
 _MEMORY: Tables = {"kafka": {"bootstrap_servers": ["memory:9092"]}}
 _NOT_OURS = frozenset({"http", "log", "otlp"})
 """Sections of the file that mean brokers and machines which a test does not have, or secrets that it must not need."""
-_OF_KAFKA = frozenset({"isolation_level"})
-"""Settings of [kafka] that others go by, which no test could tell apart from the service's otherwise."""
+_OF_KAFKA = frozenset({"client_id", "isolation_level"})
+"""Settings of [kafka] that others, or a handler's setup, go by."""
 _NOT_OURS_IN: Mapping[str, frozenset[str]] = {
     "schema_registry": frozenset(
         {"username", "password", "password_file", "ssl_ca_location", "ssl_certificate_location", "ssl_key_location"}
@@ -45,8 +48,9 @@ def settings_for(entrypoint: str | None, config: Path | None, handler: Mapping[s
     Raises `ConfigError`. Blocks on the disk.
     """
     file = _ours(read_file(config)) if config else _LEAST
+    topics = {} if config or sections.keys() & _NAMES_TOPICS else _ANY_TOPICS
     own = {"handler": {**handler, **({"entrypoint": entrypoint} if entrypoint is not None else {})}}
-    return load_tables(config or Path("the test"), sections, own, _MEMORY, file)
+    return load_tables(config or Path("the test"), sections, own, topics, _MEMORY, file)
 
 
 def _ours(file: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,9 +70,11 @@ def first_topic(settings: Settings) -> str | None:
 
 
 def refuse_other_topics(settings: Settings, records: Sequence[GivenRecord]) -> None:
-    """Raise `ValueError` for a record of a topic that the service would never consume."""
-    consumed = (*_consumed(settings), *settings.retry_topics)
+    """Raise `ValueError` for a record of a topic, or a partition, that the service would never consume."""
+    consumed, assigned = (*_consumed(settings), *settings.retry_topics), settings.assign.wanted
     for each in records:
+        if settings.assigned and each.tp.topic not in assigned.whole and each.tp not in assigned.numbered:
+            raise ValueError(f"{each} would never come: assign.partitions is {', '.join(settings.assign.partitions)}")
         by_pattern_alone = each.tp.topic not in consumed
         if not takes(consumed, each.tp.topic) or (by_pattern_alone and each.tp.topic in KAFKAS_OWN):
             raise ValueError(f"{each} would never come: the settings consume {', '.join(consumed)}")
@@ -88,22 +94,23 @@ class HandlerTest:
         handler: str | Callable[..., Any] | None = None,
         *,
         config: str | Path | None = None,
-        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        settings: Mapping[str, Any] | None = None,
         schemas: Mapping[str, Any] | None = None,
         **handler_settings: Any,
     ) -> None:
-        """`handler`: an entry point, or the function itself; None: the entry point that `config` names.
+        """`handler`: an entry point, or the function itself; None: the entry points that `config`, or [[handlers]] of
+        `settings`, name.
 
-        `config`: the service's TOML file; [http], [log] and [otlp] are not read, of [kafka] only `isolation_level`, nor
-        what [schema_registry] logs in with. `handler_settings` are settings of [handler] (`mode="batch"`,
-        `max_attempts=1`), `settings` those of any section; both go before the file.
+        `config`: the service's TOML file; [http], [log] and [otlp] are not read, nor of [kafka] more than `client_id`
+        and `isolation_level`, nor what [schema_registry] logs in with. `handler_settings` are settings of [handler]
+        (`mode="batch"`, `max_attempts=1`), `settings` those of any section; both go before the file.
         `schemas`: a schema registry in memory, which has these by subject, in the place of [schema_registry].
         """
-        if handler is None and config is None:
-            raise TypeError("give a handler, or the config that names its entry point")
         self._handler = handler
         self._config = None if config is None else Path(config)
         self._sections = settings or {}
+        if handler is None and config is None and "handlers" not in self._sections:
+            raise TypeError("give a handler, or the config that names its entry point")
         self._schemas = schemas
         self._handler_settings = handler_settings
 
@@ -135,7 +142,7 @@ class HandlerTest:
         """Whether anybody has said which topics are consumed: without, records may be of any."""
         return (
             self._config is not None
-            or bool(self._sections.keys() & {"assign", "handlers"})
+            or bool(self._sections.keys() & _NAMES_TOPICS)
             or ("topics" in self._sections.get("group", {}))
         )
 

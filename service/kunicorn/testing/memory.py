@@ -57,6 +57,8 @@ class GivenRecord:
     offset: int | None
     timestamp: int | None
     """Milliseconds since 1970."""
+    fetched: Message | None = field(default=None, repr=False, compare=False)
+    """The client's own, of a record that comes from a broker."""
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}@{self.offset}"
@@ -80,7 +82,7 @@ _LAST_OFFSET = 2**63 - 2
 
 
 def given_of(record: Record) -> GivenRecord:
-    """A record that was fetched, to be handled where it was."""
+    """A record that was fetched, to be handled where it was and as it came."""
     return GivenRecord(
         record.value,
         record.key,
@@ -89,6 +91,7 @@ def given_of(record: Record) -> GivenRecord:
         record.partition,
         record.offset,
         record.timestamp,
+        record.message,
     )
 
 
@@ -113,7 +116,7 @@ def record(
         if value is not None:
             raise ValueError("a record has a value or a json value, not both")
         value = orjson.dumps(json)
-    _refuse_fractions(partition=partition, offset=offset, timestamp=timestamp)
+    refuse_fractions(partition=partition, offset=offset, timestamp=timestamp)
     if partition < 0 or (offset is not None and offset < 0):
         raise ValueError(f"partition {partition}, offset {offset}: both are counted from 0")
     if partition > _LAST_PARTITION or (offset is not None and offset > _LAST_OFFSET):
@@ -122,13 +125,23 @@ def record(
         raise ValueError(f"timestamp {timestamp}: milliseconds since 1970, in 64 bits")
     if topic is not None:
         _refuse_illegal(topic)
+    return GivenRecord(_bytes(value), _bytes(key), _pairs(headers), topic, partition, offset, timestamp)
+
+
+def _pairs(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    encoded = tuple((name, _bytes(each)) for name, each in pairs)
-    return GivenRecord(_bytes(value), _bytes(key), encoded, topic, partition, offset, timestamp)
+    try:
+        every = [(name, value) for name, value in pairs]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers {headers!r}: they are a dict, or a list of pairs of name and value") from None
+    for name, _ in every:
+        if not isinstance(name, str):
+            raise TypeError(f"header {name!r}: its name is a text, as handlers get it")
+    return tuple((name, _bytes(value)) for name, value in every)
 
 
-def _refuse_fractions(**numbers: object) -> None:
-    """Raise `TypeError` for a number that is none, such as `time.time() * 1000`: the client would fail in riddles."""
+def refuse_fractions(**numbers: object) -> None:
+    """Raise `TypeError` for a number that is none, such as `time.time() * 1000`: what gets it would fail in riddles."""
     for name, number in numbers.items():
         if number is not None and type(number) is not int:
             raise TypeError(f"{name} {number!r}: it is a whole number")
@@ -166,6 +179,8 @@ def placed(records: Iterable[GivenRecord], topic: str | None) -> list[GivenRecor
 
 def message_of(each: GivenRecord) -> Message:
     """The record as the client hands it out."""
+    if each.fetched is not None:
+        return each.fetched
     kind = TIMESTAMP_NOT_AVAILABLE if each.timestamp is None else TIMESTAMP_CREATE_TIME
     return Message(
         topic=each.topic,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError
 from kunicorn.handler.outcome import Wait
 from kunicorn.positions import TopicPartition
 from kunicorn.testing.memory import GivenRecord, SentRecord
@@ -157,7 +158,7 @@ class Run:
     @property
     def handled_again(self) -> list[GivenRecord]:
         """Those of `left` that this worker's handler has begun already: its effects are there, perhaps half of them."""
-        return [each.record for each in self.records if each.attempts and each.record in self.left]
+        return [each.record for each in self.records if each.attempts and not self._is_done(each.record)]
 
 
 _OUTCOMES = {
@@ -208,12 +209,17 @@ def outcome_of(
     return Run(every, offsets, sent, halted or {}, ahead)
 
 
+_LONGEST_WHY = 16_384
+_REFUSALS: Mapping[int, type[ServiceError]] = {each.exit_code: each for each in (ConfigError, HandlerLoadError)}
+
+
 def until_killed(work: Callable[[], None]) -> None:
     """Do `work` in a forked child, which is killed in the middle of it.
 
-    Raises `RuntimeError` if the child ended otherwise. What the child changed in memory is gone with it, as with a
-    worker; files and databases keep it. Blocks.
+    Raises what the service would end by, `ConfigError` or `HandlerLoadError`, and `RuntimeError` if the child ended
+    otherwise. What the child changed in memory is gone with it, as with a worker; files and databases keep it. Blocks.
     """
+    why = mmap.mmap(-1, _LONGEST_WHY)
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -225,6 +231,9 @@ def until_killed(work: Callable[[], None]) -> None:
         try:
             work()
             status = 0
+        except (ConfigError, HandlerLoadError) as error:
+            status, text = error.exit_code, str(error).encode(errors="backslashreplace")[:_LONGEST_WHY]
+            why[: len(text)] = text
         except BaseException:
             traceback.print_exc()
         finally:
@@ -233,6 +242,8 @@ def until_killed(work: Callable[[], None]) -> None:
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return
+    if os.WIFEXITED(status) and (kind := _REFUSALS.get(os.WEXITSTATUS(status))) and (text := why[:].rstrip(b"\0")):
+        raise kind(text.decode(errors="replace"))
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
         raise RuntimeError("the record at which the worker was to be killed never came to the handler")
     raise RuntimeError(f"the worker ended by itself, before it was to be killed (wait status {status}); see its stderr")

@@ -25,7 +25,7 @@ from kunicorn.handler.record import Record
 from kunicorn.ipc.ledger import Ledger
 from kunicorn.ipc.messages import Drain, DrainOver, StopFetcher, TimedOut
 from kunicorn.positions import NO_OFFSET, TopicPartition
-from kunicorn.testing.memory import GivenRecord
+from kunicorn.testing.memory import GivenRecord, refuse_fractions
 from kunicorn.worker.control import Said
 
 
@@ -62,7 +62,14 @@ Stage = Revoke | LoseSession | Kill
 def stage_of(
     count: int, revoke_at: int | None, drain_timeout_ms: int | None, lose_session_at: int | None, kill_at: int | None
 ) -> Stage | None:
-    """Stage that the arguments of `HandlerTest.run` ask for; None without any. Raises `ValueError`."""
+    """Stage that the arguments of `HandlerTest.run` ask for; None without any. Raises `ValueError`, and `TypeError` for
+    a number that is none: inside the call it would pass for a failure of the handler.
+    """
+    refuse_fractions(
+        revoke_at=revoke_at, drain_timeout_ms=drain_timeout_ms, lose_session_at=lose_session_at, kill_at=kill_at
+    )
+    if drain_timeout_ms is not None and drain_timeout_ms < 0:
+        raise ValueError(f"drain_timeout_ms {drain_timeout_ms}: no time is shorter than 0")
     found: list[Stage] = []
     if revoke_at is not None:
         found.append(Revoke(revoke_at, drain_timeout_ms))
@@ -149,7 +156,6 @@ class Staging:
         try:
             yield
         finally:
-            self._end_deadline()
             if self._kills:
                 # The worst of moments: the record's effects are there, those of its middlewares, too, and its offset
                 # does not count yet. As the kernel's out-of-memory killer does: nothing more of this process runs.
@@ -178,11 +184,17 @@ class Staging:
         self._deadline.daemon = True
         self._deadline.start()
 
-    def _end_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline.join()
-            self._deadline = None
+    @contextmanager
+    def deadline_ended(self) -> Iterator[None]:
+        """End the drain's deadline behind the worker's life, not before: a hook that the partition waits for meets it,
+        too. For one that is handed over it means nothing.
+        """
+        try:
+            yield
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline.join()
 
 
 _LOOKS = 20

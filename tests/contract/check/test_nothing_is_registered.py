@@ -65,7 +65,9 @@ def own(schemas: Path) -> Iterator[Settings]:
 
 
 def test_replay_one_registers_no_schema_and_handles_as_if_it_had(own: Settings, schemas: Path) -> None:
-    assert replay_one.replay(own, MESSAGE).outcome == "done"
+    replayed = replay_one.replay(own, MESSAGE)
+    assert replayed.outcome == "done"
+    assert "output    would go to totals: key null, value {'n': 3}" in list(replayed.lines())
     assert json.loads(schemas.read_text()) == {}
 
 

@@ -67,6 +67,7 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     assert code is ExitCode.CLEAN
     # Who runs the tests as root is told that they do.
     assert (lines.pop("user", None) is not None) == (os.geteuid() == 0)
+    lines.pop("memory", None)  # So is whoever runs them where as many workers as CPUs do not fit.
     assert [line.split()[:2] for line in lines.values()] == [
         ["ok", what]
         for what in ("handler", "client", "allocator", "setup", "brokers", "topics", "rights", "group", "members")

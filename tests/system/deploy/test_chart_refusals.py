@@ -236,12 +236,12 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     named = ["--set", f"pipelines.{'a' * 38}.command=backfill", "--set", f"pipelines.{'b' * 36}.schedule=@daily"]
     assert template(tools, "helm4", *named, "--set", f"pipelines.{'b' * 36}.command=export", files=[EXAMPLE])
     scaled = ["--set", "autoscaling.hpa.enabled=true", "--set"]
-    for named in (
+    for group in (
         f"config.group.id={'o' * 63}",
         "config.group.id=o",
         "config.group.id=a:b,autoscaling.hpa.metricLabels.g=ab",
     ):
-        assert template(tools, "helm4", *scaled, named, files=[EXAMPLE])
+        assert template(tools, "helm4", *scaled, group, files=[EXAMPLE])
     stream = ["--set", "pipelines.live.command=stream", "--set"]
     in_a_volume = (
         "config.pipeline.directory=runs,extraVolumeMounts[0].name=runs,extraVolumeMounts[0].mountPath=/tmp/runs/"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from kunicorn.commands import replay_one
 from kunicorn.errors import ConfigError, HandlerLoadError
@@ -21,7 +21,7 @@ from tests.fakes.handler_module import importable
 
 HANDLERS = """
 import json
-from kunicorn import DeadLetter, NotDecodableYet, Retry, Wait
+from kunicorn import DeadLetter, NotDecodableYet, Retry, Send, Wait
 
 SAID = []
 
@@ -78,6 +78,17 @@ class KeepsOffsets:
 
     def handle(self, record):
         SAID.append(("moved to", record.offset + 1))
+
+def handle_and_send(record):
+    total = json.loads(record.value)["total"]
+    yield Send("totals", key="k", value={"total": total})
+    if total < 0:
+        raise DeadLetter("a negative total")
+    for number in range(30):
+        yield Send("audit", value={"number": number}, headers={"of": record.topic})
+
+def handle_as_it_came(record):
+    SAID.append((record.leader_epoch, record.message.timestamp()))
 
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
@@ -187,6 +198,22 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
     assert "letter    would go to dead: json.decoder.JSONDecodeError" in text
 
 
+def test_a_handler_beside_others_has_the_dead_letter_topic_that_one_of_them_asks_for() -> None:
+    own = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g"},
+            "handlers": [
+                {"entrypoint": "desk_shop:handle_busy", "topics": ["refunds"], "on_failure": "dead_letter"},
+                {"entrypoint": "desk_shop:handle", "topics": ["orders"]},
+            ],
+        }
+    )
+    replayed = replay_one.replay(own, message(b'{"total": -1}'))
+    assert replayed.outcome == "dead_letter"
+    assert [each.topic for each in replayed.run.dead_letters] == ["g.dead-letters"]
+
+
 @pytest.mark.parametrize(
     ("handler", "shown"),
     [
@@ -198,16 +225,18 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
 def test_no_log_says_that_the_record_went_where_it_would_go(
     caplog: pytest.LogCaptureFixture, handler: dict[str, Any], shown: str
 ) -> None:
-    _, text = told(b"nonsense", **handler)
+    replayed, text = told(b"nonsense", **handler)
     assert shown in text
     assert caplog.text == ""
+    named = [each["topic"] for each in replayed.as_json()["retries"]]
+    assert named == (["g.retry.5s"] if "retry" in shown else [])
 
 
 def test_a_program_is_told_the_topics_into_which_the_record_would_go() -> None:
     retried, _ = told(b"nonsense", max_attempts=1, retry_topic_delays_ms=[5000])
     given_up, _ = told(b"nonsense", on_failure="dead_letter")
     answers = [each.as_json() for each in (retried, given_up)]
-    assert [answer["retry_topic"] for answer in answers] == ["g.retry.5s", None]
+    assert [answer["retries"] for answer in answers] == [[{"topic": "g.retry.5s"}], []]
     assert [[letter["topic"] for letter in answer["dead_letters"]] for answer in answers] == [[], ["dead"]]
 
 
@@ -226,6 +255,32 @@ def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> Non
     assert replayed.handled.outcome == "done"
     told(b'{"total": 3}', options={"currency": "EUR"})
     assert sys.modules["desk_shop"].SAID == [{"currency": "EUR"}, "over"]
+
+
+def test_what_would_be_sent_is_shown_as_its_readers_would_decode_it_and_of_a_failure_nothing() -> None:
+    own = settings(entrypoint="desk_shop:handle_and_send")
+    own = Settings.model_validate(
+        {**own.model_dump(exclude_unset=True), "producing": {"delivery": "at_least_once", "value": "json"}}
+    )
+    replayed = replay_one.replay(own, message(b'{"total": 3}'))
+    lines = list(replayed.lines())
+    assert "output    would go to totals: key k, value {'total': 3}" in lines
+    assert "outputs   11 more; --json has them all" in lines
+    told_json = json.loads(as_json_text(replayed.as_json()))
+    assert len(told_json["outputs"]) == 31
+    first, second, *_ = told_json["outputs"]
+    assert first == {"topic": "totals", "partition": None, "key": "k", "value": '{"total":3}', "headers": []}
+    assert second["headers"] == [["of", "orders"]]
+    failed = replay_one.replay(own, message(b'{"total": -1}'))
+    assert (failed.outcome, failed.outputs) == ("dead_letter", [])
+
+
+def test_the_handler_gets_the_record_as_it_came_from_the_broker() -> None:
+    appended = TIMESTAMP_LOG_APPEND_TIME, 1_700_000_000_000
+    came = Message(topic="orders", partition=3, offset=7, value=b"{}", timestamp=appended, leader_epoch=5)
+    replay_one.replay(settings(entrypoint="desk_shop:handle_as_it_came"), came)
+    (seen,) = sys.modules["desk_shop"].SAID
+    assert seen == (5, appended)
 
 
 def test_the_debugger_stands_where_the_handler_raised_before_its_teardown(

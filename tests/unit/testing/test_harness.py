@@ -338,10 +338,17 @@ def test_nothing_is_left_behind(handler: Callable[..., Any]) -> None:
         ({"revoke_at": 3}, "no record 3: 1 are given"),
         ({"revoke_at": 0, "kill_at": 0}, "one of revoke_at"),
         ({"drain_timeout_ms": 5}, "belongs to revoke_at"),
+        ({"revoke_at": 0, "drain_timeout_ms": -5}, "no time is shorter than 0"),
     ],
 )
 def test_a_stage_that_means_nothing_is_refused(arguments: dict[str, int], text: str) -> None:
     with pytest.raises(ValueError, match=text):
+        HandlerTest(moody).run(record("a"), **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"kill_at": "0"}, {"revoke_at": 0, "drain_timeout_ms": "20"}])
+def test_a_stage_by_what_is_no_number_is_no_failure_of_the_handler(arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=r"(kill_at '0'|drain_timeout_ms '20'): it is a whole number"):
         HandlerTest(moody).run(record("a"), **arguments)
 
 

@@ -33,6 +33,10 @@ entrypoint = "{module}:handle"
 def handle(given: Record) -> None: ...
 
 
+def refuse(given: Record) -> None:
+    raise ValueError("refused")
+
+
 class KeepsOffsets:
     """A handler with offsets of its own."""
 
@@ -121,6 +125,21 @@ def test_the_services_isolation_level_counts_where_its_retry_topics_need_another
     assert HandlerTest(config=config).run(record("a")).outcomes == ["done"]
 
 
+def test_setup_is_told_the_clients_name_that_the_service_has(written: Callable[..., Path]) -> None:
+    names: list[str] = []
+
+    class Named:
+        def setup(self, worker: Any, options: Any) -> None:
+            names.append(worker.client_id)
+
+        def handle(self, given: Record) -> None: ...
+
+    config = written()
+    config.write_text(config.read_text().replace("[kafka]", '[kafka]\nclient_id = "orders"'))
+    HandlerTest(Named, config=config).run(record("a"))
+    assert names == ["orders-worker-0"]
+
+
 def test_settings_that_go_with_the_handler_are_taken_though_records_come_one_by_one() -> None:
     for settings in ({"ordering": "key", "concurrency": 4}, {"concurrency": 4}):
         assert HandlerTest(handle, **settings).run(record("a", key="k")).outcomes == ["done"]
@@ -177,6 +196,24 @@ def test_a_record_of_a_topic_without_a_handler_is_refused(tmp_path: Path) -> Non
     assert test.run(record("a", topic="refunds")).outcomes == ["done"]
     with pytest.raises(ValueError, match="the settings consume orders, refunds"):
         test.run(record("a", topic="ordres"))
+
+
+def test_several_handlers_need_no_file() -> None:
+    orders = {"topics": ["orders"], "entrypoint": f"{__name__}:handle"}
+    refunds = {"topics": ["^refunds-.*"], "entrypoint": f"{__name__}:refuse", "on_failure": "skip"}
+    test = HandlerTest(settings={"handlers": [orders, refunds]})
+    assert test.run(record("a"), record("b", topic="refunds-eu")).outcomes == ["done", "skipped"]
+    with pytest.raises(ValueError, match="would never come"):
+        test.run(record("a", topic="returns"))
+
+
+def test_partitions_that_are_assigned_need_no_file_and_no_others_come() -> None:
+    test = HandlerTest(handle, settings={"assign": {"partitions": ["orders:3-4", "refunds"]}})
+    assert test.run(record("a", partition=3), record("b", topic="refunds", partition=9)).outcomes == ["done", "done"]
+    with pytest.raises(ValueError, match=r"orders-0@0 would never come: assign.partitions is orders:3-4, refunds"):
+        test.run(record("a"))
+    with pytest.raises(ValueError, match="returns-0@0 would never come"):
+        test.run(record("a", topic="returns"))
 
 
 def test_records_of_retry_topics_and_where_nobody_names_topics_of_any_are_taken(written: Callable[..., Path]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from kunicorn import Halt, Record, Send, Skip, TopicPartition
+from kunicorn import DrainDeadline, Halt, Record, Send, Skip, TopicPartition
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.testing import HandlerTest, Run, record
 
 P0 = TopicPartition("test", 0)
@@ -143,6 +146,50 @@ def test_a_stage_whose_record_never_comes_to_the_handler_fails_the_test(
     told = "never came to the handler" if stage == "kill_at" else rf"record 1 never came to the handler \({why}\)"
     with pytest.raises(RuntimeError, match=told):
         HandlerTest(handle, **settings).run(first, second, third, **{stage: 1})
+
+
+@pytest.mark.parametrize("stage", [{}, {"kill_at": 0}], ids=["a whole life", "one that is killed"])
+def test_a_worker_that_cannot_begin_says_why_whether_it_is_to_be_killed_or_not(stage: dict[str, int]) -> None:
+    class Away:
+        def setup(self, options: Any) -> None:
+            raise ConnectionError("the database is away")
+
+        def handle(self, given: Record) -> None: ...
+
+    with pytest.raises(HandlerLoadError, match="setup raised ConnectionError: the database is away"):
+        HandlerTest(Away).run(record("a"), **stage)
+    with pytest.raises(ConfigError, match="one call runs at a time"):
+        HandlerTest(lambda given: None, ordering="key").run(record("a"), **stage)
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_hook_that_the_partition_waits_for_meets_the_drain_deadline_as_in_a_worker(kind: str) -> None:
+    met: list[type[BaseException]] = []
+
+    class Slow:
+        def handle(self, given: Record) -> None: ...
+
+        def on_revoked(self, partitions: Any) -> None:
+            try:
+                time.sleep(3)
+            except BaseException as error:
+                met.append(type(error))
+                raise
+
+    class SlowAsync:
+        async def handle(self, given: Record) -> None: ...
+
+        async def on_revoked(self, partitions: Any) -> None:
+            try:
+                await asyncio.sleep(3)
+            except BaseException as error:
+                met.append(type(error))
+                raise
+
+    handler = Slow if kind == "def" else SlowAsync
+    run = HandlerTest(handler).run(record("a"), record("b"), revoke_at=0, drain_timeout_ms=50)
+    assert met == [DrainDeadline if kind == "def" else asyncio.CancelledError]
+    assert run.outcomes == ["done", "unhandled"]
 
 
 def test_a_stage_behind_a_halt_fails_the_test() -> None:

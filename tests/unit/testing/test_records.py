@@ -42,6 +42,10 @@ def test_offsets_follow_one_another_in_each_partition_with_gaps_where_they_are_g
         ({"topic": "all orders"}, "topic .all orders.: not a legal name"),
         ({"topic": b"orders"}, "topic b'orders': it is a text"),
         ({"value": {"a": 1}}, "say json="),
+        ({"headers": {b"kind": "paid"}}, "header b'kind': its name is a text"),
+        ({"headers": [("kind",)]}, "a dict, or a list of pairs"),
+        ({"headers": "kind"}, "headers 'kind': they are a dict"),
+        ({"headers": {"kind": 3}}, "3 is neither text nor bytes"),
     ],
 )
 def test_what_is_no_record_is_refused(arguments: dict[str, Any], error: str) -> None:

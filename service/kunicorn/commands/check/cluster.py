@@ -29,6 +29,7 @@ from kunicorn.settings import Settings
 from kunicorn.settings.assign import AssignSettings, shown
 from kunicorn.settings.checks import needs_registry
 from kunicorn.supervisor.partitions.balance import workers_wanted
+from kunicorn.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class Finding:
     """Whether a failure may pass by itself, so that the service would wait for it rather than end."""
 
     def __str__(self) -> str:
-        return f"{self.result:<7} {self.what:<9} {self.text}"
+        # Lines of a traceback stay lines; what else an exception quotes of a record must not reach the terminal.
+        text = "\n".join(map(printable, self.text.split("\n")))
+        return f"{self.result:<7} {self.what:<9} {text}"
 
     @property
     def result(self) -> str:
@@ -65,7 +68,7 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     each. Pure.
 
     With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
-    (KIP-848), evenly.
+    (KIP-848), evenly. Which strategies the members know beside the one that they have agreed upon no broker tells.
     """
     if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
         return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
@@ -74,9 +77,9 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
         return Finding(
             "members",
             f"its {len(group.members)} members have agreed upon {group.strategy!r}, which "
-            f"group.partition_assignment_strategy = {list(ours)} does not name: the group would refuse this member "
-            f"(INCONSISTENT_GROUP_PROTOCOL); name it as well, and remove it when all members know the new one",
-            ExitCode.CONFIGURATION,
+            f"group.partition_assignment_strategy = {list(ours)} does not name: unless all of them know another one of "
+            f"these, the group refuses this member (INCONSISTENT_GROUP_PROTOCOL); name it as well, until they do",
+            warning=True,
         )
     total, others = sum(topics.values()), len(group.members)
     instance = settings.group.group_instance_id
@@ -195,7 +198,12 @@ def _named(name: str, metadata: Metadata, purpose: str, needed: Mapping[str, str
         return Finding("topics", f"{purpose}{_with_count(info)}")
     error = info.error if info is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     text = f"{purpose}{name}: {describe(error)}; {fault(error).remedy(**needed)}"
-    return Finding("topics", text, ExitCode.CONFIGURATION)
+    return Finding("topics", text, ExitCode.CONFIGURATION, passes=error not in _ENDS_A_START)
+
+
+_ENDS_A_START: frozenset[int] = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+"""Errors of a topic with which the service does not start. Others pass, such as those of one that is just being made:
+it waits for its leaders."""
 
 
 def durability(settings: Settings, inputs: Collection[str], metadata: Metadata) -> Iterator[str]:

@@ -25,6 +25,7 @@ from kunicorn.observe import requests
 from kunicorn.observe.otlp_extra import otlp_module
 from kunicorn.observe.port import Port
 from kunicorn.settings import Settings
+from kunicorn.settings.workers import memory_warnings
 
 _BACKOFF = Backoff(first_seconds=1.0, longest_seconds=15.0)
 _SOON = 2.0
@@ -129,6 +130,8 @@ def _findings_here(settings: Settings) -> Iterator[Finding]:
             "without rights",
             warning=True,
         )
+    for warning in memory_warnings(settings.workers):
+        yield Finding("memory", warning, warning=True)
     if settings.otlp.enabled:
         yield _otlp()
     if not IS_LINUX:

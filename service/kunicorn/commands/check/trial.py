@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
@@ -152,10 +152,9 @@ import msgspec
 from kunicorn.errors import ServiceError
 from kunicorn.handler.call import arguments_of
 from kunicorn.handler.retry import find
-from kunicorn.handler.filter import find_filter
-from kunicorn.handler.load import find as find_handler, find_middleware, handler_of
+from kunicorn.handler.load import find as find_handler, handler_of
 from kunicorn.handler.outputs import refuse_two_committers
-from kunicorn.handler.registry import concurrency_of
+from kunicorn.handler.registry import check_offsets, check_options, concurrency_of
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.observe import prints
 try:
@@ -164,11 +163,8 @@ try:
     prints.take_over_as_text(sys.argv[3])
     handler = handler_of(config.entrypoint, find_handler(config.entrypoint, yields=delivery is not None))
     arguments_of(handler, config.mode, config.decoding, config.tracing)
-    for each in config.middlewares:
-        find_middleware(each)
-    for each in config.filters:
-        if each.function is not None:
-            find_filter(each.function)
+    check_options(config)
+    check_offsets(handler, config)
     refuse_two_committers(handler, delivery)
     concurrency_of(handler.is_async, config.mode, config.ordering, config.concurrency)
     for name in exceptions:
@@ -277,13 +273,16 @@ def tried(settings: Settings, records: int) -> Finding:
     except (PeerError, ConfigError) as error:
         return Finding("trial", f"the latest records cannot be found: {error}", ExitCode.CONFIGURATION)
     if not order.logs:
-        return _NO_RECORDS
+        start = set_up(settings)  # The trial would have called it.
+        return start if start.failure is not None else _NO_RECORDS
     timeout = settings.workers.start_timeout_ms / 1000 + _TRIAL_TIMEOUT
     ended = run(["-c", _PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     try:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
         early = f"trying the handler on {records} records ended early: "
+        if ended.code is None:
+            return no_handler(f"{early}it took more than {timeout:g} s; try fewer records")
         return _refused(replace(ended, said=early + ended.said if ended.said else ""), early + ended.how)
     return found(result)
 
@@ -298,9 +297,7 @@ set_up()
 
 def set_up(settings: Settings) -> Finding:
     """Finding about `setup` of every handler, called in a child as a worker calls it, and then `teardown`. Blocks."""
-    producing = settings.producing
-    order = Order(settings.group.id, handler_configs(settings), {}, None, [], 0, producing.delivery, producing.topic)
-    order = msgspec.structs.replace(order, encoding=encoding_of(settings))
+    order = _order_of(settings, {"client.id": _client_id(settings)})
     timeout = settings.workers.start_timeout_ms / 1000
     ended = run(["-c", _SETUP_PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
     if ended.code is None:
@@ -341,14 +338,25 @@ def _order(settings: Settings, records: int) -> Order:
         partitions = session.partitions(topics, numbered=wanted.numbered) if topics else []
         edges = session.edges(partitions)
         token = session.token
+    client = {**consumer_properties(settings, _client_id(settings)), "log_level": 0}
+    filled = [(*tp, log.first, log.end) for tp, log in edges.items() if log.end > log.first]
+    return msgspec.structs.replace(_order_of(settings, client), token=token, logs=filled, records=records)
+
+
+def _order_of(settings: Settings, client: Mapping[str, str | int | float | bool]) -> Order:
+    """The order to set the handlers up, and to try them on nothing."""
     return Order(
-        settings.group.id,
-        handler_configs(settings),
-        {**consumer_properties(settings, f"{settings.kafka.client_id}-check"), "log_level": 0},
-        token,
-        [(*tp, log.first, log.end) for tp, log in edges.items() if log.end > log.first],
-        records,
-        settings.producing.delivery,
-        settings.producing.topic,
-        encoding_of(settings),
+        group=settings.group.id,
+        handlers=handler_configs(settings),
+        client=dict(client),
+        token=None,
+        logs=[],
+        records=0,
+        delivery=settings.producing.delivery,
+        output_topic=settings.producing.topic,
+        encoding=encoding_of(settings),
     )
+
+
+def _client_id(settings: Settings) -> str:
+    return f"{settings.kafka.client_id}-check"

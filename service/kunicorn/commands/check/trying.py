@@ -35,9 +35,11 @@ from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
 from kunicorn.handler.registry import HandlerRegistry, as_loaded
 from kunicorn.handler.retry import Expired
+from kunicorn.handler.rows import fitting
 from kunicorn.observe import prints
 from kunicorn.positions import OffsetRange
 from kunicorn.testing.registry import register_nothing
+from kunicorn.worker.executors.together import by_rows
 
 _PATIENCE = 30.0
 """Seconds without a record."""
@@ -123,7 +125,7 @@ class _Shown:
 def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Calls]:
     """How the handler is called: outputs are made as in a worker, shown, and dropped. Raises `HandlerLoadError`."""
     if order.delivery is None:
-        return calls_for
+        return called
     register_nothing(order.encoding)
     encoder = None if order.encoding is None else Encoder(order.encoding, order.output_topic)
 
@@ -133,6 +135,11 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
         return calls_sending(encoded, config, order.output_topic, shown.show)
 
     return showing
+
+
+def called(handler: Handler, config: HandlerConfig) -> Calls:
+    """How a worker calls a handler of which nothing is sent. Raises `HandlerLoadError`."""
+    return calls_for(by_rows(handler) if config.batching.batch_across_partitions else handler, config)
 
 
 def _fetched(order: Order) -> list[Message]:
@@ -184,9 +191,13 @@ def _chunks(handlings: HandlerRegistry[Calls], messages: Sequence[Message]) -> I
         return handling.handler if handling.batching.batch_across_partitions else (topic, partition)
 
     for _, run in groupby(messages, key=together):
-        rest = list(run)
-        size = handlings.of(_place(rest[0])[0]).batch_max_records or 1
-        yield from (rest[at : at + size] for at in range(0, len(rest), size))
+        rest, at = list(run), 0
+        handling = handlings.of(_place(rest[0])[0])
+        most, most_bytes = handling.batch_max_records or 1, handling.batching.batch_max_bytes
+        while at < len(rest):
+            size = fitting(rest[at : at + most], most_bytes)
+            yield rest[at : at + size]
+            at += size
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from kunicorn.commands.check.cluster import Finding
 from kunicorn.commands.check.session import _findings_here
 from kunicorn.errors import ExitCode
 from kunicorn.ipc import clock
-from kunicorn.settings import Settings
+from kunicorn.settings import Settings, workers
 from tests.fakes.handler_module import importable
 
 WAITING = "from threading import Event\n"
@@ -22,6 +22,16 @@ SLOW_IMPORT = f"{WAITING}Event().wait()\ndef handle(record): ...\n"
 SLOW_SETUP = f"{WAITING}def setup(options): Event().wait()\ndef handle(record): ...\nhandle.setup = setup\n"
 
 
+NAMED_SETUP = """
+class handle:
+    def setup(self, worker, options): assert worker.client_id.startswith("kunicorn"), worker
+    def handle(self, record): ...
+"""
+FAILING_SETUP = """
+class handle:
+    def setup(self, options): raise ConnectionError("the database is away")
+    def handle(self, record): ...
+"""
 KEEPS_OFFSETS = """
 class handle:
     def __init__(self): {kept}
@@ -32,13 +42,13 @@ class handle:
 """
 
 
-def settings(**workers: Any) -> Settings:
+def settings(**of_workers: Any) -> Settings:
     return Settings.model_validate(
         {
             "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
             "group": {"id": "g", "topics": ["orders"]},
             "handler": {"entrypoint": "slow_shop:handle"},
-            "workers": workers,
+            "workers": of_workers,
         }
     )
 
@@ -80,6 +90,50 @@ def test_a_handler_that_keeps_its_offsets_is_not_tried_as_it_would_move_them_pas
     assert "kunicorn.testing.HandlerTest" in finding.text
     assert not (tmp_path / "setup-was-called").exists()
     assert trial.set_up(own).failure is None, "it is only not tried"
+
+
+def test_setup_is_told_the_clients_name_as_in_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", NAMED_SETUP)
+    assert trial.set_up(settings()) == Finding("setup", "setup and teardown return")
+
+
+def test_setup_is_called_also_where_the_topics_have_no_record_to_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", FAILING_SETUP)
+    own = settings()
+    monkeypatch.setattr(
+        trial, "_order", lambda settings, records: trial.Order("g", handler_configs(own), {}, None, [], 1)
+    )
+    finding = trial.tried(own, 1)
+    assert finding.failure is ExitCode.HANDLER
+    assert "the database is away" in finding.text
+
+
+def test_a_trial_that_takes_too_long_says_how_long_it_had_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", SLOW_SETUP)
+    own = settings(start_timeout_ms=1000)
+    order = trial.Order("g", handler_configs(own), {}, None, [("orders", 0, 0, 5)], 5)
+    monkeypatch.setattr(trial, "_order", lambda settings, records: order)
+    monkeypatch.setattr(trial, "_TRIAL_TIMEOUT", 0.0)
+    finding = trial.tried(own, 5)
+    assert finding.failure is ExitCode.HANDLER
+    assert finding.text == "trying the handler on 5 records ended early: it took more than 1 s; try fewer records"
+
+
+def test_workers_that_do_not_fit_in_the_containers_memory_are_warned_of_as_by_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importable(tmp_path, monkeypatch, "slow_shop", "def handle(record): ...\n")
+    monkeypatch.setattr(workers, "memory_limit", lambda proc, cgroups: 512 * 1024 * 1024)
+    (told,) = (each for each in _findings_here(settings(count=4)) if each.what == "memory")
+    assert told.warning
+    assert (
+        "4 workers of memory_per_worker_mb = 256 may take 1024 MB, but this container's memory limit is 512"
+        in told.text
+    )
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:

@@ -77,6 +77,13 @@ REFUSED = {
         {"producing": {"delivery": "at_least_once", "librdkafka": {"batch.sizes": 5}}},
         "correct 'batch.sizes' in [producing.librdkafka]",
     ),
+    "offsets of its own by key": ("Kept", {"ordering": "key"}, {}, "keeps its offsets itself (load_offsets)"),
+    "offsets of its own and retry topics": (
+        "Kept",
+        {"retry_topic_delays_ms": [5000]},
+        {},
+        "lies behind them; remove the delays, or load_offsets",
+    ),
 }
 
 
@@ -86,6 +93,12 @@ def test_what_a_worker_refuses_is_found_before_the_cluster_is_asked(name: str) -
     own, found = settings(entrypoint, handler, **tables), list[Finding]()
     assert check(own, found.append, waits=True) == ExitCode.CONFIGURATION == end_of_a_worker(own)
     assert any(said in each.text for each in found if each.failure is not None)
+
+
+def test_options_that_nothing_reads_are_found_without_a_call_of_setup() -> None:
+    own, found = settings("handle", {"options": {"currency": "EUR"}}), list[Finding]()
+    assert check(own, found.append, waits=True) == ExitCode.HANDLER == end_of_a_worker(own)
+    assert any("has no setup(options) to read it" in each.text for each in found)
 
 
 def test_the_own_fetcher_without_its_decoder_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

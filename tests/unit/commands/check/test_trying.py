@@ -15,7 +15,6 @@ from kunicorn.clients.config import handler_configs
 from kunicorn.commands.check import trial, trying
 from kunicorn.commands.check.cluster import Finding
 from kunicorn.errors import ExitCode
-from kunicorn.handler.call import calls_for
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.positions import OffsetRange
@@ -52,6 +51,15 @@ def skips(batch):
     SEEN.extend(batch.values())
     return Skip("odd")
 
+def quotes(record):
+    raise ValueError(f"no order: {record.value.decode()}")
+
+def counts(batch):
+    SEEN.append(len(batch))
+
+def names_an_offset(batch):
+    raise BatchError(failed=batch.column("offset")[1].as_py())
+
 def decoded(value):
     if value == b"bad":
         raise ValueError("bad")
@@ -64,9 +72,9 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importable(tmp_path, monkeypatch, "tried_shop", HANDLERS)
 
 
-def seen() -> list[bytes]:
-    """Values that the handler has got, in their order."""
-    found: list[bytes] = sys.modules["tried_shop"].SEEN
+def seen() -> list[Any]:
+    """What the handler has noted of what it has got, in order."""
+    found: list[Any] = sys.modules["tried_shop"].SEEN
     return found
 
 
@@ -81,7 +89,7 @@ def tried(values: Sequence[bytes], entrypoint: str = "handle", **handler: Any) -
     )
     tally = trying.Tally()
     worker = Worker(0, os.getpid(), "g", "kunicorn-check")
-    handlings = HandlerRegistry.set_up(handler_configs(own), worker, calls_for, on_filtered=lambda _: tally.dropped)
+    handlings = HandlerRegistry.set_up(handler_configs(own), worker, trying.called, on_filtered=lambda _: tally.dropped)
     trying.handle(handlings, [message(offset, value) for offset, value in enumerate(values)], tally)
     for handling in handlings.every:
         handling.tear_down()
@@ -112,6 +120,26 @@ def test_a_record_of_a_batch_that_fails_does_so_alone() -> None:
 def test_a_batch_that_fails_fails_whole() -> None:
     finding = tried([b"a", b"b", b"c"], "fails_whole", mode="batch")
     assert finding.text.startswith("3 of 3 records failed")
+
+
+def test_a_terminal_does_not_obey_what_an_exception_quotes_of_a_record() -> None:
+    shown = str(tried([b"\x1b[2J\x07"], "quotes"))
+    first, *frames = shown.split("\n")
+    assert first.endswith("orders-0@0: ValueError: no order: \\x1b[2J\\x07")
+    assert any("tried_shop.py" in frame for frame in frames)
+
+
+def test_a_batch_has_no_more_bytes_than_the_settings_say() -> None:
+    values = [b"12", b"34", b"5", b"678901", b"2"]
+    assert tried(values, "counts", mode="batch", batch_max_bytes=4).failure is None
+    assert seen() == [2, 1, 1, 1]
+
+
+def test_across_partitions_offsets_do_not_say_which_row_it_was_as_in_a_worker() -> None:
+    pytest.importorskip("pyarrow")
+    finding = tried([b"a", b"b", b"c"], "names_an_offset", mode="arrow", batch_across_partitions=True)
+    assert finding.text.startswith("3 of 3 records failed")
+    assert "BatchError names offsets, and with batch_across_partitions = true" in finding.text
 
 
 def test_a_record_that_cannot_be_decoded_fails_alone_and_is_told_with_its_place() -> None:
