@@ -68,7 +68,7 @@ def end_of_a_worker(own: Settings) -> ExitCode:
     return refusal(own).status
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "a plain function by key": ("handle", {"ordering": "key"}, {}, "handler.ordering = 'key'"),
     "a plain function in no order": ("handle", {"ordering": "none"}, {}, "handler.ordering = 'none'"),
     "a producer's property that there is not": (
