@@ -93,8 +93,12 @@ def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
 
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
-    """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    now = _continued(settings, _Known(target, form, _schema(settings, form)).read())
+    """Plan of an export. Starts no Spark, makes no table and writes nothing. Raises what would end the export before it
+    writes anything."""
+    schema = _schema(settings, form)
+    before = _Known(target, form, schema).read()
+    lake = _lake(settings, target, schema, form)
+    now = _continued(settings, before if lake is None else _settled(lake, before, make=False))
     return DryRun(now.state.left, now.state.rate, now.warnings())
 
 
@@ -174,11 +178,13 @@ def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) 
     return DeltaLake(target, schema, form.partitioning) if form.merge_by is None else MergedDelta(target, schema)
 
 
-def _settled(lake: TableLog, state: RunState) -> RunState:
+def _settled(lake: TableLog, state: RunState, *, make: bool = True) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
-    manifest. Raises `ConfigError` where the table has more: where that round ended nobody knows.
+    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more: where that round ended nobody
+    knows.
     """
-    lake.open(state.rounds)
+    if not lake.open(state.rounds, make=make):
+        return state
     if (committed := lake.rounds()) <= state.rounds:
         return state
     if committed > state.rounds + 1 or not state.underway:

@@ -377,16 +377,18 @@ class Runs:
         """
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
-        if identity in self:
-            go_on = "go on with it by --resume, or " if job == "backfill" else ""
-            raise IdTaken(f"there is a run {identity!r} already; {go_on}choose another id")
-        if self._stream(identity) is not None:
-            raise ConfigError(
-                f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"
-            )
+        self.check_free(job, identity)
         new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
         self.save(new)
         return new
+
+    def check_free(self, job: str, run: str) -> None:
+        """Raise `IdTaken` for an id that another run has, `ConfigError` for one of a stream."""
+        if run in self:
+            go_on = "go on with it by --resume, or " if job == "backfill" else ""
+            raise IdTaken(f"there is a run {run!r} already; {go_on}choose another id")
+        if self._stream(run) is not None:
+            raise ConfigError(f"there is a stream {run!r}, whose outcomes lie in the same place; choose another id")
 
     def enter_stream(self, name: str, what: str, group: str) -> Directory:
         """The directory of the stream of that name, which is this handler's and group's from then on.
