@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from kunicorn import __version__
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError
@@ -35,7 +36,7 @@ from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, creat
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
-from kunicorn.pipeline.state import RunState, unreadable
+from kunicorn.pipeline.state import RunState, state_in
 from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
@@ -333,7 +334,7 @@ class _Known:
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
         schema = {"schema": self._kinds} if self._kinds else {}
-        self._manifest.write({**self._form.as_json(), **schema, **state.as_json()})
+        self._manifest.write({"kunicorn": __version__, **self._form.as_json(), **schema, **state.as_json()})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -354,11 +355,8 @@ class _Known:
                 f"--to, --table, --value, --key, --columns, --partition-by and --merge-by (handler.value and "
                 f"handler.key where --value and --key are left out), or name another directory"
             )
-        try:
-            changed = kinds_changed(dict(told.get("schema", self._kinds)), self._kinds)  # None by an earlier version.
-            state = RunState.from_json(told)
-        except (KeyError, TypeError, ValueError) as error:
-            raise unreadable(told, (self._target / OWN).url, error) from error
+        state = state_in(told, (self._target / OWN).url)
+        changed = kinds_changed(told.get("schema", self._kinds), self._kinds)  # None by an earlier version.
         if changed and self._kinds:
             by = "" if form.columns_of is None else f" by {form.columns_of}"
             raise ConfigError(

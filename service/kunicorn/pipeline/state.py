@@ -437,6 +437,14 @@ def _read(told: Any, place: str) -> Run:
         raise unreadable(told, place, error) from error
 
 
+def state_in(told: Any, place: str) -> RunState:
+    """State in the manifest at that place. Raises `Unreadable`."""
+    try:
+        return RunState.from_json(told)
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(told, place, error) from error
+
+
 def unreadable(told: Any, place: str, error: Exception) -> Unreadable:
     """Error of a manifest that this version cannot go on with: who can, and what to do otherwise."""
     by = told.get("kunicorn") if isinstance(told, dict) else None
