@@ -37,7 +37,7 @@ from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
 from kunicorn.pipeline.state import RunState, state_in
-from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.storage import Directory, Manifest, passed_over
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
@@ -344,7 +344,8 @@ class _Known:
         """State of the target; that of a new one has nothing done."""
         told, form = self._manifest.read(), self._form
         if told is None:
-            if not self._target.names(".parquet"):
+            # Of a Delta table that somebody has made, its log may have some, too.
+            if all(map(passed_over, self._target.names(".parquet"))):
                 return RunState(())
             # They may be of an export that has begun between the two looks, as may its manifest.
             if (told := self._manifest.read()) is None:

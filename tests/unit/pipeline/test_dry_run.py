@@ -19,7 +19,7 @@ from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import partitioning
 from kunicorn.pipeline.lake.tables import DeltaLake
 from kunicorn.pipeline.report import DryRun
-from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.pipeline.state import Run, Runs, RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import Settings, load
@@ -209,3 +209,28 @@ def test_the_plan_of_an_export_has_no_round_that_its_table_has_taken(
     manifests = target.names(".json")
     assert export.dry_run(settings, target, Form(delta=True)).ranges == [OffsetRange("orders", 0, 60, 100)]
     assert target.names(".json") == manifests, "nothing is written"
+
+
+def test_a_delta_table_that_somebody_has_made_is_gone_on_with_though_its_log_has_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are Parquet, as an engine writes one after ten changes."""
+    monkeypatch.setattr(export, "cluster_session", PlayedLog({"orders": 1}).session)
+    settings, target = load(config_in(tmp_path), {}), Directory(str(tmp_path / "lake"))
+    schema = pa.schema([*SCHEMA, pa.field("date", pa.date32())])
+    deltalake.DeltaTable.create(target.url, schema, partition_by=["date"]).create_checkpoint()
+    assert target.names(".parquet") == ["_delta_log/00000000000000000000.checkpoint.parquet"]
+    assert export.dry_run(settings, target, Form(delta=True)).ranges == [OffsetRange("orders", 0, 0, 100)]
+    target.write("date=2026-01-01/a.parquet", b"")
+    with pytest.raises(ConfigError, match="has Parquet files of another's; name another directory"):
+        export.dry_run(settings, target, Form(delta=True))
+
+
+def test_a_plan_goes_by_the_pace_of_the_run_that_began_last_whatever_its_name(tmp_path: Path) -> None:
+    runs, whole = Runs(str(tmp_path)), OffsetRange("orders", 0, 0, 100)
+    for name, day, seconds in (("weekly", 1, 10.0), ("again", 2, 20.0), ("nightly", 3, 0.0)):
+        state = RunState((whole,), {whole.tp: 100 if seconds else 0}, seconds=seconds)
+        runs.save(Run(name, backfill.JOB, ENTRYPOINT, f"2026-01-0{day}T00:00:00+00:00", state))
+    assert runs.pace(backfill.JOB, ENTRYPOINT) == 5.0, "of the last one that has moved"
+    with pytest.raises(ConfigError, match="the latest there: weekly, again, nightly"):
+        runs.read("none")
