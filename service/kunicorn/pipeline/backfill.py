@@ -120,6 +120,7 @@ def _check_handled(topics: Collection[str], asked_for: Collection[str], setting:
 
 def dry_run(settings: Settings, request: Request) -> DryRun:
     """Plan of a run. Starts no Spark and handles nothing. Raises what would end the run before its start."""
+    check_handlers(settings)
     found = planned(settings, request)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     notes = [gone_text(found.gone, found.edges)] if found.gone else []
@@ -139,6 +140,7 @@ def dry_run_of_resumed(settings: Settings, run: str) -> DryRun:
     pace = known.state.rate or runs.pace(JOB, known.what)
     if known.finished:
         return DryRun((), pace, [f"run {run} is finished: nothing is left"])
+    check_handlers(settings)
     state, lost, _ = _in_logs(settings, known.state.released())
     notes = [f"run {run} has handled {state.done:,} offsets, and goes on with these", *map(str, lost)]
     notes += _told_of_ages(settings)
@@ -149,6 +151,7 @@ def dry_run_of_named(settings: Settings, request: Request, run: str) -> DryRun:
     """Plan of what `begin_or_resume` would do."""
     runs = Runs(settings.pipeline.directory)
     if run not in runs:
+        runs.check_free(JOB, run)
         return dry_run(settings, request)
     found = dry_run_of_resumed(settings, run)
     return replace(found, notes=[*_told_of_another(runs.read(run), request), *found.notes])

@@ -145,8 +145,10 @@ def starts_of(
 
 
 def dry_run(settings: Settings) -> DryRun:
-    """Plan of a run, whether or not the group is empty. Changes nothing."""
+    """Plan of a run, whether or not the group is empty. Changes nothing. Raises what else would end the run before its
+    start."""
     _check_settings(settings)
+    check_handlers(settings)
     found = _standing(settings)
     pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)

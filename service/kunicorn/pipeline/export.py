@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from kunicorn import __version__
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError
@@ -35,8 +36,8 @@ from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, creat
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
-from kunicorn.pipeline.state import RunState, unreadable
-from kunicorn.pipeline.storage import Directory, Manifest
+from kunicorn.pipeline.state import RunState, state_in
+from kunicorn.pipeline.storage import Directory, Manifest, passed_over
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place, without_columns
 from kunicorn.pipeline.tasks.in_hand_file import NEXT, take_up
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
@@ -93,8 +94,12 @@ def _noted(fetched: Iterator[Run], cells: memoryview) -> Iterator[Run]:
 
 
 def dry_run(settings: Settings, target: Directory, form: Form) -> DryRun:
-    """Plan of an export. Starts no Spark and writes nothing. Raises `ConfigError`."""
-    now = _continued(settings, _Known(target, form, _schema(settings, form)).read())
+    """Plan of an export. Starts no Spark, makes no table and writes nothing. Raises what would end the export before it
+    writes anything."""
+    schema = _schema(settings, form)
+    before = _Known(target, form, schema).read()
+    lake = _lake(settings, target, schema, form)
+    now = _continued(settings, before if lake is None else _settled(lake, before, make=False))
     return DryRun(now.state.left, now.state.rate, now.warnings())
 
 
@@ -174,11 +179,13 @@ def _lake(settings: Settings, target: Directory, schema: pa.Schema, form: Form) 
     return DeltaLake(target, schema, form.partitioning) if form.merge_by is None else MergedDelta(target, schema)
 
 
-def _settled(lake: TableLog, state: RunState) -> RunState:
+def _settled(lake: TableLog, state: RunState, *, make: bool = True) -> RunState:
     """The state with the round underway ended, if the table has it: a run was killed before it wrote that into its
-    manifest. Raises `ConfigError` where the table has more: where that round ended nobody knows.
+    manifest. `make`: see `TableLog.open`. Raises `ConfigError` where the table has more: where that round ended nobody
+    knows.
     """
-    lake.open(state.rounds)
+    if not lake.open(state.rounds, make=make):
+        return state
     if (committed := lake.rounds()) <= state.rounds:
         return state
     if committed > state.rounds + 1 or not state.underway:
@@ -327,7 +334,7 @@ class _Known:
     def save(self, state: RunState) -> None:
         """Write the state. Raises `Overtaken` where another export has moved it on."""
         schema = {"schema": self._kinds} if self._kinds else {}
-        self._manifest.write({**self._form.as_json(), **schema, **state.as_json()})
+        self._manifest.write({"kunicorn": __version__, **self._form.as_json(), **schema, **state.as_json()})
 
     def check(self) -> None:
         """Raise `Overtaken` where another export has moved it on."""
@@ -337,7 +344,8 @@ class _Known:
         """State of the target; that of a new one has nothing done."""
         told, form = self._manifest.read(), self._form
         if told is None:
-            if not self._target.names(".parquet"):
+            # Of a Delta table that somebody has made, its log may have some, too.
+            if all(map(passed_over, self._target.names(".parquet"))):
                 return RunState(())
             # They may be of an export that has begun between the two looks, as may its manifest.
             if (told := self._manifest.read()) is None:
@@ -348,11 +356,8 @@ class _Known:
                 f"--to, --table, --value, --key, --columns, --partition-by and --merge-by (handler.value and "
                 f"handler.key where --value and --key are left out), or name another directory"
             )
-        try:
-            changed = kinds_changed(dict(told.get("schema", self._kinds)), self._kinds)  # None by an earlier version.
-            state = RunState.from_json(told)
-        except (KeyError, TypeError, ValueError) as error:
-            raise unreadable(told, (self._target / OWN).url, error) from error
+        state = state_in(told, (self._target / OWN).url)
+        changed = kinds_changed(told.get("schema", self._kinds), self._kinds)  # None by an earlier version.
         if changed and self._kinds:
             by = "" if form.columns_of is None else f" by {form.columns_of}"
             raise ConfigError(

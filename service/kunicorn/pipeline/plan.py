@@ -8,8 +8,9 @@ that before `startingOffsets`; the same for the end. In JSON -2 is the earliest 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
@@ -53,6 +54,8 @@ Bound = Everywhere | ByOffset | ByTime
 
 _WORDS: Mapping[str, Bound] = {"earliest": Everywhere(EARLIEST), "latest": Everywhere(LATEST)}
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_LARGEST = 2**63 - 1
+"""Offset, or time, that a request has room for."""
 _EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
 
 
@@ -107,7 +110,7 @@ def _number(name: str, text: str) -> int:
         number = int(text)
     except ValueError:
         number = -1
-    if number < 0:
+    if not 0 <= number <= _LARGEST:
         raise ConfigError(f"{name} = {text!r} is no time; write milliseconds since 1970")
     return number
 
@@ -116,50 +119,61 @@ def offsets_in(name: str, text: str, *, least: int = 0) -> dict[TopicPartition, 
     """Offsets (or times) by partition, in Spark's JSON; `name` is the option or argument, for messages. Raises
     `ConfigError`.
     """
-    try:
-        topics = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{name} is not JSON ({error}); write it such as {_EXAMPLE}") from error
-    if not isinstance(topics, dict) or not topics:
-        raise ConfigError(f"{name} is no object of topics; write it such as {_EXAMPLE}")
     found: dict[TopicPartition, int] = {}
-    for topic, numbers in topics.items():
-        if not isinstance(numbers, dict) or not numbers:
-            raise ConfigError(f"{name}: topic {topic!r} has no object of partitions; write it such as {_EXAMPLE}")
-        for number, offset in numbers.items():
-            found[_partition(name, topic, number)] = _offset(name, topic, number, offset, least)
+    for topic, number, offset in _named_in(name, text, _EXAMPLE):
+        found[_partition(name, topic, number)] = _offset(name, topic, number, offset, least)
     return found
 
 
 def pairs_in(name: str, text: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Starts and stops of `{"orders": {"0": [100, 200]}}`, the stop not included. Raises `ConfigError`."""
     example = '{"orders": {"0": [100, 200]}}'
-    try:
-        topics = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{name} is not JSON ({error}); write it such as {example}") from error
-    if not isinstance(topics, dict) or not topics or not all(isinstance(each, dict) for each in topics.values()):
-        raise ConfigError(f"{name} is no object of topics and partitions; write it such as {example}")
     starts: dict[TopicPartition, int] = {}
     stops: dict[TopicPartition, int] = {}
-    for topic, numbers in topics.items():
-        for number, pair in numbers.items():
-            tp = _partition(name, topic, number)
-            if not isinstance(pair, list) or len(pair) != 2:
-                raise ConfigError(f"{name}: {pair!r} is no range of {tp}; write [first, end], such as {example}")
-            starts[tp] = _offset(name, topic, number, pair[0], EARLIEST)
-            stops[tp] = _offset(name, topic, number, pair[1], EARLIEST)
+    for topic, number, pair in _named_in(name, text, example):
+        tp = _partition(name, topic, number)
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(f"{name}: {pair!r} is no range of {tp}; write [first, end], such as {example}")
+        starts[tp] = _offset(name, topic, number, pair[0], EARLIEST)
+        stops[tp] = _offset(name, topic, number, pair[1], EARLIEST)
     return starts, stops
 
 
+def _named_in(name: str, text: str, example: str) -> Iterator[tuple[str, str, Any]]:
+    """Topics and partitions of a JSON text, and what it says of each. Raises `ConfigError`."""
+    try:
+        topics = json.loads(text, object_pairs_hook=partial(_each_once, name))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{name} is not JSON ({error}); write it such as {example}") from error
+    if not isinstance(topics, dict) or not topics:
+        raise ConfigError(f"{name} is no object of topics; write it such as {example}")
+    for topic, numbers in topics.items():
+        if not isinstance(numbers, dict) or not numbers:
+            raise ConfigError(f"{name}: topic {topic!r} has no object of partitions; write it such as {example}")
+        yield from ((topic, number, told) for number, told in numbers.items())
+
+
+def _each_once(name: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises `ConfigError` for a name that comes twice: the last one alone would count."""
+    found: dict[str, Any] = {}
+    for key, told in pairs:
+        if key in found:
+            raise ConfigError(
+                f"{name} has {key!r} twice in one object, and the last one alone would count: leave one out; two "
+                f"ranges of a partition are two runs"
+            )
+        found[key] = told
+    return found
+
+
 def _partition(name: str, topic: str, number: str) -> TopicPartition:
-    if not number.isascii() or not number.isdigit():
+    if not number.isascii() or not number.isdigit() or number != str(int(number)):
         raise ConfigError(f"{name}: {number!r} is no partition of {topic!r}; partitions are numbers, in quotes")
     return TopicPartition(topic, int(number))
 
 
 def _offset(name: str, topic: str, number: str, offset: Any, least: int) -> int:
-    if type(offset) is not int or offset < least:
+    if type(offset) is not int or not least <= offset <= _LARGEST:
         raise ConfigError(f"{name}: {offset!r} is no offset of {topic}-{number}; write a whole number from {least} on")
     return offset
 

@@ -1,7 +1,7 @@
 """`kunicorn pipeline reconcile`: compares a table of outcomes with the topics: was every record handled, and how often?
 
 The table is a run's, or any with the columns `topic`, `partition` and `offset`, such as one that a live handler fills:
-a row is then one record. With `until` a row covers the offsets up to that.
+a row is then one record. With `until` a row covers the offsets up to that; where that is null, it is one record, too.
 
 A job on Spark: tasks read the files, rows that continue one another are joined where they are read, the others are
 brought together by partition, in order, and each partition is gone through once. The driver gets sums, and of the
@@ -37,6 +37,7 @@ _SHOWN = 20
 _NAMED = 100_000
 """Ranges of each kind that are named, shared out over the partitions; the others are counted."""
 _LEAST_NAMED = 20
+"""Of each partition, however many there are."""
 _READ_ROWS = 64 * 1024
 _FILES = 1000
 """Of one task at most, as their names are in its closure."""
@@ -82,10 +83,11 @@ class Difference:
         return ExitCode.NOT_ALL_COMMITTED if any(found.ranges for _, found in self._every()) else ExitCode.CLEAN
 
     def as_json(self) -> dict[str, object]:
-        """All ranges that are named, and how many are not."""
+        """All ranges that are named, how many are not, and of each kind the offsets of both."""
         told: dict[str, object] = {
             "covered": self.covered,
             **{what: _plain(each.named) for what, each in self._every()},
+            "offsets": {what: each.offsets for what, each in self._every()},
         }
         unnamed = {what: each.ranges - len(each.named) for what, each in self._every()}
         return told | ({"unnamed": unnamed} if any(unnamed.values()) else {})
@@ -179,7 +181,9 @@ def ranges_in(batch: pa.RecordBatch) -> pa.RecordBatch:
         halted = pc.equal(batch.column("status").cast(pa.string()), End.HALT.value)
         batch = batch.filter(pc.invert(pc.fill_null(halted, False)))
     starts = batch.column("offset").cast(pa.int64())
-    stops = batch.column("until").cast(pa.int64()) if "until" in batch.schema.names else pc.add(starts, 1)
+    stops = pc.add(starts, 1)
+    if "until" in batch.schema.names:
+        stops = pc.coalesce(batch.column("until").cast(pa.int64()), stops)
     topics, numbers = batch.column("topic").cast(pa.string()), batch.column("partition").cast(pa.int32())
     rows = pa.RecordBatch.from_arrays([topics, numbers, starts, stops], schema=_ROWS)
     if not len(rows):

@@ -166,7 +166,10 @@ def _check_names(options: Mapping[str, str]) -> None:
 
 
 def _topics(options: Mapping[str, str], settings: Settings) -> Sequence[str]:
-    if (pattern := options.get("subscribePattern")) is not None:
+    pattern, names = options.get("subscribePattern"), options.get("subscribe")
+    if pattern is not None:
+        if names is not None:
+            raise ConfigError("subscribe and subscribePattern both say what is read; leave one out")
         try:
             re.compile(pattern)
         except re.error as error:
@@ -175,8 +178,10 @@ def _topics(options: Mapping[str, str], settings: Settings) -> Sequence[str]:
             ) from error
         # Whole names, as Spark's own source matches them: `orders` is not to read the dead letters of orders-dlq.
         return [f"^(?:{pattern})$"]
-    if (names := options.get("subscribe")) is not None:
-        return [name.strip() for name in names.split(",") if name.strip()]
+    if names is not None:
+        if not (topics := [name.strip() for name in names.split(",") if name.strip()]):
+            raise ConfigError(f"subscribe = {names!r} names no topic; name some, or leave it out for group.topics")
+        return topics
     return settings.group.topics or settings.assign.wanted.topics
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -365,7 +365,7 @@ class Runs:
         """The run of that id. Raises `ConfigError` where there is none."""
         told = self._manifest(check_id(run)).read()
         if told is None:
-            known = ", ".join([each.id for each in self.all()][-5:]) or "none"
+            known = ", ".join(each.id for each in self.all()[-5:]) or "none"
             raise ConfigError(f"there is no run {run!r} in {self.directory.url}; the latest there: {known}")
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
@@ -377,16 +377,18 @@ class Runs:
         """
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
-        if identity in self:
-            go_on = "go on with it by --resume, or " if job == "backfill" else ""
-            raise IdTaken(f"there is a run {identity!r} already; {go_on}choose another id")
-        if self._stream(identity) is not None:
-            raise ConfigError(
-                f"there is a stream {identity!r}, whose outcomes lie in the same place; choose another id"
-            )
+        self.check_free(job, identity)
         new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
         self.save(new)
         return new
+
+    def check_free(self, job: str, run: str) -> None:
+        """Raise `IdTaken` for an id that another run has, `ConfigError` for one of a stream."""
+        if run in self:
+            go_on = "go on with it by --resume, or " if job == "backfill" else ""
+            raise IdTaken(f"there is a run {run!r} already; {go_on}choose another id")
+        if self._stream(run) is not None:
+            raise ConfigError(f"there is a stream {run!r}, whose outcomes lie in the same place; choose another id")
 
     def enter_stream(self, name: str, what: str, group: str) -> Directory:
         """The directory of the stream of that name, which is this handler's and group's from then on.
@@ -409,17 +411,19 @@ class Runs:
         told = (self.directory / name).read_json(_STREAM)
         return None if told is None else {each: str(told.get(each)) for each in ("what", "group")}
 
-    def all(self) -> Iterator[Run]:
-        """Every run whose manifest this version can read, oldest first as far as ids tell."""
+    def all(self) -> list[Run]:
+        """Every run whose manifest this version can read, in the order in which they began."""
         newest: dict[str, str] = {}
         for name in self.directory.names(".json"):
             run, _, file = name.partition("/")
             if Manifest.NAME.fullmatch(file):
                 newest[run] = name
+        found = list[Run]()
         for name in newest.values():
             with suppress(Unreadable):
                 if (told := self.directory.read_json(name)) is not None:
-                    yield _read(told, f"{self.directory.url}/{name}")
+                    found.append(_read(told, f"{self.directory.url}/{name}"))
+        return sorted(found, key=lambda run: run.started)
 
     def pace(self, job: str, what: str) -> float | None:
         """Offsets a second of the latest run of the same kind that has any; None if there is none."""
@@ -431,6 +435,14 @@ def _read(told: Any, place: str) -> Run:
     try:
         state = RunState.from_json(told)
         return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise unreadable(told, place, error) from error
+
+
+def state_in(told: Any, place: str) -> RunState:
+    """State in the manifest at that place. Raises `Unreadable`."""
+    try:
+        return RunState.from_json(told)
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(told, place, error) from error
 

@@ -171,20 +171,29 @@ class Directory:
         }
 
     def footer(self, name: str) -> pq.FileMetaData:
-        """Footer of a Parquet file."""
-        system, path = self._opened()
-        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+        """Footer of a Parquet file. Raises `Unreadable`, `ConfigError`."""
+        with self._parquet(name) as file:
             return pq.read_metadata(file)
 
     def batches(self, name: str, rows: int = 100, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of a Parquet file, so many at a time at most, and those of a row group alone: what is in memory follows
-        from the file's row groups, not from the size of its rows.
+        from the file's row groups, not from the size of its rows. Raises `Unreadable`, `ConfigError`.
         """
-        system, path = self._opened()
-        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+        with self._parquet(name) as file:
             whole = pq.ParquetFile(file)
             for group in range(whole.num_row_groups):
                 yield from whole.iter_batches(rows, [group], columns=columns and list(columns))
+
+    @contextmanager
+    def _parquet(self, name: str) -> Iterator[Any]:
+        system, path = self._opened()
+        with _told(self.url), system.open_input_file(f"{path}/{name}") as file:
+            try:
+                yield file
+            except pa.ArrowInvalid as error:
+                raise Unreadable(
+                    f"{self.url}/{name} is no whole Parquet file ({error}): let whoever writes it end, or remove it"
+                ) from error
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:

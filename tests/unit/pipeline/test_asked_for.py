@@ -307,6 +307,20 @@ def test_the_source_reads_what_assign_names_unless_its_options_name_topics(confi
     assert SourceOptions.of({"config": str(config), "subscribe": "payments"}).partitions(log) == every
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"subscribe": "payments", "subscribePattern": "pay.*"}, "both say what is read; leave one out"),
+        ({"subscribe": " , "}, "subscribe = ' , ' names no topic; name some"),
+    ],
+)
+def test_options_that_contradict_one_another_or_name_no_topic_are_refused(
+    config: Path, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        SourceOptions.of({"config": str(config), **options})
+
+
 def test_a_reconciliation_misses_no_partition_that_assign_does_not_name(settings: Settings) -> None:
     logs = {TopicPartition("payments", number): Edges(0, 10) for number in range(3)}
     assert list(asked_for(settings, logs)) == [TopicPartition("payments", 1)]

@@ -38,7 +38,12 @@ def test_a_time_goes_before_times_and_those_before_offsets() -> None:
         ({"startingOffsets": '{"a": {"x": 1}}'}, "'x' is no partition of 'a'"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "-3 is no offset of a-0"),
         ({"startingOffsets": '{"a": {"0": true}}'}, "True is no offset of a-0"),
+        ({"startingOffsets": '{"a": {"0": 3, "0": 5}}'}, "has '0' twice in one object"),
+        ({"startingOffsets": '{"a": {"0": 3}, "a": {"1": 5}}'}, "has 'a' twice in one object"),
+        ({"startingOffsets": '{"a": {"0": 3, "00": 5}}'}, "'00' is no partition of 'a'"),
+        ({"startingOffsets": f'{{"a": {{"0": {2**63}}}}}'}, "is no offset of a-0"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"startingTimestamp": str(2**63)}, "milliseconds since 1970"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "neither error nor latest"),
     ],
 )
@@ -50,7 +55,7 @@ def test_what_makes_no_sense_is_refused_by_its_option(options: dict[str, str], w
 
 def test_ranges_come_as_pairs() -> None:
     assert pairs_in("--offsets", '{"a": {"0": [1, 5], "1": [-2, -1]}}') == ({A0: 1, A1: -2}, {A0: 5, A1: -1})
-    for text in ('{"a": {"0": 5}}', '{"a": 5}', "[]", "{"):
+    for text in ('{"a": {"0": 5}}', '{"a": 5}', '{"a": {}}', "[]", "{", '{"a": {"0": [1, 5], "0": [8, 9]}}'):
         with pytest.raises(ConfigError, match="--offsets"):
             pairs_in("--offsets", text)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -307,6 +308,16 @@ def test_a_delta_table_of_large_records_has_row_groups_that_are_bounded_by_bytes
     assert max(sizes) <= 1.1 * MIB, "which the library holds until they are whole"
 
 
+@pytest.mark.parametrize("sizes", [[100, 60, 50, 30, 20, 10, 300], [60, 300, 30, 10], [90] * 3, [10] * 12], ids=str)
+def test_the_plan_for_a_delta_table_is_what_becomes_of_it(tmp_path: Path, sizes: Sequence[int]) -> None:
+    for number, size in enumerate(sizes):
+        row = {"value": pa.array([os.urandom(size * 1000)], pa.binary()), "date": ["ab"[number % 3 == 0]]}
+        write_deltalake(str(tmp_path), pa.table(row), mode="append", partition_by=["date"])
+    target = Directory(str(tmp_path))
+    planned = compact_delta(target, 120_000, dry=True)
+    assert replace(planned, dry=False) == compact_delta(target, 120_000, dry=False)
+
+
 @pytest.mark.parametrize(
     ("why", "told", "words"),
     [
@@ -352,6 +363,13 @@ def export_large(target: Directory, start: int, stop: int) -> None:
             ]
         )
         files.close()
+
+
+def test_a_manifest_of_another_version_is_named_with_the_one_that_wrote_it(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    target.write("_kunicorn/manifest-00000001.json", b'{"kunicorn": "9.1.0", "delta": false}')
+    with pytest.raises(ConfigError, match=r"_kunicorn is no manifest of kunicorn .*: finish it with kunicorn 9\.1\.0"):
+        compact(target, 10**9, dry=True)
 
 
 def test_a_directory_of_somebody_elses_is_refused(tmp_path: Path) -> None:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
 from kunicorn.commands.cli import app
-from kunicorn.errors import ConfigError
-from kunicorn.pipeline import backfill
+from kunicorn.errors import ConfigError, HandlerLoadError, ServiceError
+from kunicorn.handler.columns import SCHEMA
+from kunicorn.pipeline import backfill, catch_up, export
+from kunicorn.pipeline.lake.columns import Form
+from kunicorn.pipeline.lake.files import partitioning
+from kunicorn.pipeline.lake.tables import DeltaLake
 from kunicorn.pipeline.report import DryRun
-from kunicorn.pipeline.state import Runs, RunState
+from kunicorn.pipeline.state import Run, Runs, RunState
+from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import load
+from kunicorn.settings import Settings, load
 from kunicorn.text import tell
 from tests.unit.pipeline.played_log import PlayedLog
 from tests.unit.settings.files import LEAST
 
 RANGES = [OffsetRange("orders", 0, 10, 410), OffsetRange("orders", 1, 0, 100)]
+ENTRYPOINT = f"{__name__}:handle_order"
+HERE = LEAST.replace("shop.handlers:handle_order", ENTRYPOINT)
+
+
+def handle_order(record: object) -> None:
+    """The settings' handler."""
 
 
 def told(dry_run: DryRun, *, as_json: bool) -> list[str]:
@@ -69,12 +83,11 @@ def test_the_plan_of_a_run_that_has_begun_is_what_is_left_of_it_and_nothing_is_h
 ) -> None:
     monkeypatch.setattr(backfill, "cluster_session", PlayedLog({"orders": 2}).session)
     config, runs = tmp_path / "config.toml", Runs(str(tmp_path / "runs"))
-    config.write_text(f'{LEAST}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
+    config.write_text(f'{HERE}[pipeline]\ndirectory = "{tmp_path / "runs"}"\n')
     ranges, done = (OffsetRange("orders", 0, 0, 90), OffsetRange("orders", 1, 0, 90)), {TopicPartition("orders", 0): 60}
-    entrypoint = "shop.handlers:handle_order"
     request = backfill.Request().text
     runs.start(
-        backfill.JOB, entrypoint, request, RunState(ranges, done, halted={TopicPartition("orders", 1): "bad"}), "a"
+        backfill.JOB, ENTRYPOINT, request, RunState(ranges, done, halted={TopicPartition("orders", 1): "bad"}), "a"
     )
     manifests = list(runs.directory.names(".json"))
     said = CliRunner().invoke(
@@ -91,12 +104,12 @@ def begun(directory: Path, group: str, topic: str, request: backfill.Request) ->
     """A backfill of that group, named as those of other services may be."""
     state = RunState((OffsetRange(topic, 0, 0, 90),))
     runs = Runs(str(directory / "runs"))
-    runs.start(backfill.JOB, "shop.handlers:handle_order", request.text, state, "replay-2026", group)
+    runs.start(backfill.JOB, ENTRYPOINT, request.text, state, "replay-2026", group)
 
 
-def config_in(directory: Path) -> Path:
+def config_in(directory: Path, text: str = HERE) -> Path:
     config = directory / "config.toml"
-    config.write_text(f'{LEAST}[pipeline]\ndirectory = "{directory / "runs"}"\n')
+    config.write_text(f'{text}[pipeline]\ndirectory = "{directory / "runs"}"\n')
     return config
 
 
@@ -125,3 +138,99 @@ def test_a_run_that_was_begun_with_another_request_says_so(tmp_path: Path, monke
         "run replay-2026 was begun with another --from and another --topic, and goes on with that: to have this "
         "command's handled, name another run"
     ]
+
+
+PLANS: dict[str, Callable[[Settings], DryRun]] = {
+    "backfill": lambda settings: backfill.dry_run(settings, backfill.Request()),
+    "resumed": lambda settings: backfill.dry_run_of_resumed(settings, "replay-2026"),
+    "catch-up": catch_up.dry_run,
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+@pytest.mark.parametrize(
+    ("settings", "error", "why"),
+    [
+        (HERE.replace(":handle_order", ":handle_ordre"), HandlerLoadError, "has no 'handle_ordre'"),
+        (f'{HERE}ordering = "key"\n', ConfigError, "handler.ordering = 'key', but the handler is a plain function"),
+        (f'{HERE}[producing]\ndelivery = "at_least_once"\n', ConfigError, "jobs on Spark send nothing that a handler"),
+    ],
+    ids=["no handler", "no threads", "outputs"],
+)
+def test_a_plan_is_refused_where_the_run_would_be(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: Callable[[Settings], DryRun],
+    settings: str,
+    error: type[ServiceError],
+    why: str,
+) -> None:
+    for job in (backfill, catch_up):
+        monkeypatch.setattr(job, "cluster_session", PlayedLog({"orders": 1}).session)
+    loaded = load(config_in(tmp_path, settings), {})
+    state = RunState((OffsetRange("orders", 0, 0, 90),))
+    runs, request = Runs(loaded.pipeline.directory), backfill.Request().text
+    runs.start(backfill.JOB, loaded.handler.entrypoint, request, state, "replay-2026", "orders")
+    with pytest.raises(error, match=why):
+        plan(loaded)
+
+
+def test_the_plan_of_a_run_with_the_name_of_a_stream_is_refused_as_the_run_would_be(tmp_path: Path) -> None:
+    settings = load(config_in(tmp_path), {})
+    Runs(settings.pipeline.directory).enter_stream("nightly", ENTRYPOINT, "orders.stream")
+    with pytest.raises(ConfigError, match="there is a stream 'nightly', whose outcomes lie in the same place"):
+        backfill.dry_run_of_named(settings, backfill.Request(), "nightly")
+
+
+def test_the_plan_of_an_export_makes_no_table_and_is_refused_where_its_table_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "cluster_session", PlayedLog({"orders": 1}).session)
+    settings, place = load(config_in(tmp_path), {}), tmp_path / "lake"
+    planned = export.dry_run(settings, Directory(str(place)), Form(delta=True))
+    assert planned.ranges == [OffsetRange("orders", 0, 0, 100)]
+    assert not place.exists()
+    deltalake.DeltaTable.create(str(place), pa.schema([*SCHEMA, pa.field("date", pa.date32())]), partition_by=["topic"])
+    with pytest.raises(ConfigError, match="is partitioned by topic, and not by date: name another directory"):
+        export.dry_run(settings, Directory(str(place)), Form(delta=True))
+
+
+def test_the_plan_of_an_export_has_no_round_that_its_table_has_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a driver that was killed between the table's commit and its manifest."""
+    monkeypatch.setattr(export, "cluster_session", PlayedLog({"orders": 1}).session)
+    settings, target = load(config_in(tmp_path), {}), Directory(str(tmp_path / "lake"))
+    first, whole = OffsetRange("orders", 0, 0, 60), OffsetRange("orders", 0, 0, 100)
+    export._Known(target, Form(delta=True), SCHEMA).save(RunState((whole,), underway=(first,)))
+    lake = DeltaLake(target, SCHEMA, partitioning("day"))
+    lake.open()
+    lake.commit(1, [], {first.tp: 60})
+    manifests = target.names(".json")
+    assert export.dry_run(settings, target, Form(delta=True)).ranges == [OffsetRange("orders", 0, 60, 100)]
+    assert target.names(".json") == manifests, "nothing is written"
+
+
+def test_a_delta_table_that_somebody_has_made_is_gone_on_with_though_its_log_has_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are Parquet, as an engine writes one after ten changes."""
+    monkeypatch.setattr(export, "cluster_session", PlayedLog({"orders": 1}).session)
+    settings, target = load(config_in(tmp_path), {}), Directory(str(tmp_path / "lake"))
+    schema = pa.schema([*SCHEMA, pa.field("date", pa.date32())])
+    deltalake.DeltaTable.create(target.url, schema, partition_by=["date"]).create_checkpoint()
+    assert target.names(".parquet") == ["_delta_log/00000000000000000000.checkpoint.parquet"]
+    assert export.dry_run(settings, target, Form(delta=True)).ranges == [OffsetRange("orders", 0, 0, 100)]
+    target.write("date=2026-01-01/a.parquet", b"")
+    with pytest.raises(ConfigError, match="has Parquet files of another's; name another directory"):
+        export.dry_run(settings, target, Form(delta=True))
+
+
+def test_a_plan_goes_by_the_pace_of_the_run_that_began_last_whatever_its_name(tmp_path: Path) -> None:
+    runs, whole = Runs(str(tmp_path)), OffsetRange("orders", 0, 0, 100)
+    for name, day, seconds in (("weekly", 1, 10.0), ("again", 2, 20.0), ("nightly", 3, 0.0)):
+        state = RunState((whole,), {whole.tp: 100 if seconds else 0}, seconds=seconds)
+        runs.save(Run(name, backfill.JOB, ENTRYPOINT, f"2026-01-0{day}T00:00:00+00:00", state))
+    assert runs.pace(backfill.JOB, ENTRYPOINT) == 5.0, "of the last one that has moved"
+    with pytest.raises(ConfigError, match="the latest there: weekly, again, nightly"):
+        runs.read("none")

@@ -376,8 +376,21 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with_as_if_it_had
     whole = OffsetRange("orders", 0, 0, 1)
     _Known(place.target, Form(iceberg=NAME), SCHEMA).save(RunState((whole,), rounds=1))
     SqlCatalog(place.catalog.name, **place.catalog.properties).drop_table(NAME)
-    with pytest.raises(ConfigError, match=r"has 0 rounds of the 1 that were exported .* dropped and made anew"):
+    for make in (False, True):
+        with pytest.raises(ConfigError, match=r"has 0 rounds of the 1 that were exported .* dropped, or made anew"):
+            IcebergLake(place.catalog, NAME, place.target, SCHEMA, "day").open(1, make=make)
+    assert not SqlCatalog(place.catalog.name, **place.catalog.properties).table_exists(NAME), "nor made by that"
+    place.lake()
+    with pytest.raises(ConfigError, match="has 0 rounds of the 1 that were exported"):
         place.lake(done=1)
+
+
+def test_a_plan_makes_no_table_and_is_refused_where_the_export_would_be(place: Place) -> None:
+    assert not IcebergLake(place.catalog, NAME, place.target, SCHEMA, "day").open(0, make=False)
+    assert not SqlCatalog(place.catalog.name, **place.catalog.properties).table_exists(NAME)
+    place.lake()
+    with pytest.raises(ConfigError, match="is partitioned by"):
+        IcebergLake(place.catalog, NAME, place.target, SCHEMA, "hour").open(0, make=False)
 
 
 def test_a_round_that_is_committed_and_not_in_the_manifest_is_not_repeated(place: Place) -> None:

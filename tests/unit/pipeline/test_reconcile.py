@@ -103,6 +103,7 @@ def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
         "missing": [{"topic": "a", "partition": 0, "start": a, "stop": b} for a, b in ((11, 12), (13, 20))],
         "repeated": [{"topic": "a", "partition": 0, "start": 12, "stop": 13}],
         "beyond": [],
+        "offsets": {"missing": 8, "repeated": 1, "beyond": 0},
     }
     tell(told, said.append, as_json=False)
     assert said == [
@@ -114,7 +115,9 @@ def test_a_person_is_told_the_first_ranges_and_a_program_all() -> None:
         "          a-0 12 to 13",
     ]
     few = of_partition(A0, [(10, 11), (12, 13)], LOG, named=1).as_json()
+    assert few["missing"] == [{"topic": "a", "partition": 0, "start": 11, "stop": 12}]
     assert few["unnamed"] == {"missing": 1, "repeated": 0, "beyond": 0}
+    assert few["offsets"] == {"missing": 8, "repeated": 0, "beyond": 0}, "also of those that are not named"
 
 
 RANGES = {"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [9, 9], "status": ["done", "halt"]}
@@ -134,6 +137,11 @@ RANGES = {"topic": ["a", "a"], "partition": [0, 0], "offset": [3, 9], "until": [
         ({"topic": ["a"] * 2, "partition": [0] * 2, "offset": [3, 4], "status": [200, 404]}, [("a", 0, 3, 5)]),
         ({**RANGES, "status": [None, "halt"]}, [("a", 0, 3, 9)]),
         ({**RANGES, "offset": [3, 5], "until": [4, 9], "status": [1, 2]}, [("a", 0, 3, 4), ("a", 0, 5, 9)]),
+        # A table of single records and of ranges, as a union of two is.
+        (
+            {"topic": ["a"] * 3, "partition": [0] * 3, "offset": [3, 4, 7], "until": [None, None, 9]},
+            [("a", 0, 3, 5), ("a", 0, 7, 9)],
+        ),
         (
             {"topic": ["a", "a", "b"], "partition": [0, 1, 1], "offset": [3, 4, 5]},
             [("a", 0, 3, 4), ("a", 1, 4, 5), ("b", 1, 5, 6)],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
@@ -28,6 +29,17 @@ def test_a_file_appears_whole_replaces_the_former_and_leaves_nothing_where_writi
         file.write(b"thr%d" % (1 // 0))
     assert place.read("x/y.json") == b"two"
     assert [each.name for each in (tmp_path / "a" / "x").iterdir()] == ["y.json"]
+
+
+@pytest.mark.parametrize("left", [0, 4, -1], ids=["empty", "the first bytes", "all but the last"])
+def test_a_parquet_file_that_is_not_whole_is_named(tmp_path: Path, left: int) -> None:
+    """As whoever does not write under another name leaves it until it ends."""
+    directory, file = Directory(str(tmp_path)), tmp_path / "a.parquet"
+    pq.write_table(pa.table({"offset": [1]}), file)
+    file.write_bytes(file.read_bytes()[:left])
+    for read in (directory.footer, lambda name: list(directory.batches(name))):
+        with pytest.raises(ConfigError, match=rf"{tmp_path}/a.parquet is no whole Parquet file \(.*\): let whoever"):
+            read("a.parquet")
 
 
 def test_names_that_begin_with_an_underscore_are_no_data(tmp_path: Path) -> None:

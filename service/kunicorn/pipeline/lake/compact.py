@@ -17,13 +17,12 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -32,8 +31,10 @@ from kunicorn.pipeline.lake.by_bytes import joined
 from kunicorn.pipeline.lake.columns import kinds, kinds_changed
 from kunicorn.pipeline.lake.files import OWN, log_name, parquet_writer
 from kunicorn.pipeline.lake.tables import delta_table
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import RunState, state_in
 from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
+
+F = TypeVar("F")
 
 _NAME = re.compile(r"(?P<log>.+)-(?P<start>\d{20})-(?P<stop>\d{20})(?P<merged>-merged)?\.parquet")
 _SOURCES = b"kunicorn.sources"
@@ -142,17 +143,24 @@ def merges(pieces: Iterable[Piece], target_bytes: int) -> list[Merge]:
     """What is merged: neighbours, as many as come to the target at most, two or more. Pure."""
     found = []
     for _, group in groupby(sorted(pieces), key=lambda each: each[:2]):
-        some: list[Piece] = []
-        for each in [*group, None]:
-            if each is not None and sum(piece.size for piece in some) + each.size <= target_bytes:
-                some.append(each)
-                continue
-            if len(some) > 1:
-                size = sum(piece.size for piece in some)
-                stop = max(piece.stop for piece in some)
-                found.append(Merge(tuple(some), some[0]._replace(stop=stop, merged=True, size=size)))
-            some = [] if each is None else [each]
+        for some in _neighbours(group, lambda each: each.size, target_bytes):
+            size, stop = sum(each.size for each in some), max(each.stop for each in some)
+            found.append(Merge(tuple(some), some[0]._replace(stop=stop, merged=True, size=size)))
     return found
+
+
+def _neighbours(files: Iterable[F], size_of: Callable[[F], int], target_bytes: int) -> Iterator[list[F]]:
+    """The files cut into neighbours that come to the target at most, without those that are alone. Pure."""
+    some, size = list[F](), 0
+    for each in files:
+        if some and size + size_of(each) > target_bytes:
+            if len(some) > 1:
+                yield some
+            some, size = [], 0
+        some.append(each)
+        size += size_of(each)
+    if len(some) > 1:
+        yield some
 
 
 def settled(pieces: Iterable[Piece], state: RunState) -> list[Piece]:
@@ -244,7 +252,7 @@ def compact_files(target: Directory, target_bytes: int, *, dry: bool) -> Compact
 def _compacted(
     target: Directory, target_bytes: int, manifest: Manifest, told: Mapping[str, Any], *, dry: bool
 ) -> Compacted:
-    pieces = settled(pieces_of(target.sizes(".parquet")), RunState.from_json(told))
+    pieces = settled(pieces_of(target.sizes(".parquet")), state_in(told, (target / OWN).url))
     sources = sources_in(target, pieces)
     if dry:
         gone = covered(pieces, sources)
@@ -309,11 +317,12 @@ def compact_delta(target: Directory, target_bytes: int, *, dry: bool) -> Compact
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     if dry:
-        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        small = Counter(row["path"].rpartition("/")[0] for row in files if row["size_bytes"] < target_bytes)
-        several = {directory: number for directory, number in small.items() if number > 1}
-        size = sum(row["size_bytes"] for row in files if row["path"].rpartition("/")[0] in several)
-        return Compacted(len(files), sum(several.values()), len(several), 0, size, dry)
+        # As the library plans it: neighbours in the order of the log.
+        sizes: dict[str, list[int]] = {}
+        for row in (files := pa.table(table.get_add_actions(flatten=True)).to_pylist()):
+            sizes.setdefault(row["path"].rpartition("/")[0], []).append(row["size_bytes"])
+        several = [some for each in sizes.values() for some in _neighbours(each, int, target_bytes)]
+        return Compacted(len(files), sum(map(len, several)), len(several), 0, sum(map(sum, several)), dry)
     # A task of its own for each processor would hold as many row groups.
     written = WriterProperties(max_row_group_size=_rows_of_group(table))
     try:

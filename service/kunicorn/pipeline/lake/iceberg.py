@@ -63,11 +63,14 @@ class IcebergLake:
         self._table: Table | None = None
         self.file_schema = schema
 
-    def open(self, done: int) -> None:
-        """Open the table, or make it."""
+    def open(self, done: int, *, make: bool = True) -> bool:
+        """See `TableLog`."""
         with self._told("cannot be used"):
-            self._table = self._opened()
-        table = self._table
+            # Of one that was dropped a new one would have nothing, and its engines would not notice.
+            self._table = table = self._opened(make=make and not done)
+        if table is None:
+            self._check_rounds(0, done)
+            return False
         if (found := _plain(table.location())) != _plain(self._place):
             raise ConfigError(f"the catalog keeps the Iceberg table {self._name} at {found}: export to there")
         self.file_schema = self._numbered_as(table.schema())
@@ -77,10 +80,14 @@ class IcebergLake:
                 f"the Iceberg table {self._name} is partitioned by {_shown(table.spec())}, and not by {_shown(wanted)}"
                 f": name another table and directory, or another --partition-by"
             )
-        if (committed := self.rounds()) < done:
+        self._check_rounds(self.rounds(), done)
+        return True
+
+    def _check_rounds(self, committed: int, done: int) -> None:
+        if committed < done:
             raise ConfigError(
                 f"the Iceberg table {self._name} has {committed} rounds of the {done} that were exported to "
-                f"{self._place}: it was dropped and made anew, or its property {ROUNDS} was changed. Export to another "
+                f"{self._place}: it was dropped, or made anew, or its property {ROUNDS} was changed. Export to another "
                 f"directory and table to have all records again"
             )
 
@@ -116,7 +123,7 @@ class IcebergLake:
     def clear(self, files: Sequence[LakeFile] | None = None) -> None:
         """Does nothing: what no snapshot names is an engine's to remove, once it is old."""
 
-    def _opened(self) -> Table:
+    def _opened(self, *, make: bool) -> Table | None:
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
         from pyiceberg.io.pyarrow import pyarrow_to_schema
@@ -128,6 +135,8 @@ class IcebergLake:
             pass
         numbers = count(1)
         schema = pyarrow_to_schema(_numbered(self._schema, lambda _: next(numbers)))
+        if not make:
+            return None
         catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         return catalog.create_table_if_not_exists(self._name, schema, self._place, self._partitions(schema))
 

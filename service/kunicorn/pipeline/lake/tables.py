@@ -42,8 +42,9 @@ class TableLog(Protocol):
     def file_schema(self) -> pa.Schema:
         """Of the files that tasks write; after `open`."""
 
-    def open(self, done: int) -> None:
-        """Open the table, or make it. `done`: number of rounds that the target's manifest counts."""
+    def open(self, done: int, *, make: bool = True) -> bool:
+        """Open the table, or `make` it where there is none; whether there is one now. `done`: number of rounds that the
+        target's manifest counts."""
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
@@ -73,14 +74,16 @@ class DeltaLake:
         _check_readable(kinds(schema))
         self._table: Any = None
 
-    def open(self, done: int = 0) -> None:
-        """Open the table, or make it."""
+    def open(self, done: int = 0, *, make: bool = True) -> bool:
+        """See `TableLog`."""
         errors = self._deltalake.exceptions
         try:
             if was_there := self._deltalake.DeltaTable.is_deltatable(self._uri):
                 self._table = self._deltalake.DeltaTable(self._uri)
             elif done:
                 raise self._fewer("is not there any more", done)
+            elif not make:
+                return False
             else:
                 self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
         except (errors.DeltaError, OSError) as error:
@@ -95,6 +98,7 @@ class DeltaLake:
         if was_there:
             self._check_features()
         self._check_rounds(done)
+        return True
 
     def _check_columns(self, found: pa.Schema) -> None:
         if missing := [name for name in self._schema.names if name not in found.names]:

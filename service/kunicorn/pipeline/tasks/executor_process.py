@@ -325,6 +325,7 @@ def check_handlers(settings: Settings) -> None:
                 f"without load_offsets, whose effects may come twice"
             )
         arguments_of(handler, config.mode, config.decoding, config.tracing)
+        slots_of(handler, config)
         check_options(config)
 
 
