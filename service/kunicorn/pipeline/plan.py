@@ -8,6 +8,7 @@ that before `startingOffsets`; the same for the end. In JSON -2 is the earliest 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,6 +57,8 @@ _WORDS: Mapping[str, Bound] = {"earliest": Everywhere(EARLIEST), "latest": Every
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _LARGEST = 2**63 - 1
 """Offset, or time, that a request has room for."""
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+"""Of a partition: with another zero before it, it would be another name of the same one."""
 _EXAMPLE = '{"orders": {"0": 23, "1": -2}}'
 
 
@@ -167,7 +170,7 @@ def _each_once(name: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _partition(name: str, topic: str, number: str) -> TopicPartition:
-    if not number.isascii() or not number.isdigit() or number != str(int(number)):
+    if not _NUMBER.fullmatch(number):
         raise ConfigError(f"{name}: {number!r} is no partition of {topic!r}; partitions are numbers, in quotes")
     return TopicPartition(topic, int(number))
 

@@ -41,6 +41,7 @@ def test_a_time_goes_before_times_and_those_before_offsets() -> None:
         ({"startingOffsets": '{"a": {"0": 3, "0": 5}}'}, "has '0' twice in one object"),
         ({"startingOffsets": '{"a": {"0": 3}, "a": {"1": 5}}'}, "has 'a' twice in one object"),
         ({"startingOffsets": '{"a": {"0": 3, "00": 5}}'}, "'00' is no partition of 'a'"),
+        ({"startingOffsets": '{"a": {"%s": 3}}' % ("9" * 5000)}, "is no partition of 'a'"),
         ({"startingOffsets": f'{{"a": {{"0": {2**63}}}}}'}, "is no offset of a-0"),
         ({"startingTimestamp": "yesterday"}, "milliseconds since 1970"),
         ({"startingTimestamp": str(2**63)}, "milliseconds since 1970"),
