@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import kunicorn
 from tests.soak import figures
 from tests.soak.faults import FAULTS, ORDERLY, QUIET
-from tests.soak.figures import Faulted, Figures, code_under_test, keep, kept, next_legs
+from tests.soak.figures import NOT_LIVE, Faulted, Figures, code_under_test, keep, kept, next_legs
 from tests.soak.page import GOALS, PAGE, page
 from tests.soak.plan import leg
 from tests.soak.resources import QUANTITIES, ROLES, Line, Points, Sums
@@ -125,15 +128,15 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
             subprocess.run(["git", *command], cwd=tmp_path, check=True)
 
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    of_no_member = ["pipeline/job.py", "testing/harness.py", "commands/check/trial.py", "commands/kept_offsets.py"]
-    for name in ("worker/loop.py", *of_no_member, "commands/replay_one.py"):
+    of_no_member = ["pipeline/job.py", "testing/harness.py", "commands/check/trial.py", "commands/replay_one.py"]
+    for name in ("worker/loop.py", *of_no_member):
         path = tmp_path / "service/kunicorn" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1")
     (tmp_path / "service/columns").mkdir()
     commit()
     before = code_under_test(tmp_path)
-    for name in (*of_no_member, "commands/replay_one.py"):
+    for name in of_no_member:
         (tmp_path / "service/kunicorn" / name).write_text("2")
     (tmp_path / "README.md").write_text("2")
     commit()
@@ -143,6 +146,27 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
         code_under_test(tmp_path)
     commit()
     assert code_under_test(tmp_path) != before
+
+
+def test_nothing_of_a_member_loads_what_is_none_of_its_parts() -> None:
+    of_no_member = [each.removeprefix("service/").removesuffix(".py").replace("/", ".") for each in NOT_LIVE]
+    every = [name for name in _modules() if not _is_of(name, of_no_member)]
+    loads = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loads, *every], capture_output=True, text=True, check=True)
+    assert len(every) > 200
+    assert not [name for name in done.stdout.split() if _is_of(name, of_no_member)]
+
+
+def _modules() -> Iterator[str]:
+    """Of the service, but those that run where they are loaded."""
+    root = Path(kunicorn.__file__).parent
+    for path in root.rglob("*.py"):
+        if path.stem != "__main__":
+            yield ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _is_of(module: str, packages: Sequence[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in packages)
 
 
 def test_a_line_goes_through_points_of_processes_that_begin_at_different_heights() -> None:
