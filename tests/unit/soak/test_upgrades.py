@@ -34,7 +34,7 @@ class Brokers:
         self.brokers = [SimpleNamespace(id=1, version=version)]
         self.asked: list[str] = []
 
-    def tool(self, main: str, *arguments: str, timeout: float) -> str:
+    def tool(self, main: str, *arguments: str) -> str:
         self.asked += arguments[2:]
         return "\n".join(_WIDE.format(*row) for row in self.rows)
 
