@@ -96,7 +96,7 @@ def backfill(  # noqa: PLR0913 - each is an option
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
         named = begin_or_resume
-        plan = job.dry_run(settings, request) if named is None else job.dry_run_of_named(settings, request, named)
+        plan = job.dry_run(settings, request, run) if named is None else job.dry_run_of_named(settings, request, named)
         return _tell(plan, as_json=as_json)
     said = _saying(as_json)
     if begin_or_resume is not None:
@@ -290,5 +290,5 @@ def catch_up(
 
     settings, file = _read(config)
     if dry_run:
-        return _tell(job.dry_run(settings), as_json=as_json)
+        return _tell(job.dry_run(settings, run), as_json=as_json)
     raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))
