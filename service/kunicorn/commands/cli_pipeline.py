@@ -83,7 +83,7 @@ def backfill(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline import backfill as job
     from kunicorn.text import span
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     if resume is not None:
         if any(each is not None for each in (since, until, slack, offsets, topic, run, begin_or_resume)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
@@ -132,7 +132,7 @@ def stream(
     _check_extra()
     from kunicorn.pipeline import stream as job
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     pace = job.Pace(every, available_now)
     raise typer.Exit(_told(job.stream(settings, file, master, run, starting_offsets, pace, _saying(as_json)), as_json))
 
@@ -175,7 +175,7 @@ def export(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline.lake.columns import Asked, form_asked
     from kunicorn.pipeline.state import place
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     form = form_asked(settings, Asked(to, value, key, columns, partition_by, merge_by, table))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
@@ -220,7 +220,7 @@ def reconcile(
     from kunicorn.pipeline import reconcile as job
     from kunicorn.pipeline.state import place
 
-    settings, _ = _read(config)
+    settings, _ = _read(config, master)
     raise typer.Exit(_told(job.reconcile(settings, place(table), master), as_json))
 
 
@@ -231,13 +231,16 @@ def _check_extra() -> None:
         raise ConfigError(f"{' and '.join(missing)} cannot be imported: {install_extra('pipeline')}")
 
 
-def _read(config: Path) -> tuple[Settings, SettingsFile]:
-    """The settings, and their description for executors. Raises `ConfigError`."""
-    from kunicorn.pipeline.spark import check_installed
+def _read(config: Path, master: str) -> tuple[Settings, SettingsFile]:
+    """The settings, and their description for executors. Raises `ConfigError`, also for a master that no job takes:
+    before a run of the name is written down.
+    """
+    from kunicorn.pipeline.spark import check_installed, check_master
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
     check_installed()
+    check_master(master)
     from kunicorn.pipeline.tasks.executor_process import settings_file
 
     return settings, settings_file(config, settings)
@@ -288,7 +291,7 @@ def catch_up(
     _check_extra()
     from kunicorn.pipeline import catch_up as job
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     if dry_run:
         return _tell(job.dry_run(settings, run), as_json=as_json)
     raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))

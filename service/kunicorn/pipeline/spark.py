@@ -115,6 +115,15 @@ def check_installed() -> None:
         raise ConfigError(f"Spark needs Java {oldest} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
 
 
+def check_master(master: str) -> None:
+    """Raise `ConfigError` for a master that no job runs on. Asks nobody: whether it is there only Spark finds out."""
+    if master.startswith("sc:"):
+        raise ConfigError(
+            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
+            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
+        )
+
+
 def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
@@ -175,11 +184,7 @@ def patient(master: str) -> str:
 def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     """Start Spark, or connect to a cluster's, and register the source. Blocks for seconds. Raises `ConfigError`."""
     check_installed()
-    if master.startswith("sc:"):
-        raise ConfigError(
-            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
-            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
-        )
+    check_master(master)
     if master.startswith("local"):
         _share_python()
     from pyspark.errors import PySparkException

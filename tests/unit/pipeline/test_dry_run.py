@@ -213,6 +213,20 @@ def test_a_plan_is_refused_under_a_name_under_which_the_run_would_be(
     assert why in str(said.exception)
 
 
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["plan", "run"])
+@pytest.mark.parametrize("job", ["backfill", "catch-up", "export"])
+@pytest.mark.usefixtures("behind")
+def test_a_master_that_no_job_takes_is_refused_before_a_run_of_the_name_is_there(
+    tmp_path: Path, job: str, dry: list[str]
+) -> None:
+    own = [str(tmp_path / "runs")] if job == "export" else ["--run", "replay-2026"]
+    arguments = [*own, *dry, "--master", "sc://spark:15002", "--config", str(config_in(tmp_path))]
+    said = CliRunner().invoke(app, ["pipeline", job, *arguments])
+    assert isinstance(said.exception, ConfigError), said.output
+    assert "--master sc://spark:15002 is a server of Spark Connect" in str(said.exception)
+    assert not (tmp_path / "runs").exists(), "the name is still free"
+
+
 def test_the_plan_of_an_export_makes_no_table_and_is_refused_where_its_table_would_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
