@@ -16,6 +16,7 @@ from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.extras import install_extra
 from kunicorn.ipc.clock import wall_ms
+from kunicorn.pipeline import DEFAULT_MASTER
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.report import Finished, Say
@@ -29,7 +30,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, k8s://…, yarn.")
+    str, typer.Option("--master", metavar="URL", help=f"Where Spark runs: {DEFAULT_MASTER}, spark://…, k8s://…, yarn.")
 ]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="The run's name; made up if left out.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")]
@@ -47,7 +48,7 @@ def _heed_sigterm(context: typer.Context) -> None:
 def backfill(  # noqa: PLR0913 - each is an option
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First record: a time with its zone, or an age: 2h.")
     ] = None,
@@ -110,7 +111,7 @@ def backfill(  # noqa: PLR0913 - each is an option
 def stream(
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
     ] = "stream",
@@ -142,7 +143,7 @@ def export(  # noqa: PLR0913 - each is an option
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
     table: Annotated[
         str | None,
@@ -209,7 +210,7 @@ def compact(
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
@@ -273,7 +274,7 @@ def _time(option: str, text: str | None) -> int | None:
 def catch_up(
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
     ] = 0.0,
