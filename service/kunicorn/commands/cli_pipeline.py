@@ -211,7 +211,7 @@ def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = DEFAULT_CONFIG,
     master: Master = DEFAULT_MASTER,
-    as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Ranges and sums, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
 
