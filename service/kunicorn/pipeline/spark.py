@@ -355,6 +355,8 @@ class Job:
         self.tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
         """How many a task has."""
         self._arrived: Queue[Summary | _Collected] = Queue()
+        # One for all that is submitted: PySpark keeps each accumulator for as long as the driver lives.
+        self._told = spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         self._underway: set[OffsetRange] = set()
         self._hands: Directory | None = None
 
@@ -393,11 +395,10 @@ class Job:
         """
         self._underway.update(ranges)
         self._hands = hands
-        told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
         frame = rows_frame(self._spark, [ranges_text(each, done) for each in tasks], "ranges")
-        work = frame.mapInArrow(FromRows(task, told), NOTHING)
+        work = frame.mapInArrow(FromRows(task, self._told), NOTHING)
         threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
 
     def _collected(self, work: DataFrame, ranges: Sequence[OffsetRange]) -> None:
