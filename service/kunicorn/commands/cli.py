@@ -246,7 +246,8 @@ def check(
     Says what this member would be given beside those there are. Safe beside running members: setup and teardown are
     called in a process of its own. With --try the handler is, too, with the latest records: nothing is committed, but
     what the handler does is real. With --wait brokers that do not answer or refuse the login, a coordinator or schema
-    registry that is away and a token that cannot be had are waited for; all else that is wrong ends it at once.
+    registry that is away, a token that cannot be had and a topic that is just being made are waited for; all else that
+    is wrong, such as a topic that is missing, ends it at once.
 
     Exits 0 if all is well, 2 if a setting or the cluster is not, 3 if the handler cannot be loaded or fails.
     """

@@ -428,8 +428,8 @@ def replay_record(
 ) -> None:
     """Fetch one record and let the handler handle it once, with its setup and teardown, in this process.
 
-    Joins no group, commits nothing, sends nothing: dead letters that it would have made are shown. What the handler
-    itself does is real.
+    Joins no group, commits nothing, sends nothing: dead letters, retries and outputs that it would have made are shown.
+    What the handler itself does is real.
 
     Exits 0 if the handler returned or said an outcome, 2 if there is no such record or no broker answers, 3 if the
     handler cannot be loaded or raised.

@@ -16,6 +16,7 @@ from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.extras import install_extra
 from kunicorn.ipc.clock import wall_ms
+from kunicorn.pipeline import DEFAULT_MASTER
 
 if TYPE_CHECKING:
     from kunicorn.pipeline.report import Finished, Say
@@ -29,7 +30,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs: local[*], spark://…, k8s://…, yarn.")
+    str, typer.Option("--master", metavar="URL", help=f"Where Spark runs: {DEFAULT_MASTER}, spark://…, k8s://…, yarn.")
 ]
 RunId = Annotated[str | None, typer.Option("--run", metavar="ID", help="The run's name; made up if left out.")]
 Dry = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and end.")]
@@ -47,7 +48,7 @@ def _heed_sigterm(context: typer.Context) -> None:
 def backfill(  # noqa: PLR0913 - each is an option
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     since: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="First record: a time with its zone, or an age: 2h.")
     ] = None,
@@ -83,7 +84,7 @@ def backfill(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline import backfill as job
     from kunicorn.text import span
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     if resume is not None:
         if any(each is not None for each in (since, until, slack, offsets, topic, run, begin_or_resume)):
             raise ConfigError("--resume goes on with what the run was asked for; leave out the rest but --master")
@@ -96,7 +97,7 @@ def backfill(  # noqa: PLR0913 - each is an option
     request = job.Request(_time("--from", since), _time("--to", until), offsets, tuple(topic or ()), slack_ms)
     if dry_run:
         named = begin_or_resume
-        plan = job.dry_run(settings, request) if named is None else job.dry_run_of_named(settings, request, named)
+        plan = job.dry_run(settings, request, run) if named is None else job.dry_run_of_named(settings, request, named)
         return _tell(plan, as_json=as_json)
     said = _saying(as_json)
     if begin_or_resume is not None:
@@ -110,7 +111,7 @@ def backfill(  # noqa: PLR0913 - each is an option
 def stream(
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="The stream's name; its checkpoint goes by it.")
     ] = "stream",
@@ -132,7 +133,7 @@ def stream(
     _check_extra()
     from kunicorn.pipeline import stream as job
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     pace = job.Pace(every, available_now)
     raise typer.Exit(_told(job.stream(settings, file, master, run, starting_offsets, pace, _saying(as_json)), as_json))
 
@@ -142,7 +143,7 @@ def export(  # noqa: PLR0913 - each is an option
     target: Annotated[str, typer.Argument(metavar="DIR", help="A directory, or a URL such as s3://bucket/orders.")],
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="parquet, delta or iceberg.")] = "parquet",
     table: Annotated[
         str | None,
@@ -175,7 +176,7 @@ def export(  # noqa: PLR0913 - each is an option
     from kunicorn.pipeline.lake.columns import Asked, form_asked
     from kunicorn.pipeline.state import place
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     form = form_asked(settings, Asked(to, value, key, columns, partition_by, merge_by, table))
     if dry_run:
         return _tell(job.dry_run(settings, place(target), form), as_json=as_json)
@@ -209,8 +210,8 @@ def compact(
 def reconcile(
     table: Annotated[str, typer.Argument(metavar="DIR", help="Parquet: topic, partition, offset; a run's outcomes.")],
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
-    as_json: Annotated[bool, typer.Option("--json", help="All ranges, for a program.")] = False,
+    master: Master = DEFAULT_MASTER,
+    as_json: Annotated[bool, typer.Option("--json", help="Ranges and sums, for a program.")] = False,
 ) -> None:
     """Name the ranges of offsets that no row of the table covers, and those that several do. Changes nothing.
 
@@ -220,7 +221,7 @@ def reconcile(
     from kunicorn.pipeline import reconcile as job
     from kunicorn.pipeline.state import place
 
-    settings, _ = _read(config)
+    settings, _ = _read(config, master)
     raise typer.Exit(_told(job.reconcile(settings, place(table), master), as_json))
 
 
@@ -231,13 +232,16 @@ def _check_extra() -> None:
         raise ConfigError(f"{' and '.join(missing)} cannot be imported: {install_extra('pipeline')}")
 
 
-def _read(config: Path) -> tuple[Settings, SettingsFile]:
-    """The settings, and their description for executors. Raises `ConfigError`."""
-    from kunicorn.pipeline.spark import check_installed
+def _read(config: Path, master: str) -> tuple[Settings, SettingsFile]:
+    """The settings, and their description for executors. Raises `ConfigError`, also for a master that no job takes:
+    before a run of the name is written down.
+    """
+    from kunicorn.pipeline.spark import check_installed, check_master
     from kunicorn.settings import load
 
     settings = load(config, os.environ)
     check_installed()
+    check_master(master)
     from kunicorn.pipeline.tasks.executor_process import settings_file
 
     return settings, settings_file(config, settings)
@@ -270,7 +274,7 @@ def _time(option: str, text: str | None) -> int | None:
 def catch_up(
     *,
     config: Config = DEFAULT_CONFIG,
-    master: Master = "local[*]",
+    master: Master = DEFAULT_MASTER,
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the group's members to leave.")
     ] = 0.0,
@@ -288,7 +292,7 @@ def catch_up(
     _check_extra()
     from kunicorn.pipeline import catch_up as job
 
-    settings, file = _read(config)
+    settings, file = _read(config, master)
     if dry_run:
-        return _tell(job.dry_run(settings), as_json=as_json)
+        return _tell(job.dry_run(settings, run), as_json=as_json)
     raise typer.Exit(_told(job.catch_up(settings, file, master, run, wait, _saying(as_json)), as_json))

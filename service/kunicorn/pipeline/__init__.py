@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 __all__ = ["KunicornDataSource", "transform"]
 
+DEFAULT_MASTER = "local[*]"
+"""`--master` of the commands where none is named. Here, as a declaration of a command loads it."""
+
 if TYPE_CHECKING:
     from kunicorn.pipeline.dataframe import transform
     from kunicorn.pipeline.source import KunicornDataSource

@@ -118,11 +118,15 @@ def _check_handled(topics: Collection[str], asked_for: Collection[str], setting:
         )
 
 
-def dry_run(settings: Settings, request: Request) -> DryRun:
-    """Plan of a run. Starts no Spark and handles nothing. Raises what would end the run before its start."""
+def dry_run(settings: Settings, request: Request, run: str | None = None) -> DryRun:
+    """Plan of a run, of that id if it has one. Starts no Spark and handles nothing. Raises what would end the run
+    before its start."""
+    runs = Runs(settings.pipeline.directory)
+    if run is not None:
+        runs.check_free(JOB, run)
     check_handlers(settings)
     found = planned(settings, request)
-    pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
+    pace = runs.pace(JOB, settings.handler.entrypoint)
     notes = [gone_text(found.gone, found.edges)] if found.gone else []
     notes += _told_of_ages(settings)
     if request.until is not None:
@@ -151,8 +155,7 @@ def dry_run_of_named(settings: Settings, request: Request, run: str) -> DryRun:
     """Plan of what `begin_or_resume` would do."""
     runs = Runs(settings.pipeline.directory)
     if run not in runs:
-        runs.check_free(JOB, run)
-        return dry_run(settings, request)
+        return dry_run(settings, request, run)
     found = dry_run_of_resumed(settings, run)
     return replace(found, notes=[*_told_of_another(runs.read(run), request), *found.notes])
 

@@ -144,13 +144,16 @@ def starts_of(
     return starts, lost
 
 
-def dry_run(settings: Settings) -> DryRun:
-    """Plan of a run, whether or not the group is empty. Changes nothing. Raises what else would end the run before its
-    start."""
+def dry_run(settings: Settings, run: str | None = None) -> DryRun:
+    """Plan of a run, of that id if it has one, whether or not the group is empty. Changes nothing. Raises what else
+    would end the run before its start."""
     _check_settings(settings)
+    runs = Runs(settings.pipeline.directory)
+    if run is not None:
+        runs.check_free(JOB, run)
     check_handlers(settings)
     found = _standing(settings)
-    pace = Runs(settings.pipeline.directory).pace(JOB, settings.handler.entrypoint)
+    pace = runs.pace(JOB, settings.handler.entrypoint)
     members = group_members(settings)
     note = f"the group has {len(members)} member(s) now: they have to leave before a catch-up begins"
     return DryRun(found.ranges, pace, [*map(str, found.lost), *([note] if members else ())])

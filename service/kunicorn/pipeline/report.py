@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from kunicorn.errors import ExitCode
+from kunicorn.pipeline import DEFAULT_MASTER
 from kunicorn.pipeline.plan import as_json
 from kunicorn.pipeline.state import Counts, RunState
 from kunicorn.pipeline.tasks.beside import beside
@@ -206,13 +207,9 @@ class Bar:
         self._silent_until = self._counted_at + _SELDOM
 
 
-_DEFAULT_MASTER = "local[*]"
-"""Of the commands."""
-
-
 def command(job: str, *arguments: str, master: str) -> str:
     """Command by which a job goes on where it ran, for a shell. Pure."""
-    where = () if master == _DEFAULT_MASTER else ("--master", master)
+    where = () if master == DEFAULT_MASTER else ("--master", master)
     return shlex.join(["kunicorn", "pipeline", job, *arguments, *where])
 
 

@@ -115,6 +115,15 @@ def check_installed() -> None:
         raise ConfigError(f"Spark needs Java {oldest} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
 
 
+def check_master(master: str) -> None:
+    """Raise `ConfigError` for a master that no job runs on. Asks nobody: whether it is there only Spark finds out."""
+    if master.startswith("sc:"):
+        raise ConfigError(
+            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
+            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
+        )
+
+
 def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:2]))
 
@@ -175,11 +184,7 @@ def patient(master: str) -> str:
 def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     """Start Spark, or connect to a cluster's, and register the source. Blocks for seconds. Raises `ConfigError`."""
     check_installed()
-    if master.startswith("sc:"):
-        raise ConfigError(
-            f"--master {master} is a server of Spark Connect, where jobs cannot see their tasks: name the cluster "
-            f"itself (spark://, k8s://, yarn), or use the source and transform from a connected session"
-        )
+    check_master(master)
     if master.startswith("local"):
         _share_python()
     from pyspark.errors import PySparkException
@@ -350,6 +355,8 @@ class Job:
         self.tries = int(spark.sparkContext.getConf().get("spark.task.maxFailures", str(TRIES)))
         """How many a task has."""
         self._arrived: Queue[Summary | _Collected] = Queue()
+        # One for all that is submitted: PySpark keeps each accumulator for as long as the driver lives.
+        self._told = spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         self._underway: set[OffsetRange] = set()
         self._hands: Directory | None = None
 
@@ -388,11 +395,10 @@ class Job:
         """
         self._underway.update(ranges)
         self._hands = hands
-        told = self._spark.sparkContext.accumulator(Arrivals(self._arrived), Told())
         tasks = shared_out(ranges, self.cores(), at_once)
         # A row for each task, with its own ranges: a closure with all of them would travel to every task.
         frame = rows_frame(self._spark, [ranges_text(each, done) for each in tasks], "ranges")
-        work = frame.mapInArrow(FromRows(task, told), NOTHING)
+        work = frame.mapInArrow(FromRows(task, self._told), NOTHING)
         threading.Thread(target=self._collected, args=(work, tuple(ranges)), name="spark-job", daemon=True).start()
 
     def _collected(self, work: DataFrame, ranges: Sequence[OffsetRange]) -> None:

@@ -17,7 +17,7 @@ class TopicSettings(Section):
         ge=1,
         le=100_000,
         examples=[12],
-        json_schema_extra={"default": "`as many as the largest topic that is consumed`"},
+        json_schema_extra={"default": "as many as the largest topic that is consumed"},
         description="Partitions of a topic that is created. A consumed topic that is missing is created only where "
         "this is set.",
     )
@@ -26,7 +26,7 @@ class TopicSettings(Section):
         ge=1,
         le=100,
         examples=[3],
-        json_schema_extra={"default": "`3, or as many as there are brokers`"},
+        json_schema_extra={"default": "3, or as many as there are brokers"},
         description="Replicas of a topic that is created; one that has fewer is told of.",
     )
     min_insync_replicas: int | None = Field(
@@ -34,7 +34,7 @@ class TopicSettings(Section):
         ge=1,
         le=100,
         examples=[2],
-        json_schema_extra={"default": "`replication_factor - 1, at least 1`"},
+        json_schema_extra={"default": "`replication_factor` less 1, at least 1"},
         description="Replicas that must have a record before it counts as written, for each topic that is written to.",
     )
     retention_ms: MillisecondsOfYears = Field(

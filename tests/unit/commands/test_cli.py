@@ -216,6 +216,18 @@ def test_an_unknown_command_is_refused_with_the_one_that_was_meant() -> None:
     assert "run" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("check", "a topic that is just being made are waited for"),
+        ("replay-one", "dead letters, retries and outputs that it would have made are shown"),
+        ("pipeline reconcile", "Ranges and sums, for a program."),
+    ],
+)
+def test_help_names_all_that_a_command_waits_for_or_shows(command: str, told: str) -> None:
+    assert told in " ".join(kunicorn(*command.split(), "--help").stdout.split())
+
+
 @pytest.mark.parametrize("seconds", ["0", "soon", "nan"])
 def test_the_demo_refuses_a_time_that_is_none(seconds: str) -> None:
     done = kunicorn("demo", "--seconds", seconds)

@@ -142,6 +142,26 @@ def test_no_job_puts_its_ranges_into_the_closure(
     assert frame.sent[0::2] == frame.sent[1::2], "bytes of a closure for 10 partitions, and for 10,000"
 
 
+def test_what_a_job_submits_in_turn_has_one_accumulator(
+    file: SettingsFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark keeps each for as long as the driver lives."""
+    made: list[Accumulator[int]] = []
+
+    def accumulator(*_: object) -> Accumulator[int]:
+        made.append(Accumulator(len(made), 0, INT_ACCUMULATOR_PARAM))
+        return made[-1]
+
+    monkeypatch.setattr(spark, "rows_frame", lambda *_: Frame())
+    monkeypatch.setattr(Job, "_collected", lambda self, work, ranges: None)
+    monkeypatch.setattr(Job, "cores", lambda self: 4)
+    context, place = SimpleNamespace(getConf=dict, accumulator=accumulator), Directory(str(tmp_path))
+    job = Job(SimpleNamespace(sparkContext=context), file)  # type: ignore[arg-type]
+    for number in range(3):
+        job.submit([OffsetRange("orders", number, 0, 500)], HandleRanges(file, place), place)
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_reader_is_sent_without_the_options_that_name_each_partitions_offset(config: Path, streaming: bool) -> None:
     sizes = []

@@ -182,6 +182,51 @@ def test_the_plan_of_a_run_with_the_name_of_a_stream_is_refused_as_the_run_would
         backfill.dry_run_of_named(settings, backfill.Request(), "nightly")
 
 
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers with something to handle, and an empty group that is behind."""
+    for module in (backfill, export):
+        monkeypatch.setattr(module, "cluster_session", PlayedLog({"orders": 1}).session)
+    monkeypatch.setattr(catch_up, "wait_until_empty", lambda *_: None)
+    monkeypatch.setattr(catch_up, "_standing", lambda _: catch_up.TakeOver({}, RANGES, {}, {}, {}, []))
+    monkeypatch.setattr(catch_up, "group_members", lambda _: [])
+
+
+@pytest.mark.parametrize("job", ["backfill", "catch-up"])
+@pytest.mark.usefixtures("behind")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("replay-2026", "there is a run 'replay-2026' already"),
+        ("nightly", "there is a stream 'nightly', whose outcomes lie in the same place"),
+        ("a/b", "'a/b' is no id of a run"),
+    ],
+)
+def test_a_plan_is_refused_under_a_name_under_which_the_run_would_be(
+    tmp_path: Path, job: str, name: str, why: str
+) -> None:
+    config = config_in(tmp_path)
+    begun(tmp_path, "orders", "orders", backfill.Request())
+    Runs(str(tmp_path / "runs")).enter_stream("nightly", ENTRYPOINT, "orders.stream")
+    said = CliRunner().invoke(app, ["pipeline", job, "--dry-run", "--run", name, "--config", str(config)])
+    assert isinstance(said.exception, ConfigError), said.output
+    assert why in str(said.exception)
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["plan", "run"])
+@pytest.mark.parametrize("job", ["backfill", "catch-up", "export"])
+@pytest.mark.usefixtures("behind")
+def test_a_master_that_no_job_takes_is_refused_before_a_run_of_the_name_is_there(
+    tmp_path: Path, job: str, dry: list[str]
+) -> None:
+    own = [str(tmp_path / "runs")] if job == "export" else ["--run", "replay-2026"]
+    arguments = [*own, *dry, "--master", "sc://spark:15002", "--config", str(config_in(tmp_path))]
+    said = CliRunner().invoke(app, ["pipeline", job, *arguments])
+    assert isinstance(said.exception, ConfigError), said.output
+    assert "--master sc://spark:15002 is a server of Spark Connect" in str(said.exception)
+    assert not (tmp_path / "runs").exists(), "the name is still free"
+
+
 def test_the_plan_of_an_export_makes_no_table_and_is_refused_where_its_table_would_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from kunicorn.settings import workers
@@ -63,6 +64,15 @@ def test_no_table_of_ours_takes_what_it_does_not_know() -> None:
         return found
 
     assert open_tables(json.loads(values_schema()), "") == []
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_chart_above_may_switch_this_one_by_a_condition(enabled: bool) -> None:
+    """Helm hands down what `condition: orders.enabled` looks at, and checks it with all other values."""
+    schema = json.loads(values_schema())
+    jsonschema.validate({"enabled": enabled}, schema)
+    with pytest.raises(jsonschema.ValidationError, match="'yes' is not of type 'boolean'"):
+        jsonschema.validate({"enabled": "yes"}, schema)
 
 
 def test_limits_of_settings_are_limits_of_values() -> None:

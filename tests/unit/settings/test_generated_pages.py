@@ -62,6 +62,24 @@ def test_the_example_file_loads_with_everything_uncommented_that_goes_together(t
     }
 
 
+def rows() -> dict[str, tuple[str, str]]:
+    """Default and values of each setting, as docs/settings.md has them."""
+    found = re.findall(r"^\| `([\w.\[\]]+)`(?:<br>`\w+`)? \| (.*?) \| (.*?) \| ", page(), flags=re.MULTILINE)
+    return {name: (default, values) for name, default, values in found}
+
+
+def test_a_number_that_may_be_left_out_is_told_with_its_bounds() -> None:
+    told = rows()
+    for name in ("retry_timeout_ms", "max_age_s", "failures[].max_attempts", "rate_limit.burst"):
+        assert told[name][1] == "number, at least 1"
+    assert [name for name, (_, values) in told.items() if values == "number"] == []
+
+
+def test_a_default_in_words_does_not_look_like_a_value() -> None:
+    sentence = re.compile(r'`[^`<\["{]+ [^`]+`')
+    assert {name: default for name, (default, _) in rows().items() if sentence.fullmatch(default)} == {}
+
+
 def test_every_setting_says_what_it_means() -> None:
     silent = [f"{s}.{name}" for s, m in sections().items() for name, f in m.model_fields.items() if not f.description]
     assert silent == []

@@ -160,6 +160,8 @@ _OF_KUBERNETES: Mapping[str, Schema] = {
     **dict.fromkeys(("replicaCount", "minReadySeconds", "revisionHistoryLimit"), _whole()),
     **dict.fromkeys(("terminationGracePeriodSeconds", "progressDeadlineSeconds"), _whole(1)),
     "global": _OPEN,
+    # Of a chart above with `condition: orders.enabled`: Helm hands it down, and takes the chart out where it is false.
+    "enabled": _FLAG,
     "image": _table(
         repository=_TEXT,
         tag=_TEXT,

@@ -8,6 +8,7 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -191,10 +192,22 @@ def _values(field: FieldInfo) -> str:
 
 
 def _limits(field: FieldInfo) -> Iterator[tuple[str, object]]:
-    for rule in field.metadata:
+    for rule in (*field.metadata, *_rules_within(field.annotation)):
         for attribute, words in (("ge", "at least"), ("gt", "above"), ("le", "at most")):
             if (limit := getattr(rule, attribute, None)) not in {None, MOST_MILLISECONDS, MOST_COUNT}:
                 yield words, limit
+
+
+def _rules_within(annotation: Any) -> Iterator[object]:
+    """Rules of the type in a setting that may be left out: pydantic keeps them there. Those of a list's items are none
+    of the list's.
+    """
+    parts = get_args(annotation)
+    if NoneType not in parts:
+        return
+    for part in parts:
+        for rule in getattr(part, "__metadata__", ()):
+            yield from rule.metadata if isinstance(rule, FieldInfo) else (rule,)
 
 
 def _literals(annotation: Any) -> list[str]:
