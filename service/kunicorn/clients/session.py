@@ -34,8 +34,9 @@ from kunicorn.kafka.stored_positions import known_ends, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, Offsets, TopicPartition
 from kunicorn.settings import Settings
+from kunicorn.settings.assign import refuse_absent
 from kunicorn.settings.sections import KafkaSettings
-from kunicorn.text import listed, topic_id_text
+from kunicorn.text import topic_id_text
 
 T = TypeVar("T")
 A = TypeVar("A", LogOffset, EpochEnd)
@@ -234,8 +235,7 @@ class ClusterSession:
         if not topics:
             raise ConfigError(f"no topic matches {', '.join(wanted)}; correct {setting}")
         every = [TopicPartition(topic, number) for topic in topics for number in sorted(self._numbers(topic))]
-        if absent := {tp for tp in numbered if tp.topic in topics}.difference(every):
-            raise ConfigError(f"assign.partitions: {listed(sorted(absent))} do not exist; correct the numbers")
+        refuse_absent([tp for tp in numbered if tp.topic in topics], every)
         return narrowed(every, numbered)
 
     def existing(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:

@@ -403,6 +403,25 @@ class Logger:
 get = Logger
 
 
+class Complaints:
+    """Warnings that are given once each, up to a number of them: names that never repeat must fill neither log nor
+    memory. The first that is too many is given, too, and says that it is the last. One thread at a time.
+    """
+
+    def __init__(self, log: Logger, most: int = 100) -> None:
+        self._log, self._most = log, most
+        self._told: set[str] = set()
+
+    def tell(self, about: str, text: str) -> None:
+        """Warn with the text unless it was done already, or too many were told of. `about`: names the complaint."""
+        if about in self._told or len(self._told) > self._most:
+            return
+        self._told.add(about)
+        if len(self._told) > self._most:
+            text += f"; there were {self._most} warnings like this, and no further ones are told"
+        self._log.warning(text)
+
+
 def dropped() -> int:
     """Number of this process's lines dropped since `configure`."""
     return _output.writer.dropped if _output.writer is not None else 0

@@ -221,13 +221,15 @@ class Families:
         self._lock = Lock()
         self._living: dict[int, list[Family]] = {}
         self._past: dict[str, Family] = {}
-        self._complaints: set[str] = set()
+        self._complaints = logs.Complaints(log)
 
     def report(self, pid: int, families: list[Family]) -> None:
         """Take in all metrics of this worker."""
         for family in families:
             if family.name in self._taken:
-                self._complain(f"the handler's metric {family.name} is left out: the service has one of that name")
+                self._complaints.tell(
+                    family.name, f"the handler's metric {family.name} is left out: the service has one of that name"
+                )
         with self._lock:
             self._living[pid] = [family for family in families if family.name not in self._taken]
 
@@ -241,9 +243,10 @@ class Families:
             series = sum(len(family.samples) for family in self._past.values())
             if series > _MOST_SERIES:
                 self._past.clear()
-                self._complain(
+                self._complaints.tell(
+                    "counters of workers that have ended",
                     f"counters of workers that have ended are dropped: they came to more than {_MOST_SERIES} series; "
-                    f"use labels with few values in the handler's metrics"
+                    f"use labels with few values in the handler's metrics",
                 )
 
     def collect(self) -> Iterator[Metric]:
@@ -254,11 +257,6 @@ class Families:
         for name in sorted({family.name for family in every} | past.keys()):
             own = [family for family in every if family.name == name]
             yield _metric(_merged(_alike([*filter(None, [past.get(name)]), *own])))
-
-    def _complain(self, text: str) -> None:
-        if text not in self._complaints and len(self._complaints) < 100:
-            self._complaints.add(text)
-            log.warning(text)
 
 
 def _alike(families: Sequence[Family]) -> list[Family]:

@@ -304,10 +304,6 @@ def _values_of(headers: str) -> Iterator[str]:
 # -- the service's part ------------------------------------------------------------------------------------------------
 
 
-_MOST_LEFT_OUT = 100
-"""Of which each is told once; names that never repeat must not fill log and memory."""
-
-
 class OtlpExport:
     """The export of the service. Runs on the event loop; what takes time happens in a thread of its own."""
 
@@ -323,7 +319,7 @@ class OtlpExport:
         self._started_ns = time.time_ns()
         self._thread = _thread()
         self._failing = False
-        self._left_out: set[str] = set()
+        self._left_out = logs.Complaints(log)
 
     async def export_every(self) -> None:
         """Export at the interval, for ever. Caller: the service, as a task."""
@@ -387,12 +383,11 @@ class OtlpExport:
         return _whole(resource_of(self._settings, status.group_id), metrics)
 
     def _leave_out(self, family: Family, error: Exception) -> None:
-        if family.name not in self._left_out and len(self._left_out) < _MOST_LEFT_OUT:
-            self._left_out.add(family.name)
-            log.warning(
-                f"the {family.type} {family.name} is left out of what is exported: {type(error).__name__}: {error}; "
-                f"correct the handler's collector"
-            )
+        self._left_out.tell(
+            family.name,
+            f"the {family.type} {family.name} is left out of what is exported: {type(error).__name__}: {error}; "
+            f"correct the handler's collector",
+        )
 
 
 def _thread() -> ThreadPoolExecutor:

@@ -4,6 +4,8 @@
 
 const MOST_ROWS = 20;
 const MOST_CELLS = 4000;
+// Waits that settings and handlers ask for: nothing is wrong while a partition waits for one of these.
+const AS_THEY_SHOULD_BE = ["delay", "wait", "rate_limit"];
 const $ = (id) => document.getElementById(id);
 let before = null; // The last snapshot and its positions, for rates.
 let heard = 0;
@@ -97,7 +99,8 @@ function head(now, rate) {
   const lag = now.partitions.reduce((sum, p) => sum + (p.lag ?? 0), 0);
   const ages = now.partitions.map((p) => p.lag_seconds).filter((age) => age !== null);
   const halted = now.partitions.filter((p) => p.state === "halted" || p.state === "stuck").length;
-  const waiting = now.workers.reduce((sum, w) => sum + overdue(w.waiting), 0);
+  const waiting = waits(now.workers, ["delay"]);
+  const troubled = waits(now.workers, AS_THEY_SHOULD_BE);
   const restarts = now.workers.reduce((sum, w) => sum + w.restarts, 0);
   list("figures", [
     ["Lag, records", number(lag)],
@@ -105,7 +108,7 @@ function head(now, rate) {
     ["Records/s", number(rate.all)],
     ["Partitions", number(now.partitions.length)],
     ["Halted", number(halted), halted > 0],
-    ...(waiting > 0 ? [["Waiting", number(waiting), true]] : []),
+    ...(waiting > 0 ? [["Waiting", number(waiting), troubled > 0]] : []),
     ...(now.totals.retry_topics > 0 ? [["Into retry topics", number(now.totals.retry_topics)]] : []),
     ["Dead letters", number(now.totals.dead_letters ?? 0), now.totals.dead_letters > 0],
     ...outputs(now),
@@ -114,9 +117,10 @@ function head(now, rate) {
   ], true);
 }
 
-// Partitions that wait, but for retry topics whose next record's time has not come: these are as they should be.
-function overdue(waiting) {
-  return Object.entries(waiting).reduce((sum, [what, count]) => sum + (what === "delay" ? 0 : count), 0);
+// Partitions that wait, but for those that wait for one of these.
+function waits(workers, besides) {
+  const counted = workers.flatMap((w) => Object.entries(w.waiting)).filter(([what]) => !besides.includes(what));
+  return counted.reduce((sum, [, count]) => sum + count, 0);
 }
 
 // What handlers return, where [producing] has it sent.

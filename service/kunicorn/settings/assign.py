@@ -5,13 +5,14 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PlainValidator, Strict, model_validator
 
+from kunicorn.errors import ConfigError
 from kunicorn.positions import TopicPartition
 from kunicorn.settings.checks import Section, is_kafka_name
 from kunicorn.settings.problems import NO_VALUE, Contradictions, Problem
@@ -183,6 +184,31 @@ def _check_agreement(wanted: Wanted, offsets: Mapping[TopicPartition, int] | Non
 
 def _contradiction(text: str) -> Contradictions:
     return Contradictions([Problem("assign.start", NO_VALUE, text)])
+
+
+def existing(assign: AssignSettings, there: Collection[TopicPartition]) -> frozenset[TopicPartition]:
+    """Those of the cluster's partitions, `there`, that [assign] names. Raises `ConfigError` where one that it names
+    does not exist, or has no start offset.
+    """
+    wanted, starts = assign.wanted, assign.offsets
+    refuse_absent(wanted.numbered, there)
+    known = frozenset(tp for tp in there if tp.topic in wanted.whole or tp in wanted.numbered)
+    if starts is None:
+        return known
+    if absent := frozenset(starts).difference(known):
+        raise ConfigError(f"assign.start: {shown(absent)} do not exist: correct the numbers")
+    if startless := known.difference(starts):
+        raise ConfigError(f"assign.start has no offset for {shown(startless)}: add it, no start offset is guessed")
+    return known
+
+
+def refuse_absent(numbered: Collection[TopicPartition], there: Collection[TopicPartition]) -> None:
+    """Raises `ConfigError` for those of `assign.partitions` with a number that are not `there`."""
+    if absent := frozenset(numbered).difference(there):
+        topic = min(absent).topic
+        count = sum(tp.topic == topic for tp in there)
+        has = f"0-{count - 1}" if count else "no partition"
+        raise ConfigError(f"assign.partitions: {shown(absent)} do not exist: correct the numbers; {topic} has {has}")
 
 
 def shown(partitions: Sequence[TopicPartition] | frozenset[TopicPartition]) -> str:

@@ -97,6 +97,10 @@ class SettingsInForce:
             found = self._delays_ms[topic] = self.settings.delay_ms_of(topic)
         return found
 
+    def forget(self, topic: str) -> None:
+        """Forget what was looked up for a topic that is gone."""
+        self._delays_ms.pop(topic, None)
+
     def keeps_offsets(self, topic: str) -> bool:
         """Whether that topic's handler keeps the offsets itself, beside its effects."""
         return bool(self._keepers) and self.settings.handler_of(topic).entrypoint in self._keepers

@@ -152,7 +152,8 @@ class RunUntil:
             elif partition in self._rested and _rests(partition) and not there:
                 again.append(partition)
         self._assignment.drain(resting)
-        self._rested = (self._rested | set(resting)) - set(again)
+        rested = {p for p in self._rested if self._assignment.table.get(p.tp) is p}
+        self._rested = (rested | set(resting)) - set(again)
         self._assignment.resume(again, "goes on to its end")
         if again:
             self._assignment.distribute()

@@ -261,7 +261,7 @@ class Service:
             Balancer(assignment, brokers, self._in_force, self._is_steady).watch(),
             lag.watch_ends(brokers, assignment),
             lag.watch_ages(brokers, assignment),
-            forget_departed(self._connections.topics, assignment.table, self._metrics),
+            forget_departed(self._connections.topics, assignment.table, self._metrics, self._in_force.forget),
             silence.watch(assignment, self._in_force, self._metrics, self._is_steady, self._workforce.replace_silent),
             *self._start_lookups(),
             *self._source.works(),

@@ -421,9 +421,11 @@ class Departed:
         return over
 
 
-async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], metrics: Metrics) -> None:
+async def forget_departed(
+    topics: Topics, ours: Iterable[TopicPartition], metrics: Metrics, forget: Callable[[str], None]
+) -> None:
     """Have what is known and counted of topics forgotten that are gone, for ever. `ours`: the partitions that are ours
-    at each look. Caller: the service, as a task."""
+    at each look. `forget` is called with each topic, for what others know of it. Caller: the service, as a task."""
     departed = Departed(topics.exists)
     while True:
         outputs = frozenset(metrics.outputs)
@@ -436,6 +438,7 @@ async def forget_departed(topics: Topics, ours: Iterable[TopicPartition], metric
             topics.forget(over)
             for topic in over:
                 metrics.forget(topic)
+                forget(topic)
         await asyncio.sleep(_LOOK)
 
 

@@ -8,14 +8,14 @@ import base64
 import itertools
 import json
 import uuid
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from kunicorn.handler.config import Encoding
 from kunicorn.handler.decode.schema_registry import client_of
+from kunicorn.handler.encode.schema_registry import known, takes
 from kunicorn.ipc.messages import Configure
 
 URL = "http://memory:8081"
@@ -80,28 +80,14 @@ class _LooksUp:
         self._ids = itertools.count(_FIRST_ID, -1)
 
     def __call__(self, subject: str, schema: Any, normalize_schemas: bool = False) -> Any:
-        from confluent_kafka.schema_registry import RegisteredSchema, SchemaRegistryError
+        from confluent_kafka.schema_registry import RegisteredSchema
 
         client = self._client
-        if (found := _known(lambda: client.lookup_schema(subject, schema, normalize_schemas))) is not None:
+        if (found := known(lambda: client.lookup_schema(subject, schema, normalize_schemas))) is not None:
             return found
-        if _known(lambda: client.test_compatibility(subject, schema)) is False:
-            refused = HTTPStatus.CONFLICT
-            raise SchemaRegistryError(refused, refused, "it is incompatible with the latest version")
+        takes(client, subject, schema)  # Raises where it does not.
         taken = RegisteredSchema(subject, 1, next(self._ids), str(uuid.uuid4()), schema)
         # Where the client keeps what it has heard: it is looked up again, and what is written by it is read.
         client._cache.set_registered_schema(schema, taken)
         client._cache.set_schema(None, taken.schema_id, taken.guid, schema)
         return taken
-
-
-def _known(ask: Callable[[], Any]) -> Any:
-    """The registry's answer; None: it does not have what is asked for."""
-    from confluent_kafka.schema_registry import SchemaRegistryError
-
-    try:
-        return ask()
-    except SchemaRegistryError as error:
-        if error.http_status_code != HTTPStatus.NOT_FOUND:
-            raise
-        return None

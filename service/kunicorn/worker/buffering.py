@@ -25,6 +25,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
@@ -88,6 +89,10 @@ def ripe(
     return len(messages), None
 
 
+_MOST_FOUND = 1024
+"""Topics whose delays are kept: with a pattern, topics come and go for ever."""
+
+
 class TopicDelays(Mapping[str, int]):
     """Delays in milliseconds by topic, where handlers have some: those of their retry topics, which are listed, and of
     all other topics that are theirs, which are found."""
@@ -96,15 +101,17 @@ class TopicDelays(Mapping[str, int]):
         self._retries = retry_delays(configs)
         self._topics = [config.topics for config in configs]
         self._delays = [config.delay_ms or None for config in configs]
-        self._found: dict[str, int | None] = dict(self._retries)
+        self._find = lru_cache(_MOST_FOUND)(self._look_up)
 
     def __getitem__(self, topic: str) -> int:
-        if topic not in self._found:
-            number = 0 if len(self._topics) == 1 else route(self._topics, topic)
-            self._found[topic] = None if number is None else self._delays[number]
-        if (found := self._found[topic]) is None:
+        found = self._retries[topic] if topic in self._retries else self._find(topic)
+        if found is None:
             raise KeyError(topic)
         return found
+
+    def _look_up(self, topic: str) -> int | None:
+        number = 0 if len(self._topics) == 1 else route(self._topics, topic)
+        return None if number is None else self._delays[number]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._retries)

@@ -105,7 +105,7 @@ def test_partitions_that_are_assigned_by_name_are_looked_for_and_no_group_is(
     assert "group" not in lines
     code, lines = checked(kafka=servers, group={"topics": []}, assign={"partitions": ["orders:1-3"]})
     assert code is ExitCode.CONFIGURATION
-    assert "orders:3 do not exist; correct assign.partitions" in lines["assign"]
+    assert "assign.partitions: orders:3 do not exist" in lines["assign"]
 
 
 def test_a_pattern_tells_the_topics_it_matches(kafka: KafkaCluster, handlers: Path) -> None:

@@ -140,6 +140,13 @@ async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -
         assert first.startswith("orders-7"), "before the twenty with the most lag"
         service.snapshot = status()
         await tab.until("!document.getElementById('figures').textContent.includes('Records sent')")
+        red = "[...document.querySelectorAll('#figures .bad dt')].map((e) => e.textContent).includes('Waiting')"
+        service.snapshot = status(workers=(worker(waiting={"wait": 1, "dead_letter": 1}),))
+        await tab.until(red)
+        service.snapshot = status(workers=(worker(waiting={"wait": 1, "rate_limit": 2, "delay": 3}),))
+        await tab.until(f"!({red})")
+        shown = await tab.value(f"Object.fromEntries([...document.querySelectorAll('#figures div')].map({PAIR}))")
+        assert shown["Waiting"] == "3", "as they should be"
 
 
 async def test_a_service_that_is_gone_is_told(tmp_path: Path) -> None:

@@ -118,6 +118,17 @@ def test_a_name_of_ours_is_left_out_and_told_once(capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().err.count("the handler's metric kunicorn_live is left out") == 1
 
 
+def test_after_a_hundred_of_them_it_is_told_once_that_no_more_are_told(capfd: pytest.CaptureFixture[str]) -> None:
+    names = [f"kunicorn_{number}" for number in range(103)]
+    families = Families(names)
+    for _ in range(2):
+        families.report(1, [counter(1, name) for name in names])
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 101
+    assert "the handler's metric kunicorn_100 is left out: the service has one of that name" in lines[-1]
+    assert lines[-1].endswith("there were 100 warnings like this, and no further ones are told")
+
+
 def test_counters_of_the_dead_do_not_grow_without_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

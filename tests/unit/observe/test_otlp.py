@@ -250,6 +250,16 @@ def test_a_histogram_that_otlp_cannot_have_is_left_out_and_told_once(
     assert total(there.latest()["shop_paid"]) == 7
 
 
+def test_after_a_hundred_families_it_is_told_once_that_no_more_are_told(there: Collector, said: list[str]) -> None:
+    metrics = Metrics()
+    families = [Family(f"size_{number}", "histogram", "", UNBOUNDED) for number in range(103)]
+    metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, families=families))
+    asyncio.run(exporting(there, metrics).export())
+    assert len(said) == 101
+    assert "is left out of what is exported" in said[-1]
+    assert said[-1].endswith("there were 100 warnings like this, and no further ones are told")
+
+
 def test_metrics_that_cannot_be_put_together_fail_the_export_and_not_the_service(
     there: Collector, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

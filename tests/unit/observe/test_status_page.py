@@ -6,6 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from kunicorn.observe import catalogue as c
 from kunicorn.observe.actions import Actions
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import Status
@@ -23,6 +24,15 @@ def test_every_total_that_the_page_shows_is_one_that_the_status_has() -> None:
 def test_everything_that_the_page_asks_for_is_in_the_snapshot() -> None:
     asked = set(re.findall(r"\bnow\.(\w+)", PAGE))
     assert asked <= {field.name for field in fields(Status)}
+
+
+def test_what_waits_is_red_only_where_the_metric_does_not_say_that_it_is_as_it_should_be() -> None:
+    (listed,) = re.findall(r"const AS_THEY_SHOULD_BE = \[(.*)\];", PAGE)
+    fine = set(re.findall(r'"(\w+)"', listed))
+    assert fine == {"delay", "wait", "rate_limit"}
+    assert "delay and wait are as they should be, and rate_limit unless lag grows" in c.WAITING.remedy
+    assert "waits(now.workers, AS_THEY_SHOULD_BE);" in PAGE
+    assert '["Waiting", number(waiting), troubled > 0]' in PAGE
 
 
 def test_every_button_asks_for_an_action_that_there_is_and_only_seek_has_none() -> None:

@@ -297,7 +297,9 @@ def test_a_topic_that_is_handled_and_was_created_anew_does_not_hold_up_a_resumed
 
 def test_a_partition_that_assign_names_and_that_does_not_exist_is_named(settings: Settings, log: PlayedLog) -> None:
     log.there["payments"] = 1
-    with pytest.raises(ConfigError, match=r"assign.partitions: payments-1 do not exist"):
+    with pytest.raises(
+        ConfigError, match=r"assign.partitions: payments:1 do not exist: correct the numbers; payments has 0-0"
+    ):
         backfill.planned(settings, Request())
 
 

@@ -17,6 +17,8 @@ from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
+from kunicorn.settings import Settings
+from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.topics import Departed, Topics, forget_departed
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, cluster_of
 from tests.fakes.messages import blank, nested
@@ -400,13 +402,14 @@ def test_a_topic_that_was_sent_to_and_never_was_there_is_to_be_forgotten_after_a
 def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern() -> None:
     async def story() -> None:
         brokers, metrics = Brokers(topic("day-1"), topic("orders", identity=2)), Metrics()
+        forgotten: list[str] = []
         topics = Topics(["^day-.*", "orders"], brokers, brokers_match=True)
         await topics.name([UUID(int=1)])
         await topics.refresh()
         metrics.count(c.CONSUMED, topic="day-1")
         metrics.hear(1, Pong(1, 1, 1, None, 1, False, 0, [Counted(c.SENT.name, ["no-such-topic", ""], 1)]))
         ours = [TopicPartition("day-1", 0)]
-        watching = asyncio.create_task(forget_departed(topics, ours, metrics))
+        watching = asyncio.create_task(forget_departed(topics, ours, metrics, forgotten.append))
         await asyncio.sleep(1)
         assert topics.subscribed() == ("day-1", "orders")
         ours.clear()
@@ -417,6 +420,7 @@ def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern
         assert topics.subscribed() == ("orders",)
         assert set(brokers.metadata.topics) == {"orders"}
         assert not metrics.outputs
+        assert sorted(forgotten) == ["day-1", "no-such-topic"]
         assert not any("day-1" in str(family.samples) for family in metrics._registry.collect())
         brokers.now(topic("day-1", identity=3), topic("orders", identity=4))
         await topics.name([UUID(int=3), UUID(int=4)])
@@ -425,18 +429,34 @@ def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern
     in_virtual_time(story, sockets=False)
 
 
+def test_nothing_that_was_looked_up_for_a_topic_is_left_in_the_settings_in_force_once_it_is_gone() -> None:
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["^day-.*"]},
+            "handler": {"entrypoint": "shop:handle", "delay_ms": 60_000},
+        }
+    )
+    in_force = SettingsInForce(settings, lambda: settings)
+    assert [in_force.delay_ms(name) for name in ("day-1", "day-2")] == [60_000, 60_000]
+    in_force.forget("day-1")
+    in_force.forget("never seen")
+    assert in_force._delays_ms.keys() == {"day-2"}
+
+
 def test_nothing_is_left_either_of_a_topic_that_is_gone_and_was_another_members() -> None:
     async def story() -> None:
-        brokers = Brokers(topic("day-1"), topic("day-2", identity=2))
+        brokers, forgotten = Brokers(topic("day-1"), topic("day-2", identity=2)), list[str]()
         topics = Topics(["^day-.*"], brokers)
         await topics.refresh()
-        watching = asyncio.create_task(forget_departed(topics, [], Metrics()))
+        watching = asyncio.create_task(forget_departed(topics, [], Metrics(), forgotten.append))
         await asyncio.sleep(1)
         brokers.now(topic("day-2", identity=2))
         await topics.refresh()
         await asyncio.sleep(2000)
         watching.cancel()
         assert [topics._ids.now(name) for name in ("day-1", "day-2")] == [None, UUID(int=2)]
+        assert forgotten == ["day-1"]
 
     in_virtual_time(story, sockets=False)
 

@@ -9,7 +9,7 @@ from kunicorn.handler.config import HandlerConfig, RetryTopic
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import FetcherStopped, Stopped
 from kunicorn.positions import TopicPartition
-from kunicorn.worker.buffering import Delays, Wait, delays_of, ripe
+from kunicorn.worker.buffering import _MOST_FOUND, Delays, TopicDelays, Wait, delays_of, ripe
 from kunicorn.worker.progress import Attempt, Slots
 from tests.unit.worker.tables import LATER, P0, Table, nothing_stays_in_memory
 
@@ -272,3 +272,10 @@ def test_a_handlers_topics_have_its_delay_and_its_retry_topics_their_own() -> No
     assert list(delays) == ["shop.retry.5s"]
     assert delays_of([config(delay_ms=7)]).get("any") == 7
     assert type(delays_of([config("quick")])) is dict, "nothing is looked up where no handler has a delay"
+
+
+def test_topics_that_come_and_go_leave_no_delays_behind() -> None:
+    delays = delays_of([config("^day-.*", delay_ms=60_000)])
+    assert isinstance(delays, TopicDelays)
+    assert [delays.get(f"day-{day}") for day in range(_MOST_FOUND + 1)] == [60_000] * (_MOST_FOUND + 1)
+    assert delays._find.cache_info().currsize == _MOST_FOUND

@@ -653,3 +653,11 @@ def test_while_the_first_record_of_a_partition_that_was_idle_is_in_hand_its_age_
     table.table.feed(P0, 0, [late], 0)
     table.take()
     assert table.ledger.read(1, 1).timestamp_ms == 5000
+
+
+def test_of_topics_that_come_and_go_no_more_is_kept_than_that_there_were_several() -> None:
+    table = Table()
+    for day in range(1, 5):
+        table.start(TopicPartition(f"day-{day}", 0), day, 0)
+        assert table.table.several_topics == (day > 1)
+    assert len(table.table._grants._topics) == 2

@@ -26,7 +26,7 @@ from kunicorn.kafka.metadata import Metadata, TopicInfo
 from kunicorn.kafka_errors import ErrorCode, describe, fault
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.settings.assign import AssignSettings, shown
+from kunicorn.settings.assign import AssignSettings, existing
 from kunicorn.settings.checks import needs_registry
 from kunicorn.supervisor.partitions.balance import workers_wanted
 from kunicorn.text import printable
@@ -247,21 +247,13 @@ async def _rights(cluster: Cluster, topics: Collection[str], others: Collection[
 
 def assigned(assign: AssignSettings, metadata: Metadata) -> Finding:
     """Whether the partitions that [assign] names exist, and each has its start. Pure."""
-    there = frozenset(tp for name, topic in metadata.topics.items() for tp in _all_of(name, topic))
-    if absent := assign.wanted.numbered - there:
-        return Finding("assign", f"{shown(absent)} do not exist; correct assign.partitions", ExitCode.CONFIGURATION)
-    if assign.offsets is not None:
-        starts = frozenset(assign.offsets)
-        if absent := starts - there:
-            return Finding("assign", f"assign.start: {shown(absent)} do not exist: correct it", ExitCode.CONFIGURATION)
-        if startless := frozenset(tp for tp in there if tp.topic in assign.wanted.whole) - starts:
-            text = f"assign.start has no offset for {shown(startless)}: add it, no start offset is guessed"
-            return Finding("assign", text, ExitCode.CONFIGURATION)
+    try:
+        existing(
+            assign, [TopicPartition(name, number) for name, t in metadata.topics.items() for number in t.partitions]
+        )
+    except ConfigError as error:
+        return Finding("assign", str(error), ExitCode.CONFIGURATION)
     return Finding("assign", "no group is joined, no offsets are committed")
-
-
-def _all_of(name: str, topic: TopicInfo) -> Iterator[TopicPartition]:
-    return (TopicPartition(name, number) for number in topic.partitions)
 
 
 def _listed(topics: list[TopicInfo], most: int = 5) -> str:

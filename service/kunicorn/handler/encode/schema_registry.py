@@ -63,6 +63,32 @@ class _Schema:
         return (what, int(number)) if what in PINNED else None
 
 
+def known(ask: Callable[[], Any]) -> Any:
+    """What a call of the registry's client answers; None: the registry does not have what is asked for. Raises other
+    refusals.
+    """
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    try:
+        return ask()
+    except SchemaRegistryError as error:
+        if error.http_status_code != _UNKNOWN:
+            raise
+        return None
+
+
+def takes(client: Any, subject: str, schema: Any) -> bool:
+    """Whether the subject is there and takes the schema as its next version; False: it is not there, and the first
+    schema makes it. Raises the registry's refusal where the subject refuses the schema. Blocks.
+    """
+    from confluent_kafka.schema_registry import SchemaRegistryError
+
+    compatible = known(lambda: client.test_compatibility(subject, schema))
+    if compatible is False:
+        raise SchemaRegistryError(_INCOMPATIBLE, _INCOMPATIBLE, "it is incompatible with the latest version")
+    return compatible is not None
+
+
 def registering(
     encoding: OutputEncoding, part: str, setting: str, registry: Mapping[str, Any]
 ) -> Callable[[str], SchemaEncoder]:
@@ -245,15 +271,9 @@ class SchemaEncoder:
             raise told from error
 
     def _registrable(self, name: str, ours: Any) -> str:
-        try:
-            compatible = self._client.test_compatibility(name, ours)
-        except self._refusal as error:
-            if error.http_status_code != _UNKNOWN:
-                raise
-            return f"{name} is not there yet; the first output registers it"
-        if not compatible:
-            raise self._refusal(_INCOMPATIBLE, _INCOMPATIBLE, "incompatible with the latest version")
-        return f"{name} takes our schema"
+        if takes(self._client, name, ours):
+            return f"{name} takes our schema"
+        return f"{name} is not there yet; the first output registers it"
 
     def _ours(self) -> Any:
         """Our schema as the client has it; None where the registry's counts, or where only a message has it."""

@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from kunicorn.errors import ConfigError
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc import clock
 from kunicorn.observe import catalogue, logs
@@ -27,7 +26,7 @@ from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.status import AssignStatus
 from kunicorn.positions import EARLIEST, Position, TopicPartition
 from kunicorn.settings import Settings
-from kunicorn.settings.assign import shown
+from kunicorn.settings.assign import existing, shown
 from kunicorn.supervisor.connections import Connections
 from kunicorn.supervisor.membership.source import Patience, StopMessages, new_topics
 from kunicorn.supervisor.notifier import Notifier
@@ -35,7 +34,6 @@ from kunicorn.supervisor.offsets.start_offsets import Starts, find
 from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.lag import known_ends
 from kunicorn.supervisor.partitions.partition import Partition, is_at_its_end
-from kunicorn.supervisor.topics import Topics
 from kunicorn.text import listed
 
 log = logs.get("kunicorn.assign")
@@ -98,8 +96,7 @@ class ManualAssignment:
         """See `AssignmentSource`. Raises `ConfigError` for partitions that do not exist or have no start."""
         self._topics.subscribe()
         self._topics.watch_counts(self._wanted.topics)
-        self._known = existing(self._wanted.whole, self._wanted.numbered, self._topics)
-        _check_starts(self._known, self._assign.offsets)
+        self._known = existing(self._assign, self._topics.partitions_of(self._wanted.topics))
         self._assignment.pool.extend_lease(_FOR_EVER)
         stops = await self._ends() if self._assign.stop == "end" else {}
         self._take_up(self._known, stops)
@@ -280,27 +277,6 @@ class ManualAssignment:
         )
         self._cut_short.update(cut)
         await self._assignment.revoke(cut, *self._deadlines())
-
-
-def existing(whole: Collection[str], numbered: Collection[TopicPartition], topics: Topics) -> frozenset[TopicPartition]:
-    """The partitions that [assign] names, all of which exist. Raises `ConfigError` naming those that do not."""
-    there = frozenset(topics.partitions_of({*whole, *(tp.topic for tp in numbered)}))
-    if absent := frozenset(numbered).difference(there):
-        topic = min(absent).topic
-        count = sum(tp.topic == topic for tp in there)
-        raise ConfigError(
-            f"assign.partitions: {shown(absent)} do not exist: correct the numbers; {topic} has 0-{count - 1}"
-        )
-    return frozenset(tp for tp in there if tp.topic in whole or tp in numbered)
-
-
-def _check_starts(known: Collection[TopicPartition], starts: Mapping[TopicPartition, int] | None) -> None:
-    if starts is None:
-        return
-    if absent := frozenset(starts).difference(known):
-        raise ConfigError(f"assign.start: {shown(absent)} do not exist: correct the numbers")
-    if startless := frozenset(known).difference(starts):
-        raise ConfigError(f"assign.start has no offset for {shown(startless)}: add it, no start offset is guessed")
 
 
 def _is_fetched(partition: Partition) -> bool:

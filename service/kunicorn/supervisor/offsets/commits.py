@@ -318,7 +318,9 @@ class OffsetCommitter:
         """Log a refusal once, however often the timer meets it: an offset that is refused is in every later request."""
         news = [tp for tp in given_up if tp not in self._given_up]
         self._given_up.difference_update(offsets)
-        self._given_up.update(given_up)
+        if given_up:
+            self._given_up.intersection_update(self._consumed())  # Without those that have left.
+            self._given_up.update(given_up)
         for error in {given_up[tp] for tp in news}:
             about = [tp for tp in news if given_up[tp] == error]
             shown = listed(f"{tp}@{offsets[tp].offset}" for tp in about)

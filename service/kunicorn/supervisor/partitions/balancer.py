@@ -195,7 +195,7 @@ class Balancer:
         await self._measure(now)
         if self._best(now) is None:
             return
-        await lag.refresh_ends(self._offsets, self._assignment)
+        await lag.refresh_ends(self._offsets, self._assignment, self._assignment.table)
         move = self._best(now)
         if move is None:
             return

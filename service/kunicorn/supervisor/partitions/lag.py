@@ -19,6 +19,7 @@ from itertools import islice
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import Offsets
+from kunicorn.ipc import clock
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.kafka.record_times import record_times
 from kunicorn.observe import logs
@@ -31,16 +32,22 @@ log = logs.get("kunicorn.lag")
 INTERVAL = 10.0
 _CUT_AFTER = 8.0
 """Seconds that a log has to end before a partition's stop: by then it is known whether the topic was created anew."""
-_UNSETTLED_INTERVAL = 1.0
-"""While a partition's end is not known yet: a newcomer's lag should not be blank for long."""
+_UNKNOWN_INTERVAL = 1.0
+"""For partitions whose end is not known: a newcomer's lag should not be blank for long."""
 
 
 async def watch_ends(offsets: Offsets, assignment: Assignment) -> None:
-    """Keep every partition's log end current, for ever. One that cannot be had becomes unknown, not stale."""
+    """Keep every partition's log end current, for ever. One that cannot be had becomes unknown, not stale; it is asked
+    for each second, and no other one with it.
+    """
     while True:
-        await refresh_ends(offsets, assignment)
-        known = assignment.table and all(partition.log_end is not None for partition in assignment.table.values())
-        await asyncio.sleep(INTERVAL if known else _UNSETTLED_INTERVAL)
+        await refresh_ends(offsets, assignment, assignment.table)
+        due = clock.now() + INTERVAL
+        while (left := due - clock.now()) > 0:
+            await asyncio.sleep(min(left, _UNKNOWN_INTERVAL))
+            unknown = [tp for tp, partition in assignment.table.items() if partition.log_end is None]
+            if unknown and clock.now() < due:
+                await refresh_ends(offsets, assignment, unknown)
 
 
 async def known_ends(offsets: Offsets, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -53,8 +60,8 @@ async def known_ends(offsets: Offsets, partitions: Collection[TopicPartition]) -
     return {tp: found.offset for tp, found in answer.items() if not found.error}
 
 
-async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
-    """Ask for the ends of all partitions' logs, once. An end that is not answered becomes unknown.
+async def refresh_ends(offsets: Offsets, assignment: Assignment, partitions: Collection[TopicPartition]) -> None:
+    """Ask for the ends of these partitions' logs, once. An end that is not answered becomes unknown.
 
     A log that ends before what was consumed of it by then may be that of a topic created anew. Where all is committed
     no commit is refused, and a client that asks brokers which do not lead the new topic hears nothing of it either:
@@ -63,17 +70,19 @@ async def refresh_ends(offsets: Offsets, assignment: Assignment) -> None:
     So may one that ends before the partition's stop. Where it is not, its end was lost with a leader, and nobody will
     write it: a job would wait for it for ever.
     """
-    consumed = {tp: each.position.offset if each.position else 0 for tp, each in assignment.table.items()}
+    table = assignment.table
+    consumed = {tp: position.offset if (position := table[tp].position) else 0 for tp in partitions}
     asked_ms = wall_ms()
     ends = await known_ends(offsets, consumed)
+    short = any(end < consumed[tp] for tp, end in ends.items())
     for tp in consumed:
-        if (partition := assignment.table.get(tp)) is not None:
+        if (partition := table.get(tp)) is not None:
             partition.end_seen(ends.get(tp), asked_ms)
             if (before := partition.cut_short(_CUT_AFTER)) is not None:
                 log.warning(f"{tp}: its log was cut, and is handled up to offset {partition.stop}, not {before}")
-    short = any(partition.seems_short for partition in assignment.table.values())
-    if short or any(end < consumed[tp] for tp, end in ends.items()):
-        assignment.table.doubt_topics()
+            short = short or partition.seems_short
+    if short:
+        table.doubt_topics()
 
 
 ages_log = logs.get("kunicorn.ages")

@@ -170,6 +170,10 @@ def _family(declared: Declared, values: list[tuple[dict[str, str], float]], merg
     return Family(declared.name, declared.kind.value, declared.meaning, samples, merge)
 
 
+_MOST_KNOWN = 10_000
+"""Topics that are remembered as known; then they are asked for anew. With a pattern, topics come and go for ever."""
+
+
 class KnownTopics:
     """Topics that the client has metadata of. Caller: the runner, or the assembly before it: the client lets one thread
     in at a time.
@@ -188,6 +192,8 @@ class KnownTopics:
             left = deadline - time.monotonic()
             if topic in self._known or left <= 0:
                 continue
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known.add(topic)
             with contextlib.suppress(KafkaException):
                 self._consumer.list_topics(topic, timeout=left)

@@ -203,7 +203,7 @@ class Weather:
 
     async def ask_lag(self) -> None:
         """Where the logs end."""
-        await lag.refresh_ends(self.member.brokers, self.member.assignment)
+        await lag.refresh_ends(self.member.brokers, self.member.assignment, self.member.assignment.table)
 
     async def _beside(self, seldom: Callable[[], Awaitable[None]], ask: Callable[[], Awaitable[Any]]) -> None:
         """Now and then what makes a member ask; else the same question, again and again, beside its other ones."""

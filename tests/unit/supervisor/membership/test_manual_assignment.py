@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import LogOffset
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import StopFetcher, ToWorker
@@ -42,23 +43,37 @@ class HeldUp(ObedientWorker):
         self.consume(start, offset)
 
 
-class World:
+class _Topics:
+    """Connections by which a topic of two partitions is known, and nothing else."""
+
+    def __init__(self) -> None:
+        self.brokers = self.topics = self
+
+    def subscribe(self) -> None: ...
+
+    def watch_counts(self, topics: Collection[str]) -> None: ...
+
+    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
+        return [ZERO, ONE]
+
+
+class World(_Topics):
     """A topic of two partitions, one worker, and the service's real parts between them: `Topics` and `Offsets`."""
 
     def __init__(self, stop: str) -> None:
+        super().__init__()
         self.id = _OLD
         self.ends = {ZERO: 500, ONE: 500}
         self.silent: set[TopicPartition] = set()
         """Their leaders do not answer."""
         self.recreated = asyncio.Event()
         untyped: Any = self
-        connections: Any = _Connections(self)
         self.stage = Stage(workers=0, topics=self)
         self.worker = HeldUp(0, self.stage.assignment)
         self.stage.pool.workers[0] = self.worker
         self.tasks = ServiceTasks()
         settings = _settings(stop)
-        self.source = ManualAssignment(settings, connections, self.stage.assignment, Metrics())
+        self.source = ManualAssignment(settings, untyped, self.stage.assignment, Metrics())
         lookup = StartLookup(settings, self.source, untyped, self.stage.assignment, self.tasks)
         self.tasks.start(lookup.run(self.stage.assignment.table.without_start))
         self.running = self.tasks.start(self.source.run())
@@ -69,13 +84,6 @@ class World:
         """With 20 records in each partition."""
         self.id, self.ends = _NEW, {ZERO: 20, ONE: 20}
         self.recreated.set()
-
-    def subscribe(self) -> None: ...
-
-    def watch_counts(self, topics: Collection[str]) -> None: ...
-
-    def partitions_of(self, topics: Collection[str]) -> list[TopicPartition]:
-        return [ZERO, ONE]
 
     def topic_id(self, topic: str) -> UUID:
         return self.id
@@ -99,16 +107,15 @@ class World:
         return state
 
 
-class _Connections:
-    def __init__(self, world: World) -> None:
-        self.brokers = self.topics = world
-
-
-def _settings(stop: str) -> Settings:
+def _settings(stop: str, partitions: Sequence[str] = ("orders",)) -> Settings:
     return Settings.model_validate(
         {
             "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "assign": {"partitions": ["orders"], "start": "latest" if stop == "never" else "earliest", "stop": stop},
+            "assign": {
+                "partitions": partitions,
+                "start": "latest" if stop == "never" else "earliest",
+                "stop": stop,
+            },
             "handler": {"entrypoint": "shop:handle"},
         }
     )
@@ -125,6 +132,14 @@ def play(story: Callable[[World], Any], stop: str) -> None:
         assert world.tasks.error is None
 
     in_virtual_time(whole, sockets=False)
+
+
+async def test_a_partition_that_does_not_exist_ends_the_service_before_anything_is_consumed() -> None:
+    world: Any = _Topics()
+    settings = _settings("never", partitions=["orders:1-2"])
+    source = ManualAssignment(settings, world, Stage(workers=0).assignment, Metrics())
+    with pytest.raises(ConfigError, match=r"assign.partitions: orders:2 do not exist: .*; orders has 0-1"):
+        await asyncio.wait_for(source.run(), 5)
 
 
 def test_a_topic_that_is_created_anew_is_consumed_from_its_beginning() -> None:

@@ -134,6 +134,16 @@ async def test_what_is_given_up_time_and_again_is_told_once(capfd: pytest.Captur
         assert commits.last_result == result
 
 
+async def test_nothing_is_kept_of_an_offset_that_was_given_up_and_whose_partition_has_left() -> None:
+    broker, consumed = Broker(CommitAnswer({ZERO: 29}), CommitAnswer({ONE: 29})), Consumed(p0=10)
+    commits = committer(broker, consumed)
+    await commits.commit_all([ZERO], 3600)
+    del consumed.left[ZERO]
+    consumed.left[ONE] = Position(20)
+    await commits.commit_all([ONE], 3600)
+    assert commits._given_up == {ONE}
+
+
 async def test_a_commit_of_which_nothing_is_taken_is_no_successful_one() -> None:
     """The time since the last one is what KunicornCommitsFailing rings by."""
     broker, consumed = Broker(CommitAnswer({ZERO: 29}), CommitAnswer({ZERO: 29, ONE: 0})), Consumed(p0=10, p1=20)

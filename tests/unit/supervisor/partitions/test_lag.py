@@ -11,7 +11,7 @@ import pytest
 
 from kunicorn.group.protocol import LogOffset
 from kunicorn.positions import NO_TIMESTAMP, Position, TopicPartition
-from kunicorn.supervisor.partitions.lag import INTERVAL, refresh_ends
+from kunicorn.supervisor.partitions.lag import INTERVAL, refresh_ends, watch_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.snapshot import _partition, lag_seconds
 from tests.fakes.stage import PlayedTopics, Stage, consumed
@@ -75,7 +75,7 @@ async def test_a_log_that_ends_before_what_was_consumed_of_it_may_be_of_a_topic_
     stage = Stage(topics=topics)
     stage.give(0)
     logs: Any = Logs(end)
-    await refresh_ends(logs, stage.assignment)
+    await refresh_ends(logs, stage.assignment, stage.assignment.table)
     assert topics.doubts == doubts
 
 
@@ -96,7 +96,7 @@ def test_a_log_that_was_cut_before_a_partitions_stop_is_handled_up_to_its_end_on
         for end in ends:
             logs: Any = Logs(end)
             assert partition.stop == 105, "it may be a topic created anew, whose end is another one"
-            await refresh_ends(logs, stage.assignment)
+            await refresh_ends(logs, stage.assignment, stage.assignment.table)
             await asyncio.sleep(INTERVAL)
         assert partition.stop == stop
         assert topics.doubts == doubts
@@ -109,6 +109,34 @@ async def test_what_is_consumed_while_the_end_is_asked_for_is_no_reason_to_doubt
     stage = Stage(topics=topics)
     stage.give(0)
     logs: Any = Logs(100, meanwhile=lambda: stage.workers[0].consume(stage.start_of(0), 150))
-    await refresh_ends(logs, stage.assignment)
+    await refresh_ends(logs, stage.assignment, stage.assignment.table)
     assert consumed(stage) == {0: 150}
     assert topics.doubts == 0
+
+
+def test_each_second_only_those_are_asked_for_whose_end_is_not_known() -> None:
+    asked: list[set[int]] = []
+
+    class Silent(Logs):
+        """The leader of partition 1 does not answer."""
+
+        async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
+            asked.append({tp.partition for tp in queries})
+            answer = await super().list_offsets(queries)
+            return {tp: found for tp, found in answer.items() if tp.partition != 1}
+
+    async def story() -> None:
+        stage = Stage()
+        stage.give(0, 1)
+        silent: Any = Silent(500)
+        watching = asyncio.ensure_future(watch_ends(silent, stage.assignment))
+        await asyncio.sleep(3.5)
+        assert asked == [{0, 1}, {1}, {1}, {1}]
+        stage.give(2)
+        await asyncio.sleep(1.0)
+        assert asked[4:] == [{1, 2}], "a newcomer's lag is not blank for long"
+        await asyncio.sleep(INTERVAL - 4.0)
+        assert [each for each in asked if 0 in each] == [{0, 1}, {0, 1, 2}]
+        watching.cancel()
+
+    in_virtual_time(story, sockets=False)
