@@ -150,7 +150,8 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
 
 def test_nothing_of_a_member_loads_what_is_none_of_its_parts() -> None:
     of_no_member = [each.removeprefix("service/").removesuffix(".py").replace("/", ".") for each in NOT_LIVE]
-    every = [name for name in _modules() if not _is_of(name, of_no_member)]
+    # Declarations of commands take the defaults of their options from there.
+    every = [name for name in _modules() if not _is_of(name, of_no_member) and ".commands.cli" not in name]
     loads = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loads, *every], capture_output=True, text=True, check=True)
     assert len(every) > 200
