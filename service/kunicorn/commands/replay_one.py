@@ -8,7 +8,7 @@ import logging
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -115,15 +115,14 @@ class Replayed:
             "timestamp": record.timestamp,
             "key": json_bytes(record.key),
             "value": json_bytes(record.value),
-            "headers": [[name, json_bytes(value)] for name, value in record.headers],
+            "headers": _headers(record.headers),
             "outcome": self.outcome,
             "seconds": self.seconds,
             "error": None if error is None else f"{type(error).__name__}: {error_message(error)}",
             "traceback": "" if error is None else user_traceback(error),
             "halted": next(iter(self.run.halted.values()), None),
             "dead_letters": [
-                {"topic": letter.topic, "headers": [[name, json_bytes(value)] for name, value in letter.raw_headers]}
-                for letter in self.run.dead_letters
+                {"topic": letter.topic, "headers": _headers(letter.raw_headers)} for letter in self.run.dead_letters
             ],
             "retries": [{"topic": retry.topic} for retry in self.run.retries],
             "outputs": [
@@ -132,7 +131,7 @@ class Replayed:
                     "partition": output.partition,
                     "key": json_bytes(output.key),
                     "value": json_bytes(output.value),
-                    "headers": [[name, json_bytes(value)] for name, value in output.raw_headers],
+                    "headers": _headers(output.raw_headers),
                 }
                 for output in self.outputs
             ],
@@ -141,6 +140,10 @@ class Replayed:
 
 _MOST_SHOWN = 20
 """Outputs."""
+
+
+def _headers(pairs: Iterable[tuple[str, bytes | None]]) -> list[list[Any]]:
+    return [[name, json_bytes(value)] for name, value in pairs]
 
 
 def _key(output: SentRecord) -> str:

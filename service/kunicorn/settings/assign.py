@@ -43,6 +43,9 @@ class Wanted:
         """All topics named, sorted."""
         return tuple(sorted(self.whole.union(tp.topic for tp in self.numbered)))
 
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp.topic in self.whole or tp in self.numbered
+
 
 def partitions_named(item: str) -> tuple[str, range | None]:
     """Topic and partition numbers of "orders", "orders:7" or "orders:0-3"; None for all numbers. Raises
@@ -192,7 +195,7 @@ def existing(assign: AssignSettings, there: Collection[TopicPartition]) -> froze
     """
     wanted, starts = assign.wanted, assign.offsets
     refuse_absent(wanted.numbered, there)
-    known = frozenset(tp for tp in there if tp.topic in wanted.whole or tp in wanted.numbered)
+    known = frozenset(tp for tp in there if tp in wanted)
     if starts is None:
         return known
     if absent := frozenset(starts).difference(known):

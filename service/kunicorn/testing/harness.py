@@ -73,7 +73,7 @@ def refuse_other_topics(settings: Settings, records: Sequence[GivenRecord]) -> N
     """Raise `ValueError` for a record of a topic, or a partition, that the service would never consume."""
     consumed, assigned = (*_consumed(settings), *settings.retry_topics), settings.assign.wanted
     for each in records:
-        if settings.assigned and each.tp.topic not in assigned.whole and each.tp not in assigned.numbered:
+        if settings.assigned and each.tp not in assigned:
             raise ValueError(f"{each} would never come: assign.partitions is {', '.join(settings.assign.partitions)}")
         by_pattern_alone = each.tp.topic not in consumed
         if not takes(consumed, each.tp.topic) or (by_pattern_alone and each.tp.topic in KAFKAS_OWN):

@@ -132,11 +132,10 @@ class IcebergLake:
         try:
             return catalog.load_table(self._name)
         except (NoSuchTableError, NoSuchNamespaceError):
-            pass
+            if not make:
+                return None
         numbers = count(1)
         schema = pyarrow_to_schema(_numbered(self._schema, lambda _: next(numbers)))
-        if not make:
-            return None
         catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
         return catalog.create_table_if_not_exists(self._name, schema, self._place, self._partitions(schema))
 
