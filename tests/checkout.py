@@ -30,7 +30,7 @@ def code(parts: Sequence[str] = (), but: Collection[str] = (), root: Path = ROOT
     """
     _refuse_changes(parts, root)
     listed = _git(root, "ls-tree", "-r", "HEAD", "--", *parts).splitlines()
-    counted = [line for line in listed if not _is_of(line.partition("\t")[2], but)]
+    counted = [line for line in listed if not is_of(line.partition("\t")[2], but)]
     return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:12]
 
 
@@ -45,7 +45,8 @@ def _refuse_changes(parts: Sequence[str], root: Path) -> None:
         raise SystemExit(f"commit first, so that it can be said what was tried; changed:\n{listed}")
 
 
-def _is_of(path: str, named: Collection[str]) -> bool:
+def is_of(path: str, named: Collection[str]) -> bool:
+    """Whether the file is one of these files, or in one of these folders."""
     return any(path == each or path.startswith(f"{each}/") for each in named)
 
 

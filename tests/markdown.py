@@ -1,4 +1,5 @@
-"""Code blocks of the documentation, for tests that run what it tells people to write and to type."""
+"""Code blocks and tables of the documentation, for tests that hold it to what it says and run what it tells people to
+type."""
 
 from __future__ import annotations
 
@@ -41,6 +42,11 @@ def write_files(page: Path, directory: Path, port: int) -> None:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace("127.0.0.1:9092", f"127.0.0.1:{port}"))
+
+
+def cells(row: str) -> list[str]:
+    """Texts of a table's row."""
+    return [cell.strip() for cell in row.removeprefix("|").removesuffix("|").split("|")]
 
 
 def commands(page: Path) -> list[str]:

@@ -153,8 +153,8 @@ class AuditStream:
         self._together = together
         self._lives = lives
         self._files: dict[Path, _File] = {}
-        self._processes: dict[tuple[str, int], _Process] = {}
-        self._numbered: list[_Process] = []
+        self._processes: list[_Process] = []
+        """By their numbers."""
         self._partitions: dict[tuple[int, int], _Partition] = {}
         self._found = Found()
         self._left: list[Entry] = []
@@ -177,7 +177,7 @@ class AuditStream:
     def read(self) -> None:
         """Everything that is written by now."""
         # Before files are looked for: all that these have written is there.
-        dying = [each for each in self._numbered if not each.dead and not self._lives(each.pid)]
+        dying = [each for each in self._processes if not each.dead and not self._lives(each.pid)]
         self._look_for_files()
         # A file that is read later may tell of what came after the one read before: that waits for the next time.
         until = now_ns()
@@ -207,11 +207,11 @@ class AuditStream:
 
     def _writer(self, path: Path) -> _Process:
         member, pid, _ = path.name.removesuffix(SUFFIX).split(".")
-        known = self._processes.get((member, int(pid)))
-        if known is None or known.dead:
-            known = self._processes[member, int(pid)] = _Process(len(self._numbered), member, int(pid))
-            self._numbered.append(known)
-        return known
+        for each in self._processes:
+            if (each.member, each.pid, each.dead) == (member, int(pid), False):
+                return each
+        self._processes.append(_Process(len(self._processes), member, int(pid)))
+        return self._processes[-1]
 
     def _bury(self, process: _Process) -> None:
         """Its calls that did not end never will: they count as their first instant."""
@@ -303,7 +303,7 @@ class AuditStream:
         _keep(self._found.repeats, Repeat(Call(0, partition.number, offset, 0, "unknown", 0, partition.load), again))
 
     def _died_with(self, each: _Slice, offset: int, partition: _Partition) -> bool:
-        return self._numbered[each.process].dead and offset not in partition.ended
+        return self._processes[each.process].dead and offset not in partition.ended
 
     def _look_at_order(self, partition: _Partition, offset: int, at: int, process: int, key: int, new: bool) -> None:
         lane = key if self._ordering == "key" else 0
@@ -322,7 +322,7 @@ class AuditStream:
                 _keep(self._found.disorder, f"{name}: offsets {other} and {offset} were in hand together")
 
     def _call(self, partition: _Partition, offset: int, process: int, begin: int, end: int | None = None) -> Call:
-        who = self._numbered[process]
+        who = self._processes[process]
         return Call(begin, partition.number, offset, end, who.member, who.pid, partition.load)
 
 

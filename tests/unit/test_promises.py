@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.markdown import ROOT
+from tests.markdown import ROOT, cells
 
 PAGE = (ROOT / "docs" / "promises.md").read_text()
 
@@ -12,8 +12,8 @@ PAGE = (ROOT / "docs" / "promises.md").read_text()
 def rows(head: str) -> dict[str, str]:
     """The table with this head: its first column, in words alone, and its second."""
     table = PAGE.split(f"| {head} |\n", 1)[1].split("\n\n", 1)[0]
-    cells = (line.split("|")[1:3] for line in table.splitlines()[1:])
-    return {re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", first).strip(): second for first, second in cells}
+    pairs = (cells(line) for line in table.splitlines()[1:])
+    return {re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", first): second for first, second in pairs}
 
 
 def test_each_promise_names_tests_that_are_there() -> None:

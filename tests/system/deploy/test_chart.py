@@ -169,10 +169,16 @@ def test_memory_that_is_asked_for_is_never_above_the_limit(
 def test_a_pipeline_whose_resources_are_taken_away_has_none_and_not_those_of_the_service(
     tools: Tools, none: str
 ) -> None:
-    given = ("--set", f"pipelines.once.command=export,{none}", "-s", "templates/pipelines.yaml")
+    assert exporting(tools, none)["resources"] == {"requests": {"ephemeral-storage": "2Gi"}}
+
+
+def exporting(tools: Tools, sets: str) -> Manifest:
+    """The container of an export, with these values."""
+    given = ("--set", f"pipelines.once.command=export,{sets}", "-s", "templates/pipelines.yaml")
     (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
     (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["resources"] == {"requests": {"ephemeral-storage": "2Gi"}}
+    found: Manifest = container
+    return found
 
 
 def test_an_empty_handler_file_is_a_file_and_one_that_is_null_is_none(tools: Tools) -> None:
@@ -639,10 +645,7 @@ def test_pipelines_read_the_same_config_and_a_changed_job_is_another_one(
 def test_spark_in_one_pod_has_a_core_for_each_of_its_cpus_and_not_for_each_of_the_node(
     tools: Tools, sets: str, master: str
 ) -> None:
-    given = ("--set", f"pipelines.once.command=export,{sets}", "-s", "templates/pipelines.yaml")
-    (job,) = (each for each in yaml.safe_load_all(template(tools, "helm4", *given, files=[EXAMPLE])) if each)
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["args"][-2:] == ["--master", master]
+    assert exporting(tools, sets)["args"][-2:] == ["--master", master]
 
 
 REPLAY = "pipelines: {replay-2026: {command: backfill, args: [--from, 2026-01-01T00:00:00Z]}}"

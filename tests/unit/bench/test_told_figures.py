@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bench.pages import PAGE
-from tests.markdown import ROOT
+from tests.markdown import ROOT, cells
 
 BENCHMARKS = PAGE.read_text()
 
@@ -22,7 +22,7 @@ def section(title: str) -> str:
 
 def figures(title: str, *begins: str) -> list[str]:
     """Cells of the section's last row that begins with these."""
-    rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in section(title).splitlines())
+    rows = map(cells, section(title).splitlines())
     return [row for row in rows if row[: len(begins)] == list(begins)][-1]
 
 

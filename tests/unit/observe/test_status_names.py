@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kunicorn.observe import status
-from tests.markdown import ROOT
+from tests.markdown import ROOT, cells
 
 PAGE = (ROOT / "docs" / "commands.md").read_text()
 SECTION = PAGE[PAGE.index("## What /status answers") : PAGE.index("## Exit codes")]
@@ -39,5 +39,5 @@ def test_the_page_has_every_object() -> None:
 
 def test_the_page_has_no_name_of_a_worker_or_partition_that_is_not_told() -> None:
     for kind in (status.WorkerStatus, status.PartitionStatus):
-        first = [line.split("|")[1] for line in SHOWN[kind].splitlines() if line.startswith("| `")]
+        first = [cells(line)[0] for line in SHOWN[kind].splitlines() if line.startswith("| `")]
         assert set(re.findall(r"`(\w+)`", " ".join(first))) == {each.name for each in fields(kind)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import kunicorn
+from tests.checkout import ROOT, is_of
+from tests.markdown import cells
 from tests.soak import figures
 from tests.soak.faults import FAULTS, ORDERLY, QUIET
 from tests.soak.figures import NOT_LIVE, Faulted, Figures, code_under_test, keep, kept, next_legs
@@ -34,7 +34,7 @@ def of_leg(number: int = 0, **more: object) -> Figures:
 def row(text: str, begins: str) -> list[str]:
     """Cells of the row."""
     (found,) = [line for line in text.splitlines() if line.startswith(f"| {begins} |")]
-    return [cell.strip() for cell in found.strip("|").split("|")]
+    return cells(found)
 
 
 def test_a_leg_is_read_as_it_was_kept(tmp_path: Path) -> None:
@@ -149,25 +149,19 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
 
 
 def test_nothing_of_a_member_loads_what_is_none_of_its_parts() -> None:
-    of_no_member = [each.removeprefix("service/").removesuffix(".py").replace("/", ".") for each in NOT_LIVE]
-    # Declarations of commands take the defaults of their options from there.
-    every = [name for name in _modules() if not _is_of(name, of_no_member) and ".commands.cli" not in name]
+    # Those named __main__ run where they are loaded. Declarations of commands take defaults of options from jobs.
+    beside = {"__main__", "cli", "cli_group", "cli_options", "cli_pipeline"}
+    files = [path.relative_to(ROOT) for path in (ROOT / "service/kunicorn").rglob("*.py") if path.stem not in beside]
+    every = [
+        ".".join(file.with_suffix("").parts[1:]).removesuffix(".__init__")
+        for file in files
+        if not is_of(str(file), NOT_LIVE)
+    ]
     loads = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loads, *every], capture_output=True, text=True, check=True)
+    loaded = [f"service/{name.replace('.', '/')}" for name in done.stdout.split()]
     assert len(every) > 200
-    assert not [name for name in done.stdout.split() if _is_of(name, of_no_member)]
-
-
-def _modules() -> Iterator[str]:
-    """Of the service, but those that run where they are loaded."""
-    root = Path(kunicorn.__file__).parent
-    for path in root.rglob("*.py"):
-        if path.stem != "__main__":
-            yield ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
-
-
-def _is_of(module: str, packages: Sequence[str]) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in packages)
+    assert [each for each in loaded if is_of(each, NOT_LIVE) or is_of(f"{each}.py", NOT_LIVE)] == []
 
 
 def test_a_line_goes_through_points_of_processes_that_begin_at_different_heights() -> None:
