@@ -255,6 +255,8 @@ class Group:
         ends = {partition: len(times) for partition, times in self.load.appended.items()}
         while left := self._unhandled_below(ends):
             self._wait_progress(ends, left, within)
+        # Nobody looks while a fault goes on: a load that is held back by then would be none until the fault is over.
+        self.wait_under_load(lambda: not self.load.is_held, "the load to go on", within)
 
     def _wait_progress(self, ends: Mapping[int, int], left: int, within: float) -> None:
         what = f"any of the {left} records below {ends} that are not handled"

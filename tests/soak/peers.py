@@ -111,7 +111,8 @@ class PeerGroup:
 
     def wait_whole(self, within: float = PATIENCE) -> None:
         """Until each member has a share, and somebody has each partition: while there is load, each member has consumed
-        something and something of each partition was consumed since the call; and everything that was in the log."""
+        something and something of each partition was consumed since the call; and everything that was in the log. The
+        load is not held back any more."""
         began = now()
         wait_until(lambda: self._confirmed_since(began), f"records in each partition of {self.topic}", within, 0.2)
         ends = {partition: len(times) for partition, times in list(self.load.appended.items())}
@@ -134,7 +135,9 @@ class PeerGroup:
         self.consumption.read()
         appended = {partition: len(times) for partition, times in list(self.load.appended.items())}
         self.load.hold_back_beyond(BEHIND, self.consumption.behind(appended))
-        return not self.consumption.behind(ends) and (self.load.has_ended or self._all_have_polled(since))
+        if self.consumption.behind(ends) or self.load.is_held:
+            return False
+        return self.load.has_ended or self._all_have_polled(since)
 
     def _look_after(self) -> None:
         """As a process manager does: whoever has ended is started again. A static member of the consumer protocol is
