@@ -37,8 +37,8 @@ _DELIVERIES: Mapping[str, Mapping[str, Any]] = {
 _BATCHES = ("batch", "arrow")
 LINGER_MS = 200
 """Of the load's producer. At five milliseconds nearly each of two thousand records a second is a batch of its own, in
-twelve partitions of three replicas. For 3,000 records a second, side by side in one run, brokers took 0.8 of a
-processor at 50 ms and 0.36 at 200 ms: three legs at 50 ms were more than two cores can do, and waited for each other."""
+twelve partitions of three replicas. At 3,000 records a second, brokers took 0.8 of a processor with 50 ms and 0.36
+with 200 ms, one after the other on the same machine: three legs with 50 ms waited for each other."""
 
 
 def rate(shape: Shape) -> int:
