@@ -8,10 +8,11 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import overload
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kunicorn.ipc import clock
 from tests.system.handlers.lethal import POISON
@@ -173,12 +174,17 @@ class Load:
             credit += 0 if waits else (now - then) * self._rate
             then, due = now, int(credit)
             for number in range(sent, due):
-                self._producer.produce(self._topic, b"x" * 200, keys[number % len(keys)], on_delivery=self._confirmed)
+                self._produce(b"x" * 200, keys[number % len(keys)], self._confirmed)
             sent = max(sent, due)
             while self._poisoned_keys:
                 key = self._poisoned_keys.popleft()
-                self._producer.produce(self._topic, POISON, key, on_delivery=self._poison_confirmed)
+                self._produce(POISON, key, self._poison_confirmed)
             self._producer.poll(0)
+
+    def _produce(self, value: bytes, key: bytes, confirmed: Callable[[KafkaError | None, Message], None]) -> None:
+        # Refused as soon as its metadata know the topic no more: between a deletion and `abandon`.
+        with suppress(KafkaException):
+            self._producer.produce(self._topic, value, key, on_delivery=confirmed)
 
     def _confirmed(self, error: KafkaError | None, message: Message) -> None:
         partition, offset = message.partition(), message.offset()
