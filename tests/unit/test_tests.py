@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -29,3 +30,8 @@ def test_no_module_imports_from_a_test() -> None:
 def test_no_two_files_of_tests_have_the_same_name() -> None:
     names = Counter(file.name for file in FILES if file.name.startswith("test_"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_test_has_collections_of_garbage_go_through_all_tests_again() -> None:
+    """What was collected is frozen (`tests/conftest.py`), and `unfreeze` is of everything."""
+    assert [str(file.relative_to(ROOT)) for file in FILES if re.search(r"gc\.unfreeze\(", file.read_text())] == []
