@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Protocol
 
 import pytest
@@ -50,6 +51,17 @@ class Found:
 def first_and_more(first: int, end: int) -> list[Any]:
     """Parameters of parts of a seed: the first for each Python, the others for one of them (`once`)."""
     return [first, *(pytest.param(part, marks=pytest.mark.once) for part in range(first + 1, end))]
+
+
+_SEEDS = 500
+"""Of a kind of stories: behind them begins another kind."""
+
+
+def seeds_of_today(many: int, first: int = 0) -> range:
+    """So many seeds of the kind that begins with the first one, each day others: on the same code the same stories find
+    nothing new. A failure names its seed."""
+    today = first + date.today().toordinal() % (_SEEDS // many) * many
+    return range(today, today + many)
 
 
 @dataclass(frozen=True, slots=True)
