@@ -8,7 +8,7 @@ from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more, seeds_of_today
 from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
 from tests.contract.supervisor.plan import PERSONS_FROM
-from tests.contract.supervisor.stories import read, told
+from tests.contract.supervisor.stories import STORIES, told
 
 _SEED = 1
 _PARTS, _SEEDS_LONG = 4, 10
@@ -40,6 +40,7 @@ def test_every_one_of_many_stories_holds(kind: str, part: int) -> None:
     came_through("stories after which a group's members came to rest", "supervisor", _EACH_LONG, part=part)
 
 
-def test_a_story_is_the_same_each_time_it_is_told() -> None:
-    for number in range(4):
-        assert read(7, number, simplest=False) == read(7, number, simplest=False)
+def test_a_story_is_the_same_each_time_and_in_each_process() -> None:
+    first = STORIES.traces(7, range(2))
+    assert STORIES.traces(7, range(2)) == first
+    assert STORIES.printed(7, 1) == first[1]

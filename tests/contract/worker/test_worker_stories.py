@@ -9,7 +9,7 @@ from tests.compiled import compiled
 from tests.contract.conformance.endurance import came_through
 from tests.contract.stories import first_and_more, seeds_of_today
 from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM, OWN_FROM, STORES_FROM
-from tests.contract.worker.stories import read, told
+from tests.contract.worker.stories import STORIES, told
 
 _SEED = 1
 _EACH = 125
@@ -67,6 +67,7 @@ def test_every_one_of_many_stories_holds(kind: str, part: int) -> None:
     came_through("stories after which a worker came to rest", "worker", _EACH_LONG, part=_KINDS[kind] + part)
 
 
-def test_a_story_is_the_same_each_time_it_is_told() -> None:
-    for number in range(10):
-        assert read(7, number, simplest=False) == read(7, number, simplest=False)
+def test_a_story_is_the_same_each_time_and_in_each_process() -> None:
+    first = STORIES.traces(7, range(4))
+    assert STORIES.traces(7, range(4)) == first
+    assert STORIES.printed(7, 3) == first[3]
