@@ -112,11 +112,17 @@ format: venv  ## what ruff can put right by itself
 	$(BIN)/ruff format .
 	@! command -v cargo >/dev/null || cargo fmt --manifest-path $(COLUMNS)/Cargo.toml
 
-# What is looked at takes one processor, and what is fetched a network: side by side.
+# What is looked at takes one processor, what is rewritten another, and what is fetched a network: side by side.
 test: venv  ## lint, unit and contract tests, and the core tests against a real Kafka
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint tools cache
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target lint tools cache rewritten
 	@$(MAKE) --no-print-directory test-fast
 	$(SYSTEM) -n $(JOBS) --dist loadfile
+
+# pytest rewrites asserts, and Python compiles modules, once for all: several processes that begin together would each do
+# all of it. What cannot be collected the tests themselves tell.
+.PHONY: rewritten
+rewritten: venv
+	@$(PYTEST) tests/contract tests/unit tests/system --collect-only -qq >/dev/null 2>&1 || true
 
 # A file runs as a whole. The longest ones come first: at the end one process would be left with them.
 test-fast: venv  ## unit and contract tests: no broker, a few minutes

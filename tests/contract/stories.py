@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Protocol
 
 import pytest
@@ -50,6 +54,17 @@ class Found:
 def first_and_more(first: int, end: int) -> list[Any]:
     """Parameters of parts of a seed: the first for each Python, the others for one of them (`once`)."""
     return [first, *(pytest.param(part, marks=pytest.mark.once) for part in range(first + 1, end))]
+
+
+_SEEDS = 500
+"""Of a kind of stories: behind them begins another kind."""
+
+
+def seeds_of_today(many: int, first: int = 0) -> range:
+    """So many seeds of the kind that begins with the first one, each day others: on the same code the same stories find
+    nothing new. A failure names its seed."""
+    today = first + date.today().toordinal() % (_SEEDS // many) * many
+    return range(today, today + many)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +114,22 @@ class Stories:
             lines: list[str] = []
             error = failing(noted, lines)
             return [*lines, "it holds" if error is None else f"{type(error).__name__}: {error}"]
+
+    def traces(self, seed: int, numbers: Iterable[int]) -> Sequence[list[str]]:
+        """Stories that hold, line by line."""
+        traces: list[list[str]] = []
+        with self.stage() as tell:
+            for number in numbers:
+                traces.append([])
+                tell(seed, number, traces[-1])
+        return traces
+
+    def printed(self, seed: int, number: int) -> list[str]:
+        """The lines of one that holds as another process prints them, in which sets have another order."""
+        command = [sys.executable, "-m", self.of, "--seed", str(seed), "--story", str(number), "--whole"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0"}
+        printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        return printed.splitlines()[:-1]
 
     def main(self, about: str | None, stories: int) -> int:
         """What `python -m` does with its arguments; the exit status: 1 where something did not hold."""

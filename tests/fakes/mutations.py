@@ -9,7 +9,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from kunicorn.kafka.versions import OURS, RESPONSES, Api
+from kunicorn.kafka.versions import RESPONSES, Api
 from tests.fakes.messages import response_frame, sample
 
 _TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
@@ -93,8 +93,8 @@ class Spoiler:
 
 
 def mutations(api: Api, count: int, rng: Random) -> Iterator[tuple[int, bytes]]:
-    """Versions and frames (without their length), in every version of the API by turns."""
-    versions = range(OURS[api].low, OURS[api].high + 1)
+    """Versions and frames (without their length), in every version of the API that is ever asked for by turns."""
+    versions = [version for of, version in RESPONSES if of is api]
     spoiler = Spoiler(api, rng)
     for number in range(count):
         version = versions[number % len(versions)]

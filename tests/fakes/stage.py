@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -118,8 +119,10 @@ def consumed(stage: Stage) -> dict[int, int]:
     return {tp.partition: position.offset for tp, position in stage.assignment.table.consumed().items()}
 
 
+@cache
 def settings_with(policy: str) -> Settings:
-    """Of a group whose partitions start by that policy where nothing is committed."""
+    """Of a group whose partitions start by that policy where nothing is committed. Checked once, as
+    `driver._settings`: each stage has them."""
     return Settings.model_validate(
         {
             "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},

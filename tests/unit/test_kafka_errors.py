@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,11 +59,10 @@ def test_a_remedy_names_who_asked_for_what() -> None:
     assert unknown.remedy(setting="group.topics") == "create the topic, or correct group.topics"
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
     """All others of the service."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if path not in TABLES:
-            yield path, ast.parse(path.read_text())
+    return [(path, ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py")) if path not in TABLES]
 
 
 def is_code(key: ast.expr | None) -> bool:

@@ -14,7 +14,6 @@ from kunicorn.handler.config import Encoding, OutputEncoding
 from kunicorn.handler.outputs import Outgoing
 from kunicorn.settings import Settings
 from tests.contract.encoding.shop_models import AVRO
-from tests.fakes.schema_registry import registry
 
 
 def told(url: str, **producing: Any) -> list[str]:
@@ -29,22 +28,20 @@ def told(url: str, **producing: Any) -> list[str]:
     return [str(each) for each in output_findings(Settings.model_validate(values))]
 
 
-def test_each_topics_schemas_are_asked_for_and_what_is_missing_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "schemas.json"
-    file.write_text(json.dumps({"7": {"schema": json.dumps(AVRO), "subject": "totals-value"}}))
-    with registry(file) as url:
-        assert told(url) == []
-        assert told(url, value="json") == ["ok      outputs   encoders can be loaded"]
-        first, second = told(url, value="avro", topics=[{"topic": "notes", "key": "avro"}])
-        assert first == "ok      outputs   totals: totals-value has the schema 7 for its values"
-        assert second.startswith("FAILED  outputs")
-        assert "the subject 'notes-key' does not have the schema of its keys" in second
-        (missing,) = told(url, value="protobuf:shop.no_such:Order")
-        assert missing.startswith("FAILED  outputs   the encoder 'protobuf:shop.no_such:Order' names a class")
-        file.write_text("503")
-        (away,) = told(url, value="avro")
-        assert "503" in away
-        assert away.endswith("records would wait")
+def test_each_topics_schemas_are_asked_for_and_what_is_missing_is_told(schemas: Path, registry_url: str) -> None:
+    schemas.write_text(json.dumps({"7": {"schema": json.dumps(AVRO), "subject": "totals-value"}}))
+    assert told(registry_url) == []
+    assert told(registry_url, value="json") == ["ok      outputs   encoders can be loaded"]
+    first, second = told(registry_url, value="avro", topics=[{"topic": "notes", "key": "avro"}])
+    assert first == "ok      outputs   totals: totals-value has the schema 7 for its values"
+    assert second.startswith("FAILED  outputs")
+    assert "the subject 'notes-key' does not have the schema of its keys" in second
+    (missing,) = told(registry_url, value="protobuf:shop.no_such:Order")
+    assert missing.startswith("FAILED  outputs   the encoder 'protobuf:shop.no_such:Order' names a class")
+    schemas.write_text("503")
+    (away,) = told(registry_url, value="avro")
+    assert "503" in away
+    assert away.endswith("records would wait")
 
 
 def test_a_trial_prints_outputs_decoded_and_counts_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,14 +17,6 @@ NOWHERE = "http://127.0.0.1:1"
 LOGIN = {"username": "orders", "password": "correct-horse"}
 
 
-@pytest.fixture
-def schemas(tmp_path: Path) -> Path:
-    """A registry that knows nothing."""
-    file = tmp_path / "schemas.json"
-    file.write_text(json.dumps({}))
-    return file
-
-
 def told(**given: Any) -> str:
     """The one finding, as a line."""
     values = {
@@ -50,7 +42,7 @@ def test_one_that_answers_is_well_even_where_it_has_no_schema_yet(schemas: Path)
 
 
 def test_a_wrong_login_an_outage_and_an_empty_port_are_told_with_the_setting_and_without_the_password(
-    schemas: Path,
+    schemas: Path, registry_url: str
 ) -> None:
     with registry(schemas, "another") as url:
         said = told(url=url, **LOGIN)
@@ -59,28 +51,25 @@ def test_a_wrong_login_an_outage_and_an_empty_port_are_told_with_the_setting_and
         assert "[schema_registry]" in said
         assert "correct-horse" not in said
     schemas.write_text("503")
-    with registry(schemas) as url:
-        assert "503" in told(url=url)
+    assert "503" in told(url=registry_url)
     assert f"{NOWHERE} cannot be asked: ConnectError" in told(url=NOWHERE)
 
 
 @pytest.mark.parametrize("answer", [[404, "404 page not found"], [302, ""], [200, "<h1>maintenance</h1>"]], ids=str)
-def test_what_answers_in_its_place_is_told(schemas: Path, answer: list[Any]) -> None:
+def test_what_answers_in_its_place_is_told(schemas: Path, registry_url: str, answer: list[Any]) -> None:
     schemas.write_text(json.dumps(answer))
-    with registry(schemas) as url:
-        said = told(url=url)
-    assert said.startswith(f"FAILED  registry  {url} cannot be asked: it")
+    said = told(url=registry_url)
+    assert said.startswith(f"FAILED  registry  {registry_url} cannot be asked: it")
     assert "maintenance" not in said
 
 
 @pytest.mark.parametrize("of_outputs", [False, True])
-def test_a_handler_whose_time_is_over_before_the_registrys_is_told(schemas: Path, of_outputs: bool) -> None:
-    with registry(schemas) as url:
-        first, second = map(str, registry_findings(impatient(url, 5000, of_outputs=of_outputs)))
-        assert first.startswith("warning registry")
-        assert "handler_timeout_ms = 5000 is over before schema_registry.timeout_ms = 5000" in first
-        assert second == f"ok      registry  {url} answers"
-        assert len(list(registry_findings(impatient(url, 5001, of_outputs=of_outputs)))) == 1
+def test_a_handler_whose_time_is_over_before_the_registrys_is_told(registry_url: str, of_outputs: bool) -> None:
+    first, second = map(str, registry_findings(impatient(registry_url, 5000, of_outputs=of_outputs)))
+    assert first.startswith("warning registry")
+    assert "handler_timeout_ms = 5000 is over before schema_registry.timeout_ms = 5000" in first
+    assert second == f"ok      registry  {registry_url} answers"
+    assert len(list(registry_findings(impatient(registry_url, 5001, of_outputs=of_outputs)))) == 1
 
 
 def impatient(url: str, handler_timeout_ms: int, *, of_outputs: bool) -> Settings:

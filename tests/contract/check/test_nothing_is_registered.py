@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.settings import Settings
 from tests.contract.encoding import shop_models
 from tests.fakes.handler_module import importable
-from tests.fakes.schema_registry import registry
 
 MESSAGE = Message(topic="orders", partition=0, offset=7, value=b"{}", timestamp=(1, 1_700_000_000_000))
 HANDLER = """
@@ -37,31 +35,23 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def schemas(tmp_path: Path) -> Path:
-    file = tmp_path / "schemas.json"
-    file.write_text("{}")
-    return file
-
-
-@pytest.fixture
-def own(schemas: Path) -> Iterator[Settings]:
+def own(registry_url: str) -> Settings:
     """Settings of a service whose workers register a schema of its own."""
-    with registry(schemas) as url:
-        yield Settings.model_validate(
-            {
-                "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-                "group": {"id": "g", "topics": ["orders"]},
-                "handler": {"entrypoint": "registering_shop:handle", "max_attempts": 1},
-                "schema_registry": {"url": url},
-                "producing": {
-                    "delivery": "at_least_once",
-                    "topic": "totals",
-                    "value": "avro",
-                    "value_schema": f"{shop_models.__name__}:COUNT",
-                    "register_schemas": True,
-                },
-            }
-        )
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["orders"]},
+            "handler": {"entrypoint": "registering_shop:handle", "max_attempts": 1},
+            "schema_registry": {"url": registry_url},
+            "producing": {
+                "delivery": "at_least_once",
+                "topic": "totals",
+                "value": "avro",
+                "value_schema": f"{shop_models.__name__}:COUNT",
+                "register_schemas": True,
+            },
+        }
+    )
 
 
 def test_replay_one_registers_no_schema_and_handles_as_if_it_had(own: Settings, schemas: Path) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,7 @@ class Proof:
     test: str
 
 
+@cache
 def proofs(root: Path = ROOT) -> Mapping[str, list[Proof]]:
     """All of them, by scenario, in the order of the tiers. Raises `ValueError` for a mark that cannot be counted."""
     found: dict[str, list[Proof]] = defaultdict(list)
@@ -52,7 +54,7 @@ def proofs(root: Path = ROOT) -> Mapping[str, list[Proof]]:
                 found[proof.scenario].append(proof)
     for each in found.values():
         each.sort(key=lambda proof: (TIERS.index(proof.tier), proof.path))
-    return found
+    return dict(found)
 
 
 def _in_file(path: str, source: str) -> Iterator[Proof]:

@@ -25,4 +25,4 @@ def _in_silence() -> Iterator[Tell]:
 
 
 STORIES = Stories("tests.contract.supervisor", _in_silence, verdicts=(Violation,), simpler_tries=200)
-told, read = STORIES.told, STORIES.read
+told = STORIES.told

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.contract.conformance.endurance import came_through
-from tests.contract.stories import first_and_more
+from tests.contract.stories import first_and_more, seeds_of_today
 from tests.contract.supervisor.defects.recorded import EACH_RUN, LONG
 from tests.contract.supervisor.plan import PERSONS_FROM
-from tests.contract.supervisor.stories import read, told
+from tests.contract.supervisor.stories import STORIES, told
 
 _SEED = 1
-_PARTS, _SEEDS = 4, [*range(100, 110), *range(PERSONS_FROM + 100, PERSONS_FROM + 110)]
-_EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // len(_SEEDS)
+_PARTS, _SEEDS_LONG = 4, 10
+_KINDS = {"plain": 0, "persons": PERSONS_FROM}
+_EACH, _EACH_LONG = EACH_RUN // _PARTS, LONG // _SEEDS_LONG // len(_KINDS)
+"""Of each seed."""
 
 
 @pytest.mark.parametrize("part", first_and_more(0, _PARTS))
@@ -29,13 +31,16 @@ def test_every_story_of_people_and_of_several_records_in_hand_holds(part: int) -
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("seed", _SEEDS)
-def test_every_one_of_many_stories_holds(seed: int) -> None:
-    found = told(seed, range(_EACH_LONG))
+@pytest.mark.parametrize("part", range(_SEEDS_LONG))
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_one_of_many_stories_holds(kind: str, part: int) -> None:
+    found = told(seeds_of_today(_SEEDS_LONG, _KINDS[kind])[part], range(_EACH_LONG))
     assert found is None, str(found)
-    came_through("stories after which a group's members came to rest", "supervisor", _EACH_LONG, part=seed)
+    part += _KINDS[kind]
+    came_through("stories after which a group's members came to rest", "supervisor", _EACH_LONG, part=part)
 
 
-def test_a_story_is_the_same_each_time_it_is_told() -> None:
-    for number in range(4):
-        assert read(7, number, simplest=False) == read(7, number, simplest=False)
+def test_a_story_is_the_same_each_time_and_in_each_process() -> None:
+    first = STORIES.traces(7, range(2))
+    assert STORIES.traces(7, range(2)) == first
+    assert STORIES.printed(7, 1) == first[1]

@@ -25,8 +25,8 @@ AWAY = (KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 """A letter's topic is not to be had; it waits for that."""
 PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS)
 BEGAN_WITH = 64
-TOPIC_ID = "wSxxVB44ToOXA7+nwvf/WQ"
 """Partitions that every topic had when the group began to consume it."""
+TOPIC_ID = "wSxxVB44ToOXA7+nwvf/WQ"
 _FETCH_NS = 1_000_000
 """So long a fetch takes: who fetches again and again must not keep the clock from going on."""
 _LONGER = 50
@@ -140,7 +140,7 @@ class StoryConsumer:
             first = self._teller.below(len(places))
             places = places[first:] + places[:first]
         for place in places:
-            records = self._teller.logs[place].from_offset(self._fetching[place])[: most - len(found)]
+            records = self._teller.logs[place].from_offset(self._fetching[place], most - len(found))
             if records:
                 self._move(place, records[-1].offset + 1)
                 found += [record.message for record in records]
@@ -153,7 +153,7 @@ class StoryConsumer:
         """The client has nothing more to give out, and knows what lies behind the last record."""
         for place, at in self._fetching.items():
             log = self._teller.logs[place]
-            if log.visible == len(log.records) and at < log.end and not log.from_offset(at):
+            if log.visible == len(log.records) and at < log.end and not log.from_offset(at, 1):
                 self._move(place, log.end)
 
     def _move(self, place: Place, position: int) -> None:

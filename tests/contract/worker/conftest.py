@@ -12,9 +12,10 @@ from tests.contract.worker.assembled import on_stage
 from tests.contract.worker.supervised import Memory
 
 
-@pytest.fixture(params=["librdkafka", OWN])
+@pytest.fixture
 def fetcher(request: pytest.FixtureRequest) -> str:
-    """Who fetches. `.ci/run` builds the compiled decoder first, and fails where that cannot be done."""
+    """Who fetches, of those that the test's parameters name (`ways.fetchers`). `.ci/run` builds the compiled decoder
+    first, and fails where that cannot be done."""
     if request.param == OWN:
         compiled()
     return str(request.param)

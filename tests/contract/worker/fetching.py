@@ -124,10 +124,8 @@ class StoryFetcher:
 
     def _batches(self, place: Place) -> list[bytes]:
         log = self._teller.logs[place.tp]
-        records = log.from_offset(place.offset)
-        most = 1 + self._teller.below(4)
-        if records:
-            return [_batch(record) for record in records[:most]]
+        if records := log.from_offset(place.offset, 1 + self._teller.below(4)):
+            return [_batch_of(record) for record in records]
         if log.visible == len(log.records) and place.offset < log.end:
             # What comes after the last record, and is none.
             last = log.end - 1
@@ -135,11 +133,15 @@ class StoryFetcher:
         return []
 
 
+def _batch_of(record: Record) -> bytes:
+    return _batch(record.offset, record.key, record.message.value(), record.message.timestamp()[1])
+
+
+# By what is in it: the logs of all stories have the same few contents.
 @lru_cache(maxsize=10_000)
-def _batch(record: Record) -> bytes:
-    content = fetched.record(0, record.message.value(), record.key)
-    written_ms = record.message.timestamp()[1]
-    return fetched.batch([content], base_offset=record.offset, base_timestamp=written_ms, epoch=epoch_of(record.offset))
+def _batch(offset: int, key: bytes, value: bytes | None, written_ms: int) -> bytes:
+    content = fetched.record(0, value, key)
+    return fetched.batch([content], base_offset=offset, base_timestamp=written_ms, epoch=epoch_of(offset))
 
 
 def _id_of(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""How long whoever is due waits for a worker that has thousands of slow records of other partitions.
+"""How long whoever is due waits for a worker that has slow records of other partitions, more than it comes to.
 
 A story of which chance decides only whose turn it is. Its clock goes on while handlers take their time, and stands
 still while the worker computes: a delay is of handlers' calls alone, however slow the machine is. The story ends with
@@ -37,8 +37,6 @@ from tests.contract.worker.story import Story
 from tests.contract.worker.supervised import Memory, Pipe
 from tests.contract.worker.truth import Call, Log, Record, Violation
 
-BACKLOG = 3000
-"""Records of each of the other partitions."""
 LATER = "later"
 _AFTER = 20
 """So many calls have begun when something is to happen."""
@@ -47,6 +45,9 @@ _MOST_NS = 200_000_000
 _ROUNDED_NS = 1_000_000
 """Event loops keep time in fractions of a second."""
 _GIVES_UP_NS = 120 * NANOSECONDS
+_MUCH_AHEAD, _LITTLE_AHEAD = 2_000_000, {"librdkafka": 100_000, OWN: 20_000}
+"""Bytes that are kept in memory and not begun: room for thousands of records, or for a part of the smallest backlog. Of
+our own fetcher a record takes a tenth of what it takes as a message."""
 
 
 class Due(StrEnum):
@@ -72,12 +73,20 @@ class Case:
     """So long a record takes."""
     fetcher: str = "librdkafka"
     delivery: str | None = None
-    ahead_bytes: int = 100_000
-    """Of what is kept in memory and not begun: room for a little of the backlog."""
+    fits: bool = False
+    """Memory has room for the backlog; else for a little of it."""
 
     @property
     def way(self) -> Way:
         return self.ways[self.subject]
+
+    @property
+    def backlog(self) -> int:
+        """Records of each of the other partitions: more than are begun before it is over, and than memory has room for.
+        Most are begun where a wait of seconds has to be over first, and records are fast. See `waits`."""
+        if self.fits:
+            return 3_000
+        return 1_700 if self.due in (Due.RETRY, Due.LATER) and self.record_ns < NANOSECONDS else 600
 
     @property
     def wait_ns(self) -> int:
@@ -113,7 +122,7 @@ class Case:
             delivery=self.delivery,
             on_failure="halt",
             max_records=10_000,
-            ahead_bytes=self.ahead_bytes,
+            ahead_bytes=_MUCH_AHEAD if self.fits else _LITTLE_AHEAD[self.fetcher],
             fetcher=self.fetcher,
             subject=self.subject,
             later_ms=self.wait_ns // 1_000_000,
@@ -124,7 +133,7 @@ class Case:
         topic = LATER if self.due is Due.LATER else self.subject
         subject = TopicPartition(topic, 2)
         backlogs = [TopicPartition(topic, number) for topic in self.ways for number in range(2)]
-        logs = {tp: _log(tp, [written(tp, at, b"abc"[at % 3 :][:1]) for at in range(BACKLOG)]) for tp in backlogs}
+        logs = {tp: _log(tp, [written(tp, at, b"abc"[at % 3 :][:1]) for at in range(self.backlog)]) for tp in backlogs}
         return {**logs, subject: _log(subject, [written(subject, 0, b"a", sent_ms=START // 1_000_000)])}
 
 
@@ -154,9 +163,11 @@ class _Plan(Plan):
 
 def waits(case: Case, memory: Memory, seed: int, trace: list[str] | None = None) -> Sequence[int]:
     """How long was waited for the worker, in nanoseconds, each time that it was. Raises `Violation`, or what the worker
-    broke by."""
+    broke by. Who waits for a worker that has nothing else to do shows nothing: a backlog that does not last is a fault
+    of the case."""
     story = _Story(case, memory, Choices(by_seed(f"{case}/{seed}")), trace)
     story.tell()
+    assert story.over == [], "a backlog is over before what was waited for"
     return story.waits
 
 
@@ -173,6 +184,8 @@ class _Story(Story):
         self.due_at: int | None = START + case.wait_ns if case.due is Due.LATER else None
         self._asked_at = self._given_at = 0
         self._reported = 0
+        self._reached: dict[TopicPartition, int] = {}
+        """Up to there the client has given out records."""
 
     def tell(self) -> None:
         STAGE.story, self.memory.story = self.handling, self
@@ -183,6 +196,16 @@ class _Story(Story):
         self._start(others if self.case.due is Due.COMER else self.partitions)
         STEPS.live(self._be, self, self.below, lambda: self.choices.stride(self.plan.interrupted_every))
         self._broker.forget()
+
+    @property
+    def over(self) -> Sequence[TopicPartition]:
+        """Other partitions of which everything was begun, or had room in memory that has room for a little."""
+        return [each.log.tp for each in self.partitions[:-1] if self._is_over(each.log)]
+
+    def _is_over(self, log: Log) -> bool:
+        if self.case.fits:
+            return log.records[-1].begun_under > 0
+        return self._reached.get(log.tp, 0) >= log.end
 
     def _handler(self) -> Handling:
         return _Handling(self)
@@ -235,9 +258,10 @@ class _Story(Story):
         if self.subject in tps:
             self._asked_at = STEPS.now
 
-    def given(self, tps: Iterable[TopicPartition]) -> None:
-        """The client gives out records of these."""
-        if self.subject in tps:
+    def given(self, ends: Mapping[TopicPartition, int]) -> None:
+        """The client gives out records of these, up to there."""
+        self._reached.update(ends)
+        if self.subject in ends:
             self._given_at = STEPS.now
 
     def begun(self, call: Call) -> None:
@@ -301,7 +325,7 @@ class _Consumer(StoryConsumer):
         tps = {TopicPartition(each.topic() or "", each.partition() or 0) for each in found}
         for tp in tps & self._fetching.keys():
             self._fetching[tp] = self._fetching.pop(tp)
-        self._teller.given(tps)
+        self._teller.given({tp: self._given[tp] for tp in tps})
         return found
 
 
@@ -320,6 +344,7 @@ class _Fetcher(StoryFetcher):
         self._teller.asked({place.tp for place in self._table} - before)
 
     def pop(self, rest: Fetched | None = None) -> None:
-        if self._queue[0].rows is not None:
-            self._teller.given([self._queue[0].news.tp])
+        news, rows, _ = self._queue[0]
+        if rows is not None:
+            self._teller.given({news.tp: news.next_offset})
         super().pop(rest)

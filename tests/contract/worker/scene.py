@@ -467,7 +467,7 @@ class Scene(Story):
         if not reading.hand_count or not START <= reading.hand_since_ns <= STEPS.now:
             STEPS.fail(Violation(f"{each.log.tp} has a record in hand, and the ledger says {reading}"))
         several = self.plan.way(each.log.tp.topic).concurrency > 1
-        first = each.log.from_offset(reading.consumed.offset)[0] if several else call.records[0]
+        first = each.log.from_offset(reading.consumed.offset, 1)[0] if several else call.records[0]
         if reading.timestamp_ms != first.message.timestamp()[1]:
             STEPS.fail(Violation(f"{each.log.tp} has a record in hand, of the time {reading.timestamp_ms}"))
 

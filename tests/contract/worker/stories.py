@@ -25,4 +25,4 @@ def _stage() -> Iterator[Tell]:
 
 
 STORIES = Stories("tests.contract.worker", _stage, verdicts=(Violation, Stuck), simpler_tries=400)
-told, read = STORIES.told, STORIES.read
+told = STORIES.told

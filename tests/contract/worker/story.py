@@ -380,7 +380,7 @@ class Story:
                 # batch has just said which of its records failed: the others have failed then, too.
                 way = self.plan.way(each.log.tp.topic)
                 most = 1 if way.mode == "record" else way.batch_max_records
-                following = [record for record in each.log.from_offset(offset)[:most] if record not in each.running]
+                following = [record for record in each.log.from_offset(offset, most) if record not in each.running]
                 self.handling.failed(following, HandlerTimeout())
                 self._pipe.put(TimedOut(each.grant, offset))
                 return

@@ -4,11 +4,14 @@ fetches.
 Records are handled in their order (of the partition, of the key, or in none), nothing is begun once the worker has been
 told that the partition ends, no offset passes an unfinished record, a record's outputs are acknowledged (or committed)
 before its offset, the last word on a partition is exact, and in the end everything is accounted for. See `scene`.
+
+All of them are told over librdkafka in each run of the tests; over our own fetcher those of `BOTH_FETCHERS` are, and of
+outputs that are refused those of `EVERY_CODE` with each of the brokers' reasons. The others are `long`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from tests.contract.worker.assembled import Refused
 from tests.contract.worker.plan import TOPIC, Way
 from tests.contract.worker.scene import NEVER_FITS, Cell, Ending, Letter, Meeting, Moment, Refusal, play
 from tests.contract.worker.supervised import Memory
-from tests.contract.worker.ways import WAYS, YIELDING
+from tests.contract.worker.ways import WAYS, YIELDING, fetchers
 from tests.unit.settings.files import LEAST, problems
 
 _SEEDS = 50
@@ -44,11 +47,17 @@ def _every() -> Iterator[object]:
         for name, ways in (WAYS | ({} if delivery is None else YIELDING)).items():
             for ending in Ending:
                 # Nothing is sent that could be refused.
-                if delivery is not None or ending is not Ending.REWOUND:
-                    yield pytest.param(ways, delivery, ending, id=f"{name}, done {done}, {ending}")
+                if delivery is None and ending is Ending.REWOUND:
+                    continue
+                for fetcher, marks in fetchers(name).items():
+                    what = f"{name}, done {done}, {ending}, {fetcher}"
+                    yield pytest.param(ways, delivery, ending, fetcher, id=what, marks=marks)
 
 
-@pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
+_EVERY = pytest.mark.parametrize(("ways", "delivery", "ending", "fetcher"), [*_every()], indirect=["fetcher"])
+
+
+@_EVERY
 def test_the_contract_holds(
     memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending, fetcher: str
 ) -> None:
@@ -58,7 +67,7 @@ def test_the_contract_holds(
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("ways", "delivery", "ending"), list(_every()))
+@_EVERY
 def test_the_contract_holds_whoever_has_the_next_turn(
     memory: Memory, ways: Mapping[str, Way], delivery: str | None, ending: Ending, fetcher: str
 ) -> None:
@@ -81,11 +90,17 @@ def test_records_that_may_have_killed_a_worker_have_nothing_beside_them_until_th
     play(Cell(ways, delivery, Ending.DRAINED, Moment.IDLE, suspects=True), memory, 0)
 
 
-REFUSALS: dict[str, Refusal] = {
+CODES: dict[str, Refusal] = {
     "too large": Refusal(code=KafkaError.MSG_SIZE_TOO_LARGE),
     "no such topic": Refusal(code=KafkaError._UNKNOWN_TOPIC),
     "no right": Refusal(code=KafkaError.TOPIC_AUTHORIZATION_FAILED),
     "larger than the buffer": Refusal(code=NEVER_FITS),
+}
+"""What is told apart by what sends, before any handler's way of being called matters."""
+EVERY_CODE = ("a record", "a batch", "tasks by key", "yielded")
+"""Ways in which each run of the tests tries all of these."""
+REFUSALS: dict[str, Refusal] = {
+    **CODES,
     "refused, outbox full": Refusal(outbox_records=3),
     "refused, one hopeless behind it": Refusal(hopeless_behind=True),
     "refused, of one key": Refusal(one_key=True),
@@ -93,10 +108,14 @@ REFUSALS: dict[str, Refusal] = {
 }
 
 
+def _marks(way: str, refusal: str) -> Collection[pytest.MarkDecorator]:
+    return (pytest.mark.long,) if refusal in CODES and way not in EVERY_CODE else ()
+
+
 @pytest.mark.parametrize(
     ("ways", "delivery", "refusal"),
     [
-        pytest.param(ways, delivery, refusal, id=f"{way}, done {done}, {name}")
+        pytest.param(ways, delivery, refusal, id=f"{way}, done {done}, {name}", marks=_marks(way, name))
         for done, delivery in DONE.items()
         if delivery is not None
         for way, ways in (WAYS | YIELDING).items()

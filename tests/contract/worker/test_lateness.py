@@ -14,7 +14,7 @@ from tests.contract.worker.lateness import Case, Due, waits
 from tests.contract.worker.plan import Way
 from tests.contract.worker.stepping import NANOSECONDS
 from tests.contract.worker.supervised import Memory
-from tests.contract.worker.ways import WAYS, YIELDING
+from tests.contract.worker.ways import WAYS, YIELDING, fetchers
 
 pytestmark = pytest.mark.once
 
@@ -35,12 +35,21 @@ def _collected(collect: Callable[[], object]) -> Iterator[None]:
 @pytest.mark.parametrize("due", Due)
 @pytest.mark.parametrize("record_ns", [NANOSECONDS // 100, NANOSECONDS], ids=["10 ms", "1 s"])
 @pytest.mark.parametrize(
-    ("ways", "subject", "delivery"),
+    ("ways", "subject", "delivery", "fetcher"),
     [
-        pytest.param(ways, subject, "at_least_once" if name in YIELDING else None, id=f"{name}, {subject}")
+        pytest.param(
+            ways,
+            subject,
+            "at_least_once" if name in YIELDING else None,
+            fetcher,
+            id=f"{name}, {subject}, {fetcher}",
+            marks=marks,
+        )
         for name, ways in (WAYS | YIELDING).items()
         for subject in ways
+        for fetcher, marks in fetchers(name).items()
     ],
+    indirect=["fetcher"],
 )
 def test_nobody_waits_for_a_backlog(
     memory: Memory,
@@ -59,6 +68,6 @@ def test_nobody_waits_for_a_backlog(
 @pytest.mark.parametrize("due", Due)
 def test_nobody_waits_for_a_backlog_that_memory_has_room_for(memory: Memory, due: Due) -> None:
     for ways in WAYS.values():
-        case = Case(ways, next(iter(ways)), due, NANOSECONDS // 100, ahead_bytes=2_000_000)
+        case = Case(ways, next(iter(ways)), due, NANOSECONDS // 100, fits=True)
         seconds = [each / NANOSECONDS for each in waits(case, memory, 0)]
         assert max(seconds) <= case.bound_ns / NANOSECONDS, (ways, seconds)

@@ -24,7 +24,7 @@ from tests.contract.worker.supervised import Memory
 _KINDS = {"plain": 1, "stores": STORES_FROM, "own": OWN_FROM, "gates": GATES_FROM, "decoders": DECODERS_FROM}
 _BYTES = 2_000
 """For the choices of the longest stories; behind them a story is dull."""
-_STORIES, _STORIES_LONG = 75, 4_000
+_STORIES, _STORIES_LONG = 40, 4_000
 """Of each kind."""
 
 

@@ -7,6 +7,7 @@ worker says of a partition, in the ledger or over the pipe, may pass a record th
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -122,9 +123,10 @@ class Log:
         at = bisect_left(self.offsets, offset)
         return self.records[at] if at < len(self.offsets) and self.offsets[at] == offset else None
 
-    def from_offset(self, offset: int) -> Sequence[Record]:
-        """What can be fetched from there on."""
-        return self.records[bisect_left(self.offsets, offset) : self.visible]
+    def from_offset(self, offset: int, most: int = sys.maxsize) -> Sequence[Record]:
+        """What can be fetched from there on, so many at most."""
+        at = bisect_left(self.offsets, offset)
+        return self.records[at : min(self.visible, at + most)]
 
     def between(self, first: int, last: int) -> Sequence[Record]:
         """The records behind the one and before the other."""

@@ -1,9 +1,12 @@
-"""Every way of calling handlers that there is."""
+"""Every way of calling handlers that there is, and whoever fetches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+import pytest
+
+from kunicorn.worker.assembly import OWN
 from tests.contract.worker.plan import OTHER, TOPIC, Way
 
 WAYS: dict[str, Mapping[str, Way]] = {
@@ -39,3 +42,22 @@ YIELDING: dict[str, Mapping[str, Way]] = {
     "yielded async by key": {TOPIC: Way("yielding_async", ordering="key", concurrency=3)},
 }
 """Where nothing is sent, the worker refuses it."""
+
+BOTH_FETCHERS = frozenset(
+    (
+        "a record",
+        "a batch",
+        "arrow",
+        "threads by key",
+        "tasks by key",
+        "two handlers, batches and tasks",
+        "yielded",
+    )
+)
+"""Ways that each run of the tests tries over our own fetcher, too. Workers branch on the form in which records come,
+not on who fetches: these have each form (one, several, columns), in the loop's thread, in threads and in tasks."""
+
+
+def fetchers(way: str) -> Mapping[str, Collection[pytest.MarkDecorator]]:
+    """Who fetches, with the marks of tests over it: all ways over both are `long`."""
+    return {"librdkafka": (), OWN: () if way in BOTH_FETCHERS else (pytest.mark.long,)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
+
 import pytest
 
 from kunicorn.group import events as ev
@@ -695,11 +698,9 @@ def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> No
     assert talk.member.history.recent[-1].reason == "the coordinator announced a rebalance"
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("transition", Transition)
-def test_every_step_is_in_the_table_or_refused_and_changes_nothing(state: State, transition: Transition) -> None:
-    if (state, transition) in CLASSIC:
-        assert state_after(CLASSIC, state, transition) is CLASSIC[state, transition]
-    else:
-        with pytest.raises(IllegalTransition):
-            state_after(CLASSIC, state, transition)
+def test_every_step_is_in_the_table_or_refused() -> None:
+    taken = {}
+    for state, transition in product(State, Transition):
+        with suppress(IllegalTransition):
+            taken[state, transition] = state_after(CLASSIC, state, transition)
+    assert taken == CLASSIC

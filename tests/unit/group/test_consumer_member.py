@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
+
 import pytest
 
 from kunicorn.group import events as ev
@@ -434,14 +437,12 @@ def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
     assert talk.member.owned == frozenset(tps(0))
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("transition", Transition)
-def test_a_step_is_in_the_table_or_refused(state: State, transition: Transition) -> None:
-    if (state, transition) in CONSUMER:
-        assert state_after(CONSUMER, state, transition) is CONSUMER[state, transition]
-    else:
-        with pytest.raises(IllegalTransition):
-            state_after(CONSUMER, state, transition)
+def test_every_step_is_in_the_table_or_refused() -> None:
+    taken = {}
+    for state, transition in product(State, Transition):
+        with suppress(IllegalTransition):
+            taken[state, transition] = state_after(CONSUMER, state, transition)
+    assert taken == CONSUMER
 
 
 @pytest.mark.parametrize("why", ["unanswered", "fenced"])

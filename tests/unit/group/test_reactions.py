@@ -8,14 +8,8 @@ from kunicorn.group.reactions import Api, Reaction, reaction
 
 
 @pytest.mark.parametrize("api", Api)
-def test_every_error_code_has_a_reaction_in_every_api(api: Api) -> None:
-    for code in (*range(-1, 150), 999, 32_767):
-        assert isinstance(reaction(api, code), Reaction)
-
-
-@pytest.mark.parametrize("api", Api)
-def test_no_error_proceeds(api: Api) -> None:
-    assert reaction(api, 0) is Reaction.PROCEED
+def test_the_code_of_no_error_proceeds_and_no_other_code_does(api: Api) -> None:
+    assert [code for code in (*range(-1, 150), 999, 32_767) if reaction(api, code) is Reaction.PROCEED] == [0]
 
 
 @pytest.mark.parametrize(

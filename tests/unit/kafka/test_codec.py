@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -51,17 +50,6 @@ def test_error_codes_compare_as_integers_known_or_not() -> None:
     unknown = known[:-2] + (999).to_bytes(2, "big")
     assert decode_response(Api.HEARTBEAT, 3, known).error_code == 0
     assert decode_response(Api.HEARTBEAT, 3, unknown).error_code == 999
-
-
-@pytest.mark.parametrize(("api", "version"), RESPONSES, ids=lambda value: getattr(value, "title", value))
-def test_a_mutated_answer_is_read_or_refused_and_nothing_else(api: Api, version: int) -> None:
-    rng = Random(f"mutate {api} {version}")
-    for _ in range(100):
-        frame = bytearray(response_frame(1, sample(RESPONSES[api, version], rng)))
-        for _ in range(rng.randrange(1, 4)):
-            frame[rng.randrange(len(frame))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-        with suppress(ProtocolError):
-            decode_response(api, version, bytes(frame))
 
 
 @pytest.mark.parametrize("announced", [MAX_FRAME_BYTES + 1, 3, 0, -1])

@@ -94,8 +94,10 @@ def test_any_byte_but_zero_is_true() -> None:
 def test_mutated_bytes_raise_nothing_but_what_it_promises(api: Api, version: int) -> None:
     schema = RESPONSES[api, version]
     rng = Random(f"mutate lenient {api} {version}")
-    for _ in range(60):
-        data = bytearray(encode(sample(schema, rng)) or b"\0")
-        data[rng.randrange(len(data))] = rng.randrange(256)
-        with suppress(*UNREADABLE):
-            lenient_reader(schema)(bytes(data), 0)
+    for _ in range(12):
+        whole = encode(sample(schema, rng)) or b"\0"
+        for _ in range(5):
+            data = bytearray(whole)
+            data[rng.randrange(len(data))] = rng.randrange(256)
+            with suppress(*UNREADABLE):
+                lenient_reader(schema)(bytes(data), 0)

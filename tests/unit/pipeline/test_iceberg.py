@@ -1,22 +1,18 @@
-"""An Iceberg table that an export writes to, in a catalog of SQLite's."""
+"""An Iceberg table that an export writes to, in a catalog of SQLite's.
+
+pyiceberg is imported where it is used: with SQLAlchemy it would take a second of each process that collects tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyiceberg.catalog
 import pytest
 from confluent_kafka import Message
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
-from pyiceberg.table import Table
-from pyiceberg.types import StringType
-from pyiceberg.utils.config import Config
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.columns import SCHEMA
@@ -29,6 +25,10 @@ from kunicorn.pipeline.lake.tables import NotCommitted
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory
 from kunicorn.positions import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
 
 NAME = "shop.orders"
 ENDS = {TopicPartition("orders", 0): 7}
@@ -57,9 +57,15 @@ class Place:
         made.open(done)
         return made
 
+    def registered(self) -> SqlCatalog:
+        """The catalog, as another reader has it."""
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog(self.catalog.name, **self.catalog.properties)
+
     def table(self) -> Table:
         """As another reader finds it."""
-        return SqlCatalog(self.catalog.name, **self.catalog.properties).load_table(NAME)
+        return self.registered().load_table(NAME)
 
     def written(self, lake: IcebergLake, name: str, batch: pa.RecordBatch, by: str = "day") -> list[LakeFile]:
         """Files of a task that has these rows."""
@@ -177,6 +183,8 @@ def add(place: Place, lake: IcebergLake, files: Sequence[LakeFile]) -> None:
 def test_a_table_that_never_takes_the_round_ends_the_export_in_words(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+
     lake = place.lake()
 
     def refused(self: IcebergLake, number: int, files: Sequence[LakeFile]) -> None:
@@ -246,6 +254,8 @@ def test_each_file_has_rows_of_one_day_or_hour_exactly(
 def test_a_fields_partitions_have_its_values_exactly(
     place: Place, by: str, values: list[Any], partitions: list[Any]
 ) -> None:
+    from pyiceberg.expressions import EqualTo
+
     field = by.removeprefix("value.")
     lake = place.lake(by, TYPED)
     structs = [dict.fromkeys(ORDER.names) | {field: each} for each in values]
@@ -267,6 +277,8 @@ def test_a_value_without_any_field_has_the_partition_of_null(place: Place) -> No
 
 
 def test_readers_choose_files_by_the_least_and_the_largest_values(place: Place) -> None:
+    from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
+
     lake = place.lake()
     for number in range(3):
         batch = rows(DAY_MS + number, DAY_MS + number, first=number * 2)
@@ -285,6 +297,8 @@ def test_readers_choose_files_by_the_least_and_the_largest_values(place: Place) 
 
 
 def test_columns_that_a_table_was_given_later_are_null(place: Place) -> None:
+    from pyiceberg.types import StringType
+
     place.lake()
     with place.table().update_schema() as update:
         update.add_column("note", StringType())
@@ -296,6 +310,8 @@ def test_columns_that_a_table_was_given_later_are_null(place: Place) -> None:
 
 def test_what_an_engine_says_and_allows_of_a_tables_fields_does_not_end_its_export(place: Place) -> None:
     """A comment, null where the records have none, and a field more."""
+    from pyiceberg.types import StringType
+
     strict = pa.field("value", pa.struct([pa.field("id", pa.int64(), nullable=False)]))
     schema = SCHEMA.set(SCHEMA.get_field_index("value"), strict)
     place.lake(schema=schema)
@@ -319,6 +335,8 @@ def test_what_an_engine_says_and_allows_of_a_tables_fields_does_not_end_its_expo
 )
 def test_a_table_that_requires_what_records_may_lack_is_refused(place: Place, column: str, why: str | None) -> None:
     """Its readers would meet a null where none may be."""
+    from pyiceberg.types import StringType
+
     place.lake()
     with place.table().update_schema(allow_incompatible_changes=True) as update:
         if column in SCHEMA.names:
@@ -375,11 +393,11 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with_as_if_it_had
     lake.commit(1, place.written(lake, "a", rows(DAY_MS)), ENDS)
     whole = OffsetRange("orders", 0, 0, 1)
     _Known(place.target, Form(iceberg=NAME), SCHEMA).save(RunState((whole,), rounds=1))
-    SqlCatalog(place.catalog.name, **place.catalog.properties).drop_table(NAME)
+    place.registered().drop_table(NAME)
     for make in (False, True):
         with pytest.raises(ConfigError, match=r"has 0 rounds of the 1 that were exported .* dropped, or made anew"):
             IcebergLake(place.catalog, NAME, place.target, SCHEMA, "day").open(1, make=make)
-    assert not SqlCatalog(place.catalog.name, **place.catalog.properties).table_exists(NAME), "nor made by that"
+    assert not place.registered().table_exists(NAME), "nor made by that"
     place.lake()
     with pytest.raises(ConfigError, match="has 0 rounds of the 1 that were exported"):
         place.lake(done=1)
@@ -387,7 +405,7 @@ def test_a_table_that_was_dropped_and_made_anew_is_not_gone_on_with_as_if_it_had
 
 def test_a_plan_makes_no_table_and_is_refused_where_the_export_would_be(place: Place) -> None:
     assert not IcebergLake(place.catalog, NAME, place.target, SCHEMA, "day").open(0, make=False)
-    assert not SqlCatalog(place.catalog.name, **place.catalog.properties).table_exists(NAME)
+    assert not place.registered().table_exists(NAME)
     place.lake()
     with pytest.raises(ConfigError, match="is partitioned by"):
         IcebergLake(place.catalog, NAME, place.target, SCHEMA, "hour").open(0, make=False)
@@ -419,6 +437,9 @@ def test_a_catalog_that_is_not_there_is_told_in_words(tmp_path: Path, catalog: C
 
 
 def test_no_secret_of_the_environment_is_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyiceberg.catalog
+    from pyiceberg.utils.config import Config
+
     monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", "mysql://me:geheim@host/db")
     # pyiceberg has read its environment when it was imported.
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())

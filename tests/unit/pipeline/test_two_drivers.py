@@ -23,7 +23,6 @@ import pytest
 from confluent_kafka import Message
 from deltalake import DeltaTable
 from deltalake.table import TableMerger
-from pyiceberg.catalog.sql import SqlCatalog
 
 from kunicorn.errors import ConfigError
 from kunicorn.handler.config import Decoding
@@ -284,6 +283,8 @@ def _rows(whole: OffsetRange, failing: Collection[int]) -> Iterator[Row]:
 @pytest.fixture
 def world_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[int], World]:
     """`world_of(seed)`."""
+    # Not by each process that collects tests: it brings SQLAlchemy.
+    from pyiceberg.catalog.sql import SqlCatalog
 
     def made(seed: int) -> World:
         world = World(seed, tmp_path / str(seed))
@@ -436,6 +437,8 @@ def newest_of_each_key(world: World) -> Counter[tuple[int, int]]:
 def offsets_in(world: World, to: str) -> list[tuple[int, int]]:
     """Partition and offset of all that the lake has, as another reader finds it."""
     if to == "iceberg":
+        from pyiceberg.catalog.sql import SqlCatalog
+
         tables = [SqlCatalog("test", **world.catalog).load_table(TABLE).scan().to_arrow()]
     elif to == "delta":
         tables = [DeltaTable(str(world.directory / "lake")).to_pyarrow_table()]

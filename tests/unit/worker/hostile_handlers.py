@@ -168,6 +168,7 @@ def obey_and_yield(record: Record) -> Generator[object, None, object]:
 
 
 # -- what is interrupted -----------------------------------------------------------------------------------------------
+# A call counts as begun once it is where the test is to interrupt it: what came before would end it as it is.
 
 met: list[str] = []
 """What was raised in them."""
@@ -183,8 +184,8 @@ def hold() -> None:
 
 def wrap(record: Record) -> None:
     """Have the interruption replaced by another error, as decorators do."""
-    begun[record.topic, record.offset] += 1
     try:
+        begun[record.topic, record.offset] += 1
         hold()
     except BaseException as error:
         met.append(type(error).__name__)
@@ -193,8 +194,8 @@ def wrap(record: Record) -> None:
 
 async def wrap_async(record: Record) -> None:
     """Likewise, while it waits."""
-    begun[record.topic, record.offset] += 1
     try:
+        begun[record.topic, record.offset] += 1
         await asyncio.sleep(60)
     except BaseException as error:
         met.append(type(error).__name__)
@@ -203,9 +204,9 @@ async def wrap_async(record: Record) -> None:
 
 async def group(record: Record) -> None:
     """Have it wrapped by a TaskGroup, while the handler computes."""
-    begun[record.topic, record.offset] += 1
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(asyncio.sleep(0.001))
+        begun[record.topic, record.offset] += 1
         hold()
 
 
@@ -221,24 +222,24 @@ async def wrap_batch_async(batch: Batch) -> None:
 
 def survive(record: Record) -> None:
     """The first one keeps its interruption to itself, the second fails by its own fault."""
-    begun[record.topic, record.offset] += 1
-    if record.offset == 0:
-        with contextlib.suppress(HandlerTimeout):
+    with contextlib.suppress(HandlerTimeout):
+        begun[record.topic, record.offset] += 1
+        if record.offset == 0:
             hold()
-    elif record.offset == 1:
+    if record.offset == 1:
         raise LookupError("my own")
 
 
 async def survive_async(record: Record) -> None:
     """Likewise; the second fails in a TaskGroup."""
-    begun[record.topic, record.offset] += 1
     task = asyncio.current_task()
     assert task is not None
     counts.append(task.cancelling())
-    if record.offset == 0:
-        with contextlib.suppress(asyncio.CancelledError):
+    with contextlib.suppress(asyncio.CancelledError):
+        begun[record.topic, record.offset] += 1
+        if record.offset == 0:
             await asyncio.sleep(60)
-    elif record.offset == 1:
+    if record.offset == 1:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(cancelled_within(record)).cancel()
             tasks.create_task(fail())

@@ -6,7 +6,6 @@ Each topic's handler does one thing, to the record in the middle of that topic's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from tests.unit.worker import hostile_handlers
 from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
-from tests.unit.worker.whole import Worker
+from tests.unit.worker.whole import Worker, order_of
 from tests.waiting import wait_until
 
 TRIES = 3
@@ -90,15 +89,7 @@ FORMS = {
 
 
 def order(handler: str, **settings: Any) -> HandlerConfig:
-    known = {
-        "mode": "record",
-        "options": {},
-        "batch_max_records": 100,
-        "max_attempts": TRIES,
-        "retry_backoff_ms": 1,
-        "retry_backoff_max_ms": 2,
-    }
-    return HandlerConfig(f"{hostile_handlers.__name__}:{handler}", **{**known, **settings})
+    return order_of(f"{hostile_handlers.__name__}:{handler}", **{"max_attempts": TRIES, **settings})
 
 
 @pytest.fixture(autouse=True)
@@ -219,14 +210,8 @@ INTERRUPTED = {
 
 
 def begins(times: int) -> None:
-    """Wait until the first record was in hand so often."""
+    """Wait until the handler has the first record for the so-manieth time, and waits or computes."""
     wait_until(lambda: begun["t", 0] == times, f"call {times}", every=0.001)
-
-
-def held(worker: Worker, times: int = 1) -> None:
-    """Wait until the handler has it for the so-manieth time, and waits or computes."""
-    begins(times)
-    time.sleep(0.02)  # Between its first line and the place where it is to be interrupted.
 
 
 @pytest.mark.parametrize(("handler", "settings"), INTERRUPTED.values(), ids=INTERRUPTED)
@@ -236,7 +221,7 @@ def test_a_drain_deadline_that_comes_out_as_another_error_leaves_the_record_unfi
     worker = Worker(order(handler, max_attempts=1, on_failure="skip", **settings))
 
     def meanwhile() -> None:
-        held(worker)
+        begins(1)
         worker.revoke(1)
         wait_until(lambda: worker.stopped, "its report")
 
@@ -250,7 +235,7 @@ def test_a_time_out_that_comes_out_as_another_error_is_a_failed_try(handler: str
 
     def meanwhile() -> None:
         for times in (1, 2):
-            held(worker, times)
+            begins(times)
             worker.made.runner.time_out(1, 0)
 
     worker.handle([record(b"v", topic="t")], meanwhile=meanwhile)
@@ -264,9 +249,9 @@ def test_a_time_out_of_an_earlier_try_does_not_make_a_drain_deadline_the_records
     worker = Worker(order(handler, max_attempts=2, on_failure="skip", **settings))
 
     def meanwhile() -> None:
-        held(worker)
+        begins(1)
         worker.made.runner.time_out(1, 0)
-        held(worker, 2)
+        begins(2)
         worker.revoke(1)
         wait_until(lambda: worker.stopped, "its report")
 
@@ -292,7 +277,7 @@ def test_an_interruption_that_a_record_survives_says_nothing_of_the_next_one(
     worker = Worker(order(handler, max_attempts=1, on_failure="dead_letter", **settings))
 
     def meanwhile() -> None:
-        held(worker)
+        begins(1)
         worker.made.runner.time_out(1, 0)
 
     worker.handle([record(b"v", key="one", topic="t") for _ in range(3)], meanwhile=meanwhile)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from tests.unit.worker import logging_handlers
-from tests.unit.worker.whole import Worker
+from tests.unit.worker.whole import Worker, order_of
 
 RECORDS = 6
 CROWDED = {"ordering": "key", "concurrency": 3}
@@ -27,16 +26,7 @@ CROWDED = {"ordering": "key", "concurrency": 3}
 def test_a_line_belongs_to_the_record_in_whose_call_it_is_logged_and_to_no_other(
     monkeypatch: pytest.MonkeyPatch, handler: str, settings: dict[str, object]
 ) -> None:
-    known: dict[str, object] = {
-        "mode": "record",
-        "options": {},
-        "batch_max_records": 100,
-        "max_attempts": 1,
-        "retry_backoff_ms": 1,
-        "retry_backoff_max_ms": 1,
-        **settings,
-    }
-    worker = Worker(HandlerConfig(f"{logging_handlers.__name__}:{handler}", **known))  # type: ignore[arg-type]
+    worker = Worker(order_of(f"{logging_handlers.__name__}:{handler}", **settings))
     monkeypatch.setattr(logging_handlers, "seen", [])
     monkeypatch.setattr(logging_handlers, "beside", [])
     monkeypatch.setattr(logging_handlers, "place", lambda: worker.made.runner.place())  # noqa: PLW0108 (made later)

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kunicorn import Call, Done, Record, Send
-from kunicorn.handler.config import HandlerConfig, Tracing
+from kunicorn.handler.config import Tracing
 from kunicorn.testing import record
-from tests.unit.worker.whole import Worker
+from tests.unit.worker.whole import Worker, order_of
 
 PARENT = ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 NO_BYTES: Any = 5
@@ -76,9 +76,8 @@ def watching(call: Call) -> Iterator[None]:
 
 def handled(handler: str, *, sends: bool = True, **settings: Any) -> Worker:
     """A worker that has handled one record, which a producer has sent within a trace."""
-    known: dict[str, Any] = {"mode": "record", "middlewares": [f"{__name__}:watching"], "retry_backoff_ms": 1}
-    known |= {"options": {}, "batch_max_records": 100, "max_attempts": 1, "retry_backoff_max_ms": 2}
-    worker = Worker(HandlerConfig(f"{__name__}:{handler}", **known | settings), sends=sends)
+    order = order_of(f"{__name__}:{handler}", **{"middlewares": [f"{__name__}:watching"], **settings})
+    worker = Worker(order, sends=sends)
     worker.handle([record(b"x", topic="t", headers=dict([PARENT]))])
     return worker
 

@@ -16,14 +16,14 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
 from kunicorn.handler.call import calls_of
-from kunicorn.handler.config import Batching, CircuitBreaking, Decoding, FilterRule, HandlerConfig, Tracing
+from kunicorn.handler.config import Batching, CircuitBreaking, Decoding, FilterRule, Tracing
 from kunicorn.handler.load import clear_frames, load
 from kunicorn.handler.retry import describe
 from kunicorn.testing import record
 from kunicorn.testing.memory import message_of
 from tests.unit.worker import failing_handlers
 from tests.unit.worker.failing_handlers import FAILURES, begun, handled, tries
-from tests.unit.worker.whole import Worker
+from tests.unit.worker.whole import Worker, order_of
 from tests.waiting import wait_until
 
 RECORDS = 6
@@ -48,16 +48,8 @@ class Form:
         return Form(self.handler, {**self.settings, **settings}, self.sends, self.topics)
 
     def worker(self) -> Worker:
-        known = {
-            "mode": "record",
-            "options": {},
-            "batch_max_records": 100,
-            "max_attempts": 100,
-            "retry_backoff_ms": 1,
-            "retry_backoff_max_ms": 2,
-            "on_failure": "dead_letter",
-        }
-        return Worker(HandlerConfig(named(self.handler), **{**known, **self.settings}), sends=self.sends)
+        known = {"max_attempts": 100, "on_failure": "dead_letter"}
+        return Worker(order_of(named(self.handler), **{**known, **self.settings}), sends=self.sends)
 
 
 CALLED = {

@@ -166,6 +166,19 @@ class Worker:
             self.stopped |= {each.grant: each.offset for each in message.partitions}
 
 
+def order_of(place: str, **more: Any) -> HandlerConfig:
+    """Of a handler of records that is tried again at once, but for what `more` says."""
+    known = {
+        "mode": "record",
+        "options": {},
+        "batch_max_records": 100,
+        "max_attempts": 1,
+        "retry_backoff_ms": 1,
+        "retry_backoff_max_ms": 2,
+    }
+    return HandlerConfig(place, **known | more)
+
+
 def order(handler: str, ordering: str, concurrency: int | None, *topics: str, **more: Any) -> HandlerConfig:
     place = f"{crowded_handlers.__name__}:{handler}"
     return HandlerConfig(

@@ -14,8 +14,9 @@ from kunicorn.group.states import State
 from tests.fakes.host import Host
 from tests.fakes.simulation import Simulation, consumer_group
 
-STEP = 0.03
-"""Seconds between two instants; each seed shifts them."""
+STEPS = pytest.mark.parametrize("step", [0.06, pytest.param(0.03, marks=pytest.mark.long)])
+"""Seconds between two instants on average. The phases that members and coordinators tell apart take longer; answers on
+their way take less, and are met by chance."""
 WINDOW = 1.6
 """Seconds that the rebalance takes, with its slowest plan and both joins of the cooperative protocol; and a bit."""
 SETTLED = 12.0
@@ -24,8 +25,10 @@ OVER = 25.0
 """Seconds after the move: reading the log, a look-up, and both joins anew."""
 
 
-def instants(seed: int) -> list[float]:
-    return [(number + Random(seed).random()) * STEP for number in range(round(WINDOW / STEP))]
+def instants(seed: int, step: float) -> list[float]:
+    """One in each step, where chance has it."""
+    chance = Random(seed)
+    return [(number + chance.random()) * step for number in range(round(WINDOW / step))]
 
 
 def rebalancing(seed: int, assignor: str | None) -> tuple[Simulation, list[Host]]:
@@ -38,14 +41,15 @@ def rebalancing(seed: int, assignor: str | None) -> tuple[Simulation, list[Host]
     return world, members
 
 
+@STEPS
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 @pytest.mark.parametrize("orderly", [True, False], ids=["resigns", "dies"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_coordinator_that_moves_in_the_middle_of_a_rebalance_costs_no_member_a_partition(
-    assignor: str, orderly: bool, seed: int
+    assignor: str, orderly: bool, seed: int, step: float
 ) -> None:
     costs: dict[float, list[int]] = {}
-    for instant in instants(seed):
+    for instant in instants(seed, step):
         world, members = rebalancing(seed, assignor)
         world.run(instant)
         world.move(orderly=orderly)
@@ -55,12 +59,13 @@ def test_a_coordinator_that_moves_in_the_middle_of_a_rebalance_costs_no_member_a
     assert not costs
 
 
+@STEPS
 @pytest.mark.parametrize("moves", [False, True], ids=["stays", "dies"])
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range", None])
 def test_a_member_told_to_stop_drains_at_once_at_every_instant_of_a_rebalance(
-    assignor: str | None, moves: bool
+    assignor: str | None, moves: bool, step: float
 ) -> None:
-    for instant in [0.0, *instants(5)]:
+    for instant in [0.0, *instants(5, step)]:
         world, members = rebalancing(5, assignor)
         world.run(instant)
         if moves:
@@ -75,8 +80,9 @@ def test_a_member_told_to_stop_drains_at_once_at_every_instant_of_a_rebalance(
         world.settle(OVER)
 
 
-def test_a_coordinator_that_moves_twice_costs_no_member_a_partition() -> None:
-    for instant in instants(3)[::5]:
+@STEPS
+def test_a_coordinator_that_moves_twice_costs_no_member_a_partition(step: float) -> None:
+    for instant in instants(3, step)[::5]:
         for again in (0.05, 0.3, 1.5):
             world, members = rebalancing(3, "cooperative-sticky")
             world.run(instant)

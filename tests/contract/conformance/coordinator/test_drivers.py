@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -16,15 +16,23 @@ from tests.contract.conformance.coordinator.coordinated import (
     SESSION,
     Stage,
     both_protocols,
+    heartbeats,
     play,
 )
-from tests.fakes.broker import Asked, HangUp, Reply, Silence
+from tests.fakes.broker import Asked, HangUp, Reply, Silence, by_partition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.requests import Join
 from tests.fakes.simulation import TOPIC
+
+
+def refused(*errors: int, consumer: Sequence[int]) -> pytest.MarkDecorator:
+    """All these errors with the classic protocol, and with the consumer protocol one for each reaction: drivers see the
+    reaction, which `test_reactions` holds of every code."""
+    pairs = [*(("classic", error) for error in errors), *(("consumer", error) for error in consumer)]
+    return pytest.mark.parametrize(("protocol", "error"), pairs)
 
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb", "0113 c_subscribe_no_cb", "0118 commit_rebalance")
@@ -165,8 +173,7 @@ def _unknown_error(asked: Asked) -> Reply:
 
 
 @pytest.mark.scenario("0143 test_heartbeat_find_coordinator", "0147 retriable", "test_coordinator__do_heartbeat")
-@both_protocols
-@pytest.mark.parametrize("error", [14, 15, 16, -1])
+@refused(14, 15, 16, -1, consumer=[14, 16])
 def test_a_heartbeat_that_meets_a_coordinator_in_trouble_costs_no_rebalance(protocol: str, error: int) -> None:
     async def story(stage: Stage) -> None:
         member = await stage.start(group_protocol=protocol)
@@ -174,7 +181,7 @@ def test_a_heartbeat_that_meets_a_coordinator_in_trouble_costs_no_rebalance(prot
         group = stage.broker.group
         assert group is not None
         before = group.rebalances, member.member.generation
-        api = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        api = heartbeats(protocol)
         stage.broker.plan(api, *[lambda asked: blank_response(asked.api, asked.version, error_code=error)] * 4)
         asked = len(stage.asked(api))
         await until(lambda: len(stage.asked(api)) > asked + 6)
@@ -190,7 +197,7 @@ def test_a_fenced_member_joins_anew_and_begins_where_the_group_committed(protoco
     async def story(stage: Stage) -> None:
         member = await stage.start(group_protocol=protocol)
         await stage.settled(member)
-        api = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        api = heartbeats(protocol)
         stage.broker.plan(api, lambda asked: blank_response(asked.api, asked.version, error_code=error))
         await until(lambda: member.lost == PARTITIONS)
         await stage.settled(member)
@@ -224,7 +231,7 @@ def test_a_dead_coordinator_that_brokers_still_name_is_tried_less_and_less_often
         member = await stage.start(group_protocol=protocol)
         await stage.settled(member)
         generation, alive = member.member.generation, stage.broker.coordinator
-        beats = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        beats = heartbeats(protocol)
         not_coordinator = blank_response(beats, OURS[beats].high, error_code=16)
         stage.broker.coordinator = SimpleNamespace(node_id=2, port=1)  # type: ignore[assignment]
         stage.broker.plan(beats, not_coordinator)
@@ -260,8 +267,7 @@ def test_a_look_up_that_fails_is_told_at_once_and_then_every_ten_seconds(capfd: 
 
 
 @pytest.mark.scenario("Test848FetchOffsetsStaleEpochRetry", "OffsetFetchErrorStallsAssignment")
-@both_protocols
-@pytest.mark.parametrize("error", [14, 15, 16, 25, 113])
+@refused(14, 15, 16, 25, 113, consumer=[14, 16, 113])
 def test_start_offsets_that_are_refused_are_asked_for_until_they_are_known(protocol: str, error: int) -> None:
     async def story(stage: Stage) -> None:
         def refuse(asked: Asked) -> Reply:
@@ -277,8 +283,7 @@ def test_start_offsets_that_are_refused_are_asked_for_until_they_are_known(proto
 
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress", "test_commit_failed_scenarios")
-@both_protocols
-@pytest.mark.parametrize("error", [3, 7, 14, 15, 16, 27, 100, 113, -1])
+@refused(3, 7, 14, 15, 16, 27, 100, 113, -1, consumer=[3, 16, 113])
 def test_a_commit_refused_for_now_is_repeated_until_it_is_taken(protocol: str, error: int) -> None:
     async def story(stage: Stage) -> None:
         stage.broker.plan(Api.OFFSET_COMMIT, refusing(error), refusing(error))
@@ -291,22 +296,7 @@ def test_a_commit_refused_for_now_is_repeated_until_it_is_taken(protocol: str, e
 
 def refusing(error: int) -> Callable[[Asked], Reply]:
     """Every offset of an OffsetCommit, with this error."""
-
-    def refuse(asked: Asked) -> Reply:
-        row = nested(RESPONSES[asked.api, asked.version], "topics")
-        cell = nested(row, "partitions")
-        topics = tuple(
-            row(
-                **({"name": topic.name} if asked.version < 10 else {"topic_id": topic.topic_id}),
-                partitions=tuple(
-                    blank(cell, partition_index=p.partition_index, error_code=error) for p in topic.partitions
-                ),
-            )
-            for topic in asked.message.topics
-        )
-        return blank_response(asked.api, asked.version, topics=topics)
-
-    return refuse
+    return lambda asked: by_partition(asked, lambda _: {"error_code": error})
 
 
 @pytest.mark.parametrize(("error", "unfinished"), [(3, 0), (100, 0), (29, PARTITIONS), (28, PARTITIONS)])

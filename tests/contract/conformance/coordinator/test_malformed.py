@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from kunicorn.kafka.versions import OURS, Api
-from tests.contract.conformance.coordinator.coordinated import Stage, both_protocols, play
+from tests.contract.conformance.coordinator.coordinated import Stage, both_protocols, heartbeats, play
 from tests.contract.conformance.coordinator.told import listening
 from tests.contract.conformance.coordinator.weather import ASKED, OF_EVERYBODY, Weather
 from tests.contract.conformance.endurance import NEVER_ASKED, SPOILT_FOR, UNREADABLE_FOR, came_through
@@ -86,7 +86,7 @@ def test_an_answer_that_cannot_be_read_closes_the_coordinators_connections_and_t
     async def story(stage: Stage) -> None:
         member = await stage.start(group_protocol=protocol)
         await stage.settled(member)
-        api = Api.HEARTBEAT if protocol == "classic" else Api.CONSUMER_GROUP_HEARTBEAT
+        api = heartbeats(protocol)
         connections = stage.broker.connections
         stage.broker.plan(api, lambda asked: asked.correlation_id.to_bytes(4, "big") + b"\0\0")
         await until(lambda: stage.broker.connections > connections)

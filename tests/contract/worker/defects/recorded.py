@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM
 
@@ -37,6 +38,17 @@ FIRST_SEEDS: Mapping[str, int] = {**dict.fromkeys(_OF_GATES, GATES_FROM), "faile
 """Of the stories that are of such; 1 for the others."""
 
 
+class Soonest(NamedTuple):
+    """The seed that finds a defect with the fewest stories."""
+
+    which: int
+    """From 0 on."""
+    number: int
+    """Of the story that finds it, from 1 on."""
+    median: int
+    """So many stories seeds take in the middle."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Each by its patch."""
@@ -45,12 +57,11 @@ class Measured:
     """Most of a seed."""
     found: Mapping[str, list[int | None]]
 
-    def soonest(self, defect: str) -> tuple[int, int]:
-        """Which of the seeds finds it soonest, from 0 on, and how many stories seeds take in the middle. Raises
-        `KeyError` where it was not measured."""
+    def soonest(self, defect: str) -> Soonest:
+        """Raises `KeyError` where it was not measured."""
         every = [self.stories if number is None else number for number in self.found[defect]]
         at = min(range(len(every)), key=every.__getitem__)
-        return at, round(median(every))
+        return Soonest(at, every[at], round(median(every)))
 
 
 def read(path: Path = RECORDED) -> Measured | None:
