@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import Templates, shared_templates
 from tests.system.members import Members, group_settings
 
 _numbers = count(1)
@@ -84,3 +85,10 @@ def members_of(tmp_path: Path) -> Iterator[Callable[..., Members]]:
             return members
 
         yield make
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Templates]:
+    """What the bare workers of a module's tests are forked from."""
+    with shared_templates(tmp_path_factory.mktemp("templates")) as started:
+        yield started
