@@ -13,7 +13,7 @@ import pytest
 
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import Templates, shared_templates
-from tests.system.members import Members, group_settings
+from tests.system.members import Members, group_settings, merged
 
 _numbers = count(1)
 
@@ -65,26 +65,33 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def members_of(tmp_path: Path) -> Iterator[Callable[..., Members]]:
-    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the topic names the group."""
-    with ExitStack() as groups:
+def members_with(tmp_path: Path) -> Iterator[Callable[..., Members]]:
+    """Makes what starts members with the settings of all its parts: `members_with(*parts, env={...})`."""
+    with ExitStack() as started:
 
-        def make(
-            bootstrap: str,
-            topic: str,
-            *,
-            settings: Mapping[str, Mapping[str, Any]] | None = None,
-            env: Mapping[str, str] | None = None,
-            **more: Any,
-        ) -> Members:
-            own = group_settings(bootstrap, [topic], topic, **more)
-            for section, values in (settings or {}).items():
-                own.setdefault(section, {}).update(values)
-            members = Members(tmp_path, own, env or {})
-            groups.callback(members.close)
+        def make(*parts: Mapping[str, Mapping[str, Any]] | None, env: Mapping[str, str] | None = None) -> Members:
+            members = Members(tmp_path, merged(*filter(None, parts)), env or {})
+            started.callback(members.close)
             return members
 
         yield make
+
+
+@pytest.fixture
+def members_of(members_with: Callable[..., Members]) -> Callable[..., Members]:
+    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the topic names the group."""
+
+    def make(
+        bootstrap: str,
+        topic: str,
+        *,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Members:
+        return members_with(group_settings(bootstrap, [topic], topic, **more), settings, env=env)
+
+    return make
 
 
 @pytest.fixture(scope="module")
