@@ -35,9 +35,7 @@ def with_a_record(
 
 def timeouts(stage: Scene, member: MemberProcess) -> int:
     """How many calls were ended, as /metrics says."""
-    name = f'kunicorn_handler_timeouts_total{{group="{stage.topic}",topic="{stage.topic}"}} '
-    values = [line.removeprefix(name) for line in member.get("/metrics")[1].splitlines() if line.startswith(name)]
-    return int(float(values[0])) if values else 0
+    return int(member.metric("kunicorn_handler_timeouts_total", group=stage.topic, topic=stage.topic))
 
 
 def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | None = None) -> None:
@@ -52,7 +50,7 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
     assert report.holds, report
 
 
-@pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
+@pytest.mark.parametrize("handler", ["marked:handle", pytest.param("marked:handle_async", marks=pytest.mark.long)])
 def test_a_handler_that_waits_for_too_long_is_interrupted_and_asked_again(scene: SceneMaker, handler: str) -> None:
     stage, member = with_a_record(scene, "sleep 600 once", handler)
     stage.wait_marked("0@1 leaves", member)
@@ -72,7 +70,7 @@ def test_a_record_that_takes_too_long_on_every_try_halts_its_partition_alone(sce
     assert member.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["cling", "block"])
+@pytest.mark.parametrize("how", [pytest.param("cling", marks=pytest.mark.long), "block"])
 def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its_record_handled_by_the_next_worker(
     scene: SceneMaker, how: str
 ) -> None:
