@@ -24,16 +24,21 @@ USUAL_SESSIONS = {"group.consumer.session.timeout.ms": 45_000}
 """Kafka's default, for tests that restart what a short session would not wait for."""
 
 
-def _asked_for(config: pytest.Config) -> dict[str, Any]:
-    """The brokers that the command line asks for."""
+def asked_for(
+    config: pytest.Config, overrides: Mapping[str, object] | None = None, version: str | None = None
+) -> dict[str, Any]:
+    """The brokers that the command line asks for, where a test does not."""
     consumer = config.getoption("--group-protocol") == "consumer"
-    return {"version": config.getoption("--kafka-version"), "overrides": SHORT_SESSIONS if consumer else {}}
+    return {
+        "version": version or config.getoption("--kafka-version"),
+        "overrides": {**(SHORT_SESSIONS if consumer else {}), **(overrides or {})},
+    }
 
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
     """One broker for all tests; whoever stops or freezes brokers asks `kafka_factory` for some of its own."""
-    with KafkaCluster(**_asked_for(pytestconfig)) as cluster:
+    with KafkaCluster(**asked_for(pytestconfig)) as cluster:
         yield cluster
 
 
@@ -41,18 +46,11 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
 def kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., KafkaCluster]]:
     """Starts clusters that live until the test ends: `kafka_factory(brokers=3, overrides={...})`."""
     with ExitStack() as clusters:
-        asked_for = _asked_for(pytestconfig)
 
         def make(
             brokers: int = 1, *, overrides: Mapping[str, object] | None = None, version: str | None = None
         ) -> KafkaCluster:
-            return clusters.enter_context(
-                KafkaCluster(
-                    brokers,
-                    version=version or asked_for["version"],
-                    overrides={**asked_for["overrides"], **(overrides or {})},
-                )
-            )
+            return clusters.enter_context(KafkaCluster(brokers, **asked_for(pytestconfig, overrides, version)))
 
         yield make
 

@@ -36,13 +36,16 @@ def test_on_three_brokers_that_learn_of_it_one_after_the_other_nothing_of_the_ol
     recreate(kafka_factory(3), topic, members_of, protocol, "latest")
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=[pytest.mark.consumer, pytest.mark.long])]
+)
 def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for_metadata_to_be_due(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str
 ) -> None:
     """No commit is refused: what the client hears of its position, or where the logs end, has to do."""
     kafka.create_topic(topic, 1)
-    members = members_of(kafka.bootstrap, topic, settings={"group": {"group_protocol": protocol}})
+    group = {"group_protocol": protocol, "commit_interval_ms": 500}
+    members = members_of(kafka.bootstrap, topic, settings={"group": group})
     member = members.start()
     produce(kafka.bootstrap, topic, 300)
     member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 1).popitem()[1] == 300, "all to be committed")
