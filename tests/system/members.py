@@ -173,9 +173,9 @@ class MemberProcess:
         """Until so many partitions are being fetched."""
         self.wait(lambda: len(self.partitions("running")) == partitions, f"{partitions} running partitions", within)
 
-    def wait(self, condition: Any, what: str, within: float = PATIENCE) -> Any:
+    def wait(self, condition: Any, what: str, within: float = PATIENCE, every: float = 0.05) -> Any:
         try:
-            return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every=0.05)
+            return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every)
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- status: {self.status()}\n--- log:\n{self.output()[-6000:]}") from None
 

@@ -98,6 +98,11 @@ def committed_offsets(
     return {TopicPartition(topic, each.partition): each.offset for each in found}
 
 
+def committed_inputs(bootstrap: str, group: str, topic: str, partitions: int) -> int:
+    """So many records of the topic, which has no gaps and was begun at its beginning, the group has committed."""
+    return sum(max(0, at) for at in committed_offsets(bootstrap, group, topic, partitions).values())
+
+
 @lru_cache(maxsize=8)
 def _admin(bootstrap: str) -> AdminClient:
     """One client for all that is asked of a cluster: a new one costs threads, connections and five requests."""
