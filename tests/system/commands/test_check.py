@@ -74,6 +74,7 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]
+    assert kafka.admin().list_consumer_groups().result(60).valid == [], "it has joined none"
 
 
 def test_what_is_found_can_be_had_for_a_program(kafka: KafkaCluster, handlers: Path) -> None:

@@ -187,8 +187,8 @@ BROKEN = {
 def test_code_that_cannot_serve_leaves_the_workers_as_they_are_until_it_is_corrected(
     deployed: Callable[..., Deployed],
 ) -> None:
-    """Whether the import fails, the template ends or a worker on trial does: nothing is left that the same member's next
-    reload would meet."""
+    """Whether the import fails, the template ends or a worker on trial does: nothing is left that the next reload of
+    the same member would meet."""
     service = deployed()
     before = service.pids()
     for number, (what, (code, reason)) in enumerate(BROKEN.items(), 1):
