@@ -316,7 +316,7 @@ class Templates:
         """The one that has imported this source, in which there is such a handler."""
         if source not in self._of:
             directory = self._directory / str(len(self._of))
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
             _write(directory, source)
             # A pipe that nobody reads would fill up with tracebacks, and workers of later tests wait for ever.
             with (directory / "stderr").open("ab") as stderr:
