@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kunicorn.commands.demo.judge import Audit
+from kunicorn.ipc import clock
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import end_offsets, held, produce
@@ -144,7 +145,7 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
             (long, "handle_batch", 'mode = "batch"\n'),
         )
     )
-    for name, value in ((late, b"sleep 600 once"), (long, b"sleep 8")):
+    for name, value in ((late, b"sleep 600 once"), (long, b"hold 600")):
         kafka.create_topic(name, 1)
         produce(kafka.bootstrap, name, 1, partition=0, value=value)
     members = members_of(
@@ -156,8 +157,12 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
         env={"MARKS_DIRECTORY": str(tmp_path)},
     )
     member = members.start(more=tables)
+    member.wait_said(f"has had {late}-0@0 in hand for ")
+    # A second after that its worker would be aborted, were the record still taken to be in hand.
+    due = clock.now() + 2
+    member.wait(lambda: clock.now() > due, "the ladder's next rung to be due")
+    (tmp_path / "open").touch()
     produced = held(end_offsets(kafka.bootstrap, late, 1) | end_offsets(kafka.bootstrap, long, 1))
     member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled")
-    member.wait_said(f"has had {late}-0@0 in hand for ")
     assert member.workers()[0]["restarts"] == 0
     assert member.stop() == 0
