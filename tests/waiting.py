@@ -11,19 +11,24 @@ T = TypeVar("T")
 PATIENCE = 120.0
 """Seconds. A process takes ten to import on a busy machine, and a broker that is away five for each request to it: who
 waits for something in less says what a quiet machine does."""
+_RAREST = 0.25
+"""Seconds between two looks at what takes long."""
 
 
 def wait_until(condition: Callable[[], T | None], what: str, within: float = PATIENCE, every: float = 0.02) -> T:
     """Call `condition` until it returns something true, and return that.
 
-    After `within` seconds it raises `AssertionError` with `what` was waited for and the last answer.
-    Exceptions of the condition propagate at once. Blocks.
+    It is called every so many seconds, and the longer it takes the more rarely, as a look may cost both sides
+    milliseconds; `every=0` is for one that blocks itself. After `within` seconds it raises `AssertionError` with `what`
+    was waited for and the last answer. Exceptions of the condition propagate at once. Blocks.
     """
-    deadline = time.monotonic() + within
+    began = time.monotonic()
     while not (answer := condition()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > within:
             raise AssertionError(f"waited {within:g} s in vain for {what}; last answer: {answer!r}")
-        time.sleep(every)
+        # No wait becomes longer by more than a twentieth.
+        time.sleep(max(every, min(_RAREST, waited / 20)) if every else 0)
     return answer
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
-from tests.system.members import Members, group_settings
+from tests.system.bare_worker.rig import Templates, shared_templates
+from tests.system.members import Members, group_settings, merged
 
 _numbers = count(1)
 
@@ -23,16 +24,21 @@ USUAL_SESSIONS = {"group.consumer.session.timeout.ms": 45_000}
 """Kafka's default, for tests that restart what a short session would not wait for."""
 
 
-def _asked_for(config: pytest.Config) -> dict[str, Any]:
-    """The brokers that the command line asks for."""
+def asked_for(
+    config: pytest.Config, overrides: Mapping[str, object] | None = None, version: str | None = None
+) -> dict[str, Any]:
+    """The brokers that the command line asks for, where a test does not."""
     consumer = config.getoption("--group-protocol") == "consumer"
-    return {"version": config.getoption("--kafka-version"), "overrides": SHORT_SESSIONS if consumer else {}}
+    return {
+        "version": version or config.getoption("--kafka-version"),
+        "overrides": {**(SHORT_SESSIONS if consumer else {}), **(overrides or {})},
+    }
 
 
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
     """One broker for all tests; whoever stops or freezes brokers asks `kafka_factory` for some of its own."""
-    with KafkaCluster(**_asked_for(pytestconfig)) as cluster:
+    with KafkaCluster(**asked_for(pytestconfig)) as cluster:
         yield cluster
 
 
@@ -40,18 +46,11 @@ def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaCluster]:
 def kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., KafkaCluster]]:
     """Starts clusters that live until the test ends: `kafka_factory(brokers=3, overrides={...})`."""
     with ExitStack() as clusters:
-        asked_for = _asked_for(pytestconfig)
 
         def make(
             brokers: int = 1, *, overrides: Mapping[str, object] | None = None, version: str | None = None
         ) -> KafkaCluster:
-            return clusters.enter_context(
-                KafkaCluster(
-                    brokers,
-                    version=version or asked_for["version"],
-                    overrides={**asked_for["overrides"], **(overrides or {})},
-                )
-            )
+            return clusters.enter_context(KafkaCluster(brokers, **asked_for(pytestconfig, overrides, version)))
 
         yield make
 
@@ -64,23 +63,37 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def members_of(tmp_path: Path) -> Iterator[Callable[..., Members]]:
-    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the topic names the group."""
-    with ExitStack() as groups:
+def members_with(tmp_path: Path) -> Iterator[Callable[..., Members]]:
+    """Makes what starts members with the settings of all its parts: `members_with(*parts, env={...})`."""
+    with ExitStack() as started:
 
-        def make(
-            bootstrap: str,
-            topic: str,
-            *,
-            settings: Mapping[str, Mapping[str, Any]] | None = None,
-            env: Mapping[str, str] | None = None,
-            **more: Any,
-        ) -> Members:
-            own = group_settings(bootstrap, [topic], topic, **more)
-            for section, values in (settings or {}).items():
-                own.setdefault(section, {}).update(values)
-            members = Members(tmp_path, own, env or {})
-            groups.callback(members.close)
+        def make(*parts: Mapping[str, Mapping[str, Any]] | None, env: Mapping[str, str] | None = None) -> Members:
+            members = Members(tmp_path, merged(*filter(None, parts)), env or {})
+            started.callback(members.close)
             return members
 
         yield make
+
+
+@pytest.fixture
+def members_of(members_with: Callable[..., Members]) -> Callable[..., Members]:
+    """Makes groups: `members_of(bootstrap, topic, workers=2, settings={...}, env={...})`; the topic names the group."""
+
+    def make(
+        bootstrap: str,
+        topic: str,
+        *,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Members:
+        return members_with(group_settings(bootstrap, [topic], topic, **more), settings, env=env)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Templates]:
+    """What the bare workers of a module's tests are forked from."""
+    with shared_templates(tmp_path_factory.mktemp("templates")) as started:
+        yield started

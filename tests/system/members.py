@@ -26,8 +26,9 @@ GROUP_PROTOCOL = "classic"
 """What groups speak whose settings do not say; see `--group-protocol`."""
 
 _LINE_OF_THE_LOG = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) .*\n")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _ROOT = Path(__file__).parents[2]
-_IMPORTABLE = os.pathsep.join([str(_ROOT / "service"), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+IMPORTABLE = os.pathsep.join([str(_ROOT / "service"), str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 """The service, whether or not it is installed, and the tests' own handlers (`tests.system.handlers`)."""
 
 
@@ -92,7 +93,7 @@ class MemberProcess:
             "log": {"format": "text", "level": "debug"},
         }
         self.config.write_text(toml(merged(_spoken(settings), own, settings)) + more)
-        self.environment = {**os.environ, "PYTHONPATH": _IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})}
+        self.environment = {**os.environ, "PYTHONPATH": IMPORTABLE, "KUNICORN_AUDIT_MEMBER": name, **(env or {})}
         self._output = self.log.open("ab")
         self._has_answered = False
         self.process = subprocess.Popen(
@@ -131,10 +132,14 @@ class MemberProcess:
         code, body = self.get("/status")
         return json.loads(body) if code == 200 else {}
 
-    def metric(self, name: str) -> float:
-        """The sum of its series at `/metrics`; 0 where there is none."""
-        _, page = self.get("/metrics")
-        return sum(float(value) for value in re.findall(rf"(?m)^{name}(?:\{{.*\}})? (\S+)$", page))
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of its series at `/metrics` that have these labels; 0 where there is none."""
+        return sum(self.series(name, **labels))
+
+    def series(self, name: str, **labels: str) -> list[float]:
+        """The values of these series."""
+        found = re.findall(rf"(?m)^{name}(?:\{{(.*)\}})? (\S+)$", self.get("/metrics")[1])
+        return [float(value) for told, value in found if labels.items() <= dict(_LABEL.findall(told)).items()]
 
     def partitions(self, *states: str) -> list[dict[str, Any]]:
         """Assigned partitions, in these states if any are given."""
@@ -168,9 +173,9 @@ class MemberProcess:
         """Until so many partitions are being fetched."""
         self.wait(lambda: len(self.partitions("running")) == partitions, f"{partitions} running partitions", within)
 
-    def wait(self, condition: Any, what: str, within: float = PATIENCE) -> Any:
+    def wait(self, condition: Any, what: str, within: float = PATIENCE, every: float = 0.05) -> Any:
         try:
-            return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every=0.05)
+            return wait_until(lambda: self._alive() and condition(), f"{self.name}: {what}", within, every)
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- status: {self.status()}\n--- log:\n{self.output()[-6000:]}") from None
 

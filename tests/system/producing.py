@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import lru_cache
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka import TopicPartition as Coordinates
+from confluent_kafka.admin import AdminClient
 
 from kunicorn.handler.record import Record
 from kunicorn.positions import TopicPartition
 from tests.waiting import wait_until
 
-_MOVING = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE)
+_MOVING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+"""What is answered differently a moment later."""
 
 
 def producer(bootstrap: str, **more: str | int) -> Producer:
@@ -62,25 +77,36 @@ def committed_offsets(
     bootstrap: str, group: str, topic: str, partitions: int, stable: bool = True
 ) -> dict[TopicPartition, int]:
     """What the group has committed, as the broker says; −1001 for nothing. `stable`: wait until no transaction that is
-    open has offsets of these partitions, which under load may not be for minutes."""
-    isolation = "read_committed" if stable else "read_uncommitted"
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "isolation.level": isolation})
-    try:
-        places = [Coordinates(topic, number) for number in range(partitions)]
-        found = wait_until(lambda: _committed(consumer, places), f"the offsets of {group}", every=0.5)
-        return {TopicPartition(topic, each.partition): each.offset for each in found}
-    finally:
-        consumer.close()
+    open has offsets of these partitions, which under load may not be for minutes: then it raises `KafkaException`."""
+    wanted = ConsumerGroupTopicPartitions(group, [Coordinates(topic, number) for number in range(partitions)])
+    deadline = time.monotonic() + 60
+
+    def answered() -> list[Coordinates] | None:
+        """None: the client was told of another coordinator, of one that still loads, or of an open transaction."""
+        asked = _admin(bootstrap).list_consumer_group_offsets([wanted], require_stable=stable, request_timeout=60)
+        try:
+            found: list[Coordinates] = asked[group].result(90).topic_partitions
+            for error in filter(None, (each.error for each in found)):
+                raise KafkaException(error)
+        except KafkaException as error:
+            if error.args[0].code() in _MOVING and time.monotonic() < deadline:
+                return None
+            raise
+        return found
+
+    found = wait_until(answered, f"the offsets of {group}", every=0.5)
+    return {TopicPartition(topic, each.partition): each.offset for each in found}
 
 
-def _committed(consumer: Consumer, places: list[Coordinates]) -> list[Coordinates] | None:
-    """None: the client was told of another coordinator, or of one that still loads, and does not ask again itself."""
-    try:
-        return consumer.committed(places, timeout=60)
-    except KafkaException as error:
-        if error.args[0].code() in _MOVING:
-            return None
-        raise
+def committed_inputs(bootstrap: str, group: str, topic: str, partitions: int) -> int:
+    """So many records of the topic, which has no gaps and was begun at its beginning, the group has committed."""
+    return sum(max(0, at) for at in committed_offsets(bootstrap, group, topic, partitions).values())
+
+
+@lru_cache(maxsize=8)
+def _admin(bootstrap: str) -> AdminClient:
+    """One client for all that is asked of a cluster: a new one costs threads, connections and five requests."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def consumed(bootstrap: str, topic: str, count: int) -> list[Message]:
@@ -168,7 +194,8 @@ def transaction(bootstrap: str, topic: str, records: int, *, commit: bool) -> No
         sender.produce(topic, b"x", key=b"%d" % number, partition=0)
     sender.flush(60)
     (sender.commit_transaction if commit else sender.abort_transaction)(30)
-    wait_until(lambda: end_offsets(bootstrap, topic, 1) == {TopicPartition(topic, 0): end}, f"the log to end at {end}")
+    at = {TopicPartition(topic, 0): end}
+    wait_until(lambda: end_offsets(bootstrap, topic, 1) == at, f"the log to end at {end}", every=0.2)
 
 
 def begun(bootstrap: str, topic: str) -> Producer:

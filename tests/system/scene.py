@@ -9,10 +9,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kunicorn.commands.demo.audit import Entry, Kind, read_audit
+from kunicorn.commands.demo.audit import Entry, Kind
 from kunicorn.commands.demo.judge import Audit, Report
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.system.audits import noted
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, held, producer
 from tests.waiting import PATIENCE, wait_until
@@ -62,15 +63,12 @@ class Scene:
 
     def ended(self, partition: int) -> list[Entry]:
         """Every end of handling a record of the partition, in order."""
-        entries = (entry for file in read_audit(self.members.audit) for entry in file.entries())
-        ended = (entry for entry in entries if entry.kind == Kind.END and entry.partition == partition)
-        return sorted(ended, key=lambda entry: (entry.time_ns, entry.offset))
+        return noted(self.members.audit, Kind.END, partition)
 
     def begun(self, partition: int, offset: int) -> list[int]:
         """When the handler was called with this record, in nanoseconds."""
-        entries = (entry for file in read_audit(self.members.audit) for entry in file.entries())
-        at = (e.time_ns for e in entries if (e.kind, e.partition, e.offset) == (Kind.BEGIN, partition, offset))
-        return sorted(at)
+        begun = noted(self.members.audit, Kind.BEGIN, partition)
+        return [entry.time_ns for entry in begun if entry.offset == offset]
 
     def wait_handled(self, partition: int, offset: int, member: MemberProcess, within: float = PATIENCE) -> None:
         """Until the handler has returned from this record."""

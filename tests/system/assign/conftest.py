@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,28 +12,23 @@ from tests.system.members import Members
 
 
 @pytest.fixture
-def assigned(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Callable[..., Members]]:
+def assigned(kafka: KafkaCluster, members_with: Callable[..., Members]) -> Callable[..., Members]:
     """`assigned(["orders:0-3"], stop="end", workers=1, settings={...}, env={...})`."""
-    with ExitStack() as started:
 
-        def make(
-            partitions: list[str],
-            *,
-            workers: int = 2,
-            settings: Mapping[str, Mapping[str, Any]] | None = None,
-            env: Mapping[str, str] | None = None,
-            **assign: Any,
-        ) -> Members:
-            own: dict[str, dict[str, Any]] = {
-                "kafka": {"bootstrap_servers": [kafka.bootstrap]},
-                "assign": {"partitions": partitions, **assign},
-                "handler": {"entrypoint": "kunicorn.commands.demo.audit:handle"},
-                "workers": {"count": workers},
-            }
-            for section, values in (settings or {}).items():
-                own.setdefault(section, {}).update(values)
-            members = Members(tmp_path, own, env or {})
-            started.callback(members.close)
-            return members
+    def make(
+        partitions: list[str],
+        *,
+        workers: int = 2,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        env: Mapping[str, str] | None = None,
+        **assign: Any,
+    ) -> Members:
+        own = {
+            "kafka": {"bootstrap_servers": [kafka.bootstrap]},
+            "assign": {"partitions": partitions, **assign},
+            "handler": {"entrypoint": "kunicorn.commands.demo.audit:handle"},
+            "workers": {"count": workers},
+        }
+        return members_with(own, settings, env=env)
 
-        yield make
+    return make

@@ -12,15 +12,14 @@ import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka import TopicPartition as Coordinates
 
-from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.system.audits import ended
 from tests.system.group.journal import handled_up_to, own
 from tests.system.members import Members
 from tests.system.producing import committed_offsets, produce, producer, transaction
-from tests.waiting import wait_until
 
 Assigned = Callable[..., Members]
 
@@ -229,21 +228,15 @@ def test_a_topic_created_anew_is_consumed_from_its_beginning(
     for partition in range(2):
         produce(kafka.bootstrap, topic, 100, partition=partition)
     member.wait(lambda: handled_up_to(member) == 200, "the old topic")
-    kafka.admin().delete_topics([topic])[topic].result(60)
-    wait_until(lambda: topic not in kafka.admin().list_topics(timeout=60).topics, "the topic to be gone")
+    kafka.delete_topic(topic)
     kafka.create_topic(topic, 2)
     began = now_ns()
     for partition in range(2):
         produce(kafka.bootstrap, topic, 300, partition=partition)
     every = {(partition, offset) for partition in range(2) for offset in range(300)}
     member.wait(lambda: "deleted and created anew" in member.output(), "the new topic to be noticed")
-    member.wait(lambda: _handled_since(began, members) == every, "the new topic")
+    member.wait(lambda: ended(members.audit, since=began).keys() == every, "the new topic")
     assert member.stop() == 0
-
-
-def _handled_since(began: int, members: Members) -> set[tuple[int, int]]:
-    entries = (entry for file in read_audit(members.audit) for entry in file.entries())
-    return {(each.partition, each.offset) for each in entries if each.kind == Kind.END and each.time_ns > began}
 
 
 @pytest.mark.long
@@ -272,7 +265,7 @@ def test_a_topic_deleted_in_the_middle_does_not_keep_a_replay_from_ending(
     [
         (["{topic}:0-2", "{topic}:7"], "earliest", "assign.partitions: {topic}:2, {topic}:7 do not exist"),
         (["{topic}-other"], "earliest", "'{topic}-other' does not exist on this cluster: create it, or correct assign"),
-        (["{topic}"], {"{topic}:0": 1}, "assign.start has no offset for {topic}:1"),
+        pytest.param(["{topic}"], {"{topic}:0": 1}, "assign.start has no offset for {topic}:1", marks=pytest.mark.long),
     ],
 )
 def test_partitions_that_cannot_be_had_are_refused_by_name(

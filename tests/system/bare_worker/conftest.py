@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig, rig
+from tests.system.bare_worker.rig import Rig, Templates, rig
 from tests.system.bare_worker.traffic import HANDLERS
 
 
@@ -19,9 +19,9 @@ def bootstrap(kafka: KafkaCluster) -> str:
 
 
 @pytest.fixture
-def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    """Templates and workers that import `traffic.HANDLERS` from the test's own directory. With `rig.OVER_BOTH_FETCHERS`
-    once for each fetcher."""
-    with rig(tmp_path, getattr(request, "param", "librdkafka")) as started:
+def processes(request: pytest.FixtureRequest, templates: Templates, tmp_path: Path) -> Iterator[Rig]:
+    """Workers whose handlers are `traffic.HANDLERS`, or what the test writes in their place. With
+    `rig.OVER_BOTH_FETCHERS` once for each fetcher."""
+    with rig(templates, tmp_path, getattr(request, "param", "librdkafka")) as started:
         started.module(HANDLERS)
         yield started

@@ -2,9 +2,10 @@
 
     python -m tests.system.bare_worker.ledger_torture --reads 10000000 --kills 300
 
-A writer behaves like a worker with a trivial handler, under a leader epoch that grows every `EPOCH_RECORDS` offsets. Of
-every reading must hold: the offset only grows under one grant, and is never 0, which no writer ever stores; the epoch
-is never older than the offset's own; what is in hand is a chunk that a writer really took.
+A writer behaves like a worker with a trivial handler, under a leader epoch that grows every `EPOCH_RECORDS` records. Of
+every reading must hold: the offset is one that was stored, as a whole; it only grows under one grant, and is never 0,
+which no writer ever stores; the epoch is never older than the offset's own; what is in hand is a chunk that a writer
+really took. And a reading is final once the writer is dead.
 """
 
 from __future__ import annotations
@@ -24,28 +25,30 @@ from kunicorn.positions import Position
 EPOCH_RECORDS = 1000
 CHUNK = 50
 START = 1_000_000
+STRIDE = 0x1_0000_0001
+"""Offsets are multiples of it: both halves of one are the same, so that one stored in parts would show."""
 ROOT = Path(__file__).parents[3]
 
 
-def epoch_of(offset: int) -> int:
-    """The leader epoch of the record at that offset."""
-    return offset // EPOCH_RECORDS
+def epoch_of(number: int) -> int:
+    """The leader epoch of the record of that number."""
+    return number // EPOCH_RECORDS
 
 
 def write(fd: int, grant: int) -> None:
     """Be a worker under that grant until killed."""
     ledger = Ledger(fd)
     cells, at = ledger.cells, Ledger.index(0)
-    ledger.open_slot(0, grant, Position(START, epoch_of(START - 1)))
-    offset = START
+    ledger.open_slot(0, grant, Position(START * STRIDE, epoch_of(START - 1)))
+    number = START
     while True:
-        cells[at + HAND_OFFSET] = offset
+        cells[at + HAND_OFFSET] = number * STRIDE
         cells[at + HAND_COUNT] = CHUNK
         for _ in range(CHUNK):
-            if epoch_of(offset) != epoch_of(offset - 1):
-                cells[at + LEADER_EPOCH] = epoch_of(offset)
-            offset += 1
-            cells[at + CONSUMED] = offset
+            if epoch_of(number) != epoch_of(number - 1):
+                cells[at + LEADER_EPOCH] = epoch_of(number)
+            number += 1
+            cells[at + CONSUMED] = number * STRIDE
         cells[at + HANDLED] += CHUNK
         cells[at + HAND_COUNT] = 0
 
@@ -72,12 +75,14 @@ class Reader:
                 assert last == 0, "the slot forgot its grant"
                 continue
             offset, epoch, _ = reading.consumed
-            assert offset >= max(last, START), f"offset {offset} after {last}"
-            assert epoch >= epoch_of(offset - 1), f"epoch {epoch} with offset {offset}"
+            number, rest = divmod(offset, STRIDE)
+            assert rest == 0, f"{offset:#x} was never stored as a whole"
+            assert number >= max(last, START), f"record {number} after {last}"
+            assert epoch >= epoch_of(number - 1), f"epoch {epoch} with record {number}"
             assert reading.hand_count in (0, CHUNK), reading
             assert reading.handled % CHUNK == 0, reading
-            self.changes += offset != last
-            last = offset
+            self.changes += number != last
+            last = number
         self._last = last
         self.readings += times
 
@@ -101,6 +106,7 @@ def torture(reads: int, kills: int) -> Reader:
             finally:
                 writer.send_signal(signal.SIGKILL)
         reader.read(1)
+        assert ledger.read(0, grant) == ledger.read(0, grant), "final once its writer is dead"
     ledger.close()
     return reader
 

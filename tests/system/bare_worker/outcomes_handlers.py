@@ -2,14 +2,11 @@
 
 HANDLERS = """
 import os
-import pathlib
 import time
 from datetime import timedelta
 
 from kunicorn import DeadLetter, Done, Halt, Retry, Skip
-
-HERE = pathlib.Path(__file__).parent
-SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+from tests.system.bare_worker import noting
 
 
 class Permanent(Exception):
@@ -31,7 +28,7 @@ SAYS = {
 
 
 def note(record):
-    os.write(SEEN, f"{record.partition}@{record.offset}={record.value.decode(errors='replace')[:20]}\\n".encode())
+    noting.note(f"{record.partition}@{record.offset}={record.value.decode(errors='replace')[:20]}")
 
 
 def say(record):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pytest
 
@@ -47,25 +47,38 @@ from kunicorn.supervisor.workers.process import become_subreaper
 from tests.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
-SERVICE = Path(__file__).parents[3] / "service"
+ROOT = Path(__file__).parents[3]
+SERVICE = ROOT / "service"
 FOREVER_NS = 1 << 62
+MODULE = "handlers_under_test"
+"""What every test calls the module of its handlers."""
 
 
 class TemplateProcess:
     """A template, as the supervisor would start it."""
 
-    def __init__(self, entrypoint: str, directory: Path, allocator: str = "") -> None:
+    def __init__(
+        self,
+        entrypoint: str,
+        directory: Path,
+        allocator: str = "",
+        traces: Path | None = None,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+    ) -> None:
+        """Handlers are imported from the `directory`, and `noting` leaves what they note in `traces`: in the same one,
+        where nothing is said."""
         become_subreaper()
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        paths = [str(SERVICE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        paths = [str(SERVICE), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(paths), "KUNICORN_TEST_TRACES": str(traces or directory)}
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "kunicorn.worker.template", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stderr=None if os.environ.get("RIG_STDERR") else subprocess.PIPE,
+                stderr=None if os.environ.get("RIG_STDERR") else stderr,
                 cwd=directory,
-                env=with_library({**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, allocator),
+                env=with_library({**os.environ, **own}, allocator),
                 process_group=0,
             )
         self.socket.settimeout(60)
@@ -234,17 +247,19 @@ class WorkerProcess:
         self.ledger.close()
 
 
+_RULES: dict[str, Any] = {
+    "mode": "record",
+    "options": {},
+    "batch_max_records": 100,
+    "max_attempts": 3,
+    "retry_backoff_ms": 20,
+    "retry_backoff_max_ms": 100,
+}
+
+
 def configuration(bootstrap: str, entrypoint: str, topics: list[str], **overrides: Any) -> Configure:
     """A worker's Configure with quick retries; `overrides` are fields of it, or of its only handler."""
-    order: dict[str, Any] = {
-        "entrypoint": entrypoint,
-        "mode": "record",
-        "options": {},
-        "batch_max_records": 100,
-        "max_attempts": 3,
-        "retry_backoff_ms": 20,
-        "retry_backoff_max_ms": 100,
-    }
+    order: dict[str, Any] = {"entrypoint": entrypoint, **_RULES}
     order |= {
         name: overrides.pop(name) for name in HandlerConfig.__struct_fields__ if name in overrides.keys() - {"topics"}
     }
@@ -270,25 +285,67 @@ def configuration(bootstrap: str, entrypoint: str, topics: list[str], **override
     return Configure(**{**fields, **overrides})
 
 
+def handler_of(entrypoint: str, *topics: str, **fields: Any) -> HandlerConfig:
+    """One of several handlers, without retries where `fields` say nothing else."""
+    own = {"entrypoint": f"{MODULE}:{entrypoint}", "topics": list(topics), "max_attempts": 1}
+    return HandlerConfig(**{**_RULES, **own, **fields})
+
+
 OVER_BOTH_FETCHERS = pytest.mark.parametrize("processes", ["librdkafka", "own"], indirect=True)
-"""For tests of what holds whoever fetches."""
+"""For tests of what holds whoever fetches: of what is done with rows of the one and messages of the other."""
+OWN_AT_LENGTH = pytest.mark.parametrize(
+    "processes", ["librdkafka", pytest.param("own", marks=pytest.mark.long)], indirect=True
+)
+"""For tests of what comes behind that, which `tests/contract/worker` holds over both in every way of calling."""
+
+
+class Templates:
+    """The templates of a module's tests, one for each source of handlers: a service, too, has all its workers from one.
+    Nothing that a worker changes is in the next."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack, self._directory = stack, directory
+        self._of: dict[str, TemplateProcess] = {}
+
+    def serve(self, test: Path) -> None:
+        """From now on handlers leave their traces in this test's directory."""
+        self._now.unlink(missing_ok=True)
+        self._now.symlink_to(test)
+
+    def of(self, source: str, handler: str) -> TemplateProcess:
+        """The one that has imported this source, in which there is such a handler."""
+        if source not in self._of:
+            directory = self._directory / str(len(self._of))
+            directory.mkdir(exist_ok=True)
+            _write(directory, source)
+            # A pipe that nobody reads would fill up with tracebacks, and workers of later tests wait for ever.
+            with (directory / "stderr").open("ab") as stderr:
+                template = TemplateProcess(f"{MODULE}:{handler}", directory, traces=self._now, stderr=stderr)
+            self._stack.callback(template.close)
+            template.ready()
+            self._of[source] = template
+        return self._of[source]
+
+    @property
+    def _now(self) -> Path:
+        return self._directory / "now"
 
 
 class Rig:
-    """Starts templates and workers for one test and ends them with it."""
+    """Starts workers, and templates of its own, for one test and ends them with it."""
 
-    def __init__(self, stack: ExitStack, directory: Path, fetcher: str = "librdkafka") -> None:
+    def __init__(self, stack: ExitStack, templates: Templates, directory: Path, fetcher: str = "librdkafka") -> None:
         """`fetcher`: of its workers, where a test asks for no other."""
         self.directory = directory
-        self._stack, self._fetcher = stack, fetcher
+        self._stack, self._templates, self._fetcher = stack, templates, fetcher
 
-    def module(self, source: str, name: str = "handlers_under_test") -> None:
+    def module(self, source: str) -> None:
         """Write the handlers' module."""
-        (self.directory / f"{name}.py").write_text(source)
+        _write(self.directory, source)
 
     def template(self, handler: str, allocator: str = "") -> TemplateProcess:
-        """Start a template for `handlers_under_test:<handler>`; does not wait."""
-        template = TemplateProcess(f"handlers_under_test:{handler}", self.directory, allocator)
+        """Start a template for `handlers_under_test:<handler>` that is this test's own; does not wait."""
+        template = TemplateProcess(f"{MODULE}:{handler}", self.directory, allocator)
         self._stack.callback(template.close)
         return template
 
@@ -298,17 +355,30 @@ class Rig:
         self._stack.callback(worker.close)
         return worker
 
+    def unconfigured(self, handler: str) -> WorkerProcess:
+        """A worker that has not heard anything yet."""
+        return self.fork(self._templates.of((self.directory / f"{MODULE}.py").read_text(), handler))
+
     def worker(self, handler: str, bootstrap: str, topics: list[str], **overrides: Any) -> WorkerProcess:
         """A worker that is ready for partitions."""
-        template = self.template(handler)
-        template.ready()
         given = {"fetcher": self._fetcher, **overrides}
-        configure = configuration(bootstrap, f"handlers_under_test:{handler}", topics, **given)
-        return self.fork(template).configure(configure)
+        return self.unconfigured(handler).configure(configuration(bootstrap, f"{MODULE}:{handler}", topics, **given))
+
+
+def _write(directory: Path, source: str) -> None:
+    (directory / f"{MODULE}.py").write_text(source)
 
 
 @contextmanager
-def rig(directory: Path, fetcher: str = "librdkafka") -> Iterator[Rig]:
-    """A rig whose processes are gone when the block ends."""
+def shared_templates(directory: Path) -> Iterator[Templates]:
+    """Templates for a module's tests; they end with the block."""
     with ExitStack() as stack:
-        yield Rig(stack, directory, fetcher)
+        yield Templates(stack, directory)
+
+
+@contextmanager
+def rig(templates: Templates, directory: Path, fetcher: str = "librdkafka") -> Iterator[Rig]:
+    """A rig whose processes are gone when the block ends; handlers leave their traces in the directory."""
+    templates.serve(directory)
+    with ExitStack() as stack:
+        yield Rig(stack, templates, directory, fetcher)

@@ -6,39 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
 
-from kunicorn.handler.config import Batching, DeadLetterTarget, Decoding
+from kunicorn.handler.config import Batching, Decoding
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
-from kunicorn.librdkafka.properties import letter_properties
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess
+from tests.system.bare_worker.letters import letter_target, letters, letters_topic
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, OWN_AT_LENGTH, Rig, WorkerProcess
 from tests.system.bare_worker.traffic import produce, seen
-from tests.system.producing import consumed, headers_of
+from tests.system.producing import headers_of
 from tests.waiting import wait_until
-
-pytestmark = OVER_BOTH_FETCHERS
 
 HANDLERS = """
 import dataclasses
-import os
-import pathlib
 
 from kunicorn import Batch, BatchError, Record
-
-HERE = pathlib.Path(__file__).parent
-SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+from tests.system.bare_worker.noting import HERE, note
 
 
 @dataclasses.dataclass
 class Order:
     id: int
-
-
-def note(text):
-    os.write(SEEN, (text + "\\n").encode())
 
 
 def see(batch):
@@ -74,10 +63,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
     processes.module(HANDLERS)
 
     def make(partitions: int, handler: str, **configure: Any) -> WorkerProcess:
-        client = letter_properties(
-            bootstrap_servers=[kafka.bootstrap], client_id="rig", security={}, extra={}, delivery_timeout_ms=30_000
-        )
-        target = DeadLetterTarget(letters_topic(topic), "rig", client)
+        target = letter_target(kafka, topic, delivery_timeout_ms=30_000)
         kafka.create_topic(topic, partitions)
         kafka.create_topic(letters_topic(topic), 1)
         worker = processes.worker(handler, kafka.bootstrap, [topic], dead_letters=target, **{**BATCH, **configure})
@@ -87,16 +73,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
     return make
 
 
-def letters_topic(topic: str) -> str:
-    """Where the letters of a test go."""
-    return f"{topic}.letters"[-249:]
-
-
-def letters(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
-    """The dead letters there are, so many."""
-    return consumed(kafka.bootstrap, letters_topic(topic), count)
-
-
+@OVER_BOTH_FETCHERS
 def test_of_a_batch_that_failed_in_part_only_the_failed_record_is_tried_again_and_nothing_done_comes_twice(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -116,6 +93,7 @@ def test_of_a_batch_that_failed_in_part_only_the_failed_record_is_tried_again_an
     assert worker.slot(1).handled == 7
 
 
+@OWN_AT_LENGTH
 def test_a_batch_waits_for_more_but_a_stop_does_not_wait_for_it(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -134,6 +112,7 @@ def test_a_batch_waits_for_more_but_a_stop_does_not_wait_for_it(
     assert sorted(seen(processes.directory)) == ["0,1,2", "0,1,2"]
 
 
+@OVER_BOTH_FETCHERS
 def test_what_cannot_be_decoded_becomes_a_dead_letter_at_once_and_the_rest_of_its_batch_is_handled(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -149,6 +128,7 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter_at_once_and_the_rest_of_it
     assert "secret" not in told.cause.message
 
 
+@OWN_AT_LENGTH
 def test_a_record_that_cannot_be_decoded_goes_its_own_way(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -160,6 +140,7 @@ def test_a_record_that_cannot_be_decoded_goes_its_own_way(
     assert [told.skipped for told in counts(worker.ping())] == [1]
 
 
+@OWN_AT_LENGTH
 def test_without_a_rule_of_its_own_it_halts_its_partition_with_the_reason(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -171,6 +152,7 @@ def test_without_a_rule_of_its_own_it_halts_its_partition_with_the_reason(
     assert "secret" not in failed.error
 
 
+@OWN_AT_LENGTH
 def test_several_records_in_hand_at_a_time_are_decoded_as_one_is(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -181,6 +163,7 @@ def test_several_records_in_hand_at_a_time_are_decoded_as_one_is(
     assert [letter.value() for letter in letters(kafka, topic, 1)] == [b"[]"]
 
 
+@OWN_AT_LENGTH
 def test_what_is_done_ahead_of_a_failed_record_is_told_to_whoever_goes_on(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:

@@ -104,9 +104,7 @@ def test_a_start_without_an_offset_is_refused_and_never_taken_for_the_end(
 
 
 def test_client_properties_that_librdkafka_refuses_are_reported(processes: Rig, kafka: KafkaCluster) -> None:
-    template = processes.template("see")
-    template.ready()
-    worker = processes.fork(template)
+    worker = processes.unconfigured("see")
     configure = configuration(kafka.bootstrap, "handlers_under_test:see", [])
     configure.client["no.such.property"] = 1
     worker.tell(configure)
@@ -117,9 +115,7 @@ def test_client_properties_that_librdkafka_refuses_are_reported(processes: Rig, 
 
 
 def test_options_that_nobody_reads_are_refused(processes: Rig, kafka: KafkaCluster) -> None:
-    template = processes.template("see")
-    template.ready()
-    worker = processes.fork(template)
+    worker = processes.unconfigured("see")
     worker.tell(configuration(kafka.bootstrap, "handlers_under_test:see", [], options={"colour": "red"}))
     failed = worker.expect(WorkerFailed)
     assert failed.stage == "import"

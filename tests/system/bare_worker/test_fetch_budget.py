@@ -7,18 +7,16 @@ from itertools import product
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.messages import FetcherStart, StartFetcher
 from kunicorn.positions import NO_EPOCH
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig
+from tests.system.bare_worker.rig import Rig, handler_of
 from tests.waiting import wait_until
 
 HANDLERS = """
-import pathlib
 import time
 
-HERE = pathlib.Path(__file__).parent
+from tests.system.bare_worker.noting import HERE
 
 
 def stuck(record):
@@ -54,12 +52,6 @@ def fill(kafka: KafkaCluster, topic: str, partitions: int, each: int, size: int)
     assert producer.flush(60) == 0
 
 
-def order(handler: str, topic: str, ordering: str) -> HandlerConfig:
-    """Two hands; it tries for as long as it takes."""
-    place = f"handlers_under_test:{handler}"
-    return HandlerConfig(place, "record", {}, 100, 10**6, 20, 100, ordering=ordering, concurrency=2, topics=[topic])
-
-
 @pytest.mark.parametrize(
     ("other", "ordering"),
     [
@@ -78,7 +70,9 @@ def test_a_handler_that_falls_behind_leaves_the_other_what_it_needs_and_gets_its
     behind, ahead = f"behind-{topic}", f"ahead-{topic}"
     fill(kafka, behind, PARTITIONS, EACH, SIZE)
     fill(kafka, ahead, QUICK_PARTITIONS, QUICK_EACH, 100)
-    handlers = [order(other, behind, ordering), order("quick", ahead, ordering)]
+    # Two hands each; they try for as long as it takes.
+    rules = {"max_attempts": 10**6, "ordering": ordering, "concurrency": 2}
+    handlers = [handler_of(other, behind, **rules), handler_of("quick", ahead, **rules)]
     worker = processes.worker(other, kafka.bootstrap, [behind, ahead], handlers=handlers, ahead_bytes=AHEAD)
     worker.tell(StartFetcher([FetcherStart(n + 1, n + 1, behind, n, 0, NO_EPOCH) for n in range(PARTITIONS)]))
     wait_until(lambda: worker.ping().in_hand is not None, "it to begin")

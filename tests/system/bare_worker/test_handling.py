@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from kunicorn.ipc.messages import Drain
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, configuration
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
 from tests.system.bare_worker.traffic import produce, seen
 
 pytestmark = OVER_BOTH_FETCHERS
@@ -70,14 +70,11 @@ def test_a_worker_killed_at_any_instant_repeats_at_most_the_record_in_hand(
 ) -> None:
     kafka.create_topic(topic, 1)
     total, kills, offset = 0, 0, 0
-    template = processes.template("see")
-    template.ready()
-    configure = configuration(kafka.bootstrap, "handlers_under_test:see", [topic])
     for round_ in range(8):
-        # Each worker finds records that none before it had, however fast it is.
-        produce(kafka.bootstrap, topic, (str(i) for i in range(total, total + 10_000)))
-        total += 10_000
-        worker = processes.fork(template).configure(configure)
+        # Each worker finds ten thousand records that none before it had, however fast it is.
+        produce(kafka.bootstrap, topic, (str(i) for i in range(total, offset + 10_000)))
+        total = offset + 10_000
+        worker = processes.worker("see", kafka.bootstrap, [topic])
         worker.start(topic, {0: offset})
         worker.consumed(1, offset + 1)
         until = time.monotonic() + random.uniform(0.0, 0.03)
@@ -89,7 +86,7 @@ def test_a_worker_killed_at_any_instant_repeats_at_most_the_record_in_hand(
         assert handled[-1] in (reading - 1, reading), f"round {round_}"
         kills += reading < total
         offset = reading
-    worker = processes.fork(template).configure(configure)
+    worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, {0: offset})
     worker.consumed(1, total)
     handled = [int(line.partition("=")[2]) for line in seen(processes.directory)]

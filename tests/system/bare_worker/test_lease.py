@@ -6,7 +6,7 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.messages import Drain, FetcherStopped
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import FOREVER_NS, Rig
-from tests.system.bare_worker.traffic import produce, seen
+from tests.system.bare_worker.traffic import HANDLERS, produce, seen
 from tests.waiting import wait_until
 
 
@@ -27,7 +27,7 @@ def test_a_worker_past_its_lease_starts_nothing_and_goes_on_when_it_is_extended(
     assert not worker.ping().paused_by_lease
 
 
-def test_a_lease_that_runs_out_between_fast_records_stops_them_at_once(
+def test_a_worker_whose_lease_runs_out_between_fast_records_starts_nothing_more(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     kafka.create_topic(topic, 1)
@@ -94,9 +94,7 @@ def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_sup
 ) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
-    source = (processes.directory / "handlers_under_test.py").read_text()
-    here = f"\nfrom pathlib import Path\nHERE = Path({str(processes.directory)!r})\n"
-    processes.module(source + here + HEARS)
+    processes.module(HANDLERS + HEARS)
     worker = processes.worker("Hears", kafka.bootstrap, [topic])
     worker.ledger.lease_ns = 1
     worker.start(topic, {0: 0})
@@ -122,7 +120,7 @@ def test_a_record_that_waits_does_not_come_again_past_the_lease(
 ) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
-    processes.module((processes.directory / "handlers_under_test.py").read_text() + WAITS)
+    processes.module(HANDLERS + WAITS)
     worker = processes.worker("waits", kafka.bootstrap, [topic])
     worker.start(topic, {0: 0})
     wait_until(lambda: seen(processes.directory).count("0@500=500") > 3, "it to come again and again")

@@ -7,28 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Message, Producer
+from confluent_kafka import Producer
 
-from kunicorn.handler.config import DeadLetterTarget, FailureRule
+from kunicorn.handler.config import FailureRule
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
-from kunicorn.librdkafka.properties import letter_properties
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
+from tests.system.bare_worker.letters import letter_target, letters, letters_topic
 from tests.system.bare_worker.outcomes_handlers import HANDLERS
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess, configuration
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, OWN_AT_LENGTH, Rig, WorkerProcess, configuration
 from tests.system.bare_worker.traffic import produce, seen
-from tests.system.producing import consumed, headers_of
+from tests.system.producing import headers_of
 from tests.waiting import wait_until
 
-pytestmark = OVER_BOTH_FETCHERS
-
 Start = Callable[..., WorkerProcess]
-
-
-def letters_topic(topic: str) -> str:
-    """Where the letters of a test go."""
-    return f"{topic}.letters"[-249:]
 
 
 @pytest.fixture
@@ -36,18 +29,10 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
     """Starts a worker that has every partition: `start(2, on_failure="skip", handler="say")`."""
     processes.module(HANDLERS)
 
-    def make(partitions: int = 1, handler: str = "say", letters: str | None = None, **configure: Any) -> WorkerProcess:
-        target = DeadLetterTarget(
-            letters or letters_topic(topic),
-            "rig",
-            letter_properties(
-                bootstrap_servers=[kafka.bootstrap],
-                client_id="rig",
-                security={},
-                extra={},
-                delivery_timeout_ms=configure.pop("delivery_timeout_ms", 3000),
-            ),
-        )
+    def make(
+        partitions: int = 1, handler: str = "say", delivery_timeout_ms: int = 3000, **configure: Any
+    ) -> WorkerProcess:
+        target = letter_target(kafka, topic, delivery_timeout_ms)
         worker = processes.worker(handler, kafka.bootstrap, [topic], dead_letters=target, **configure)
         worker.start(topic, dict.fromkeys(range(partitions), 0))
         return worker
@@ -55,11 +40,7 @@ def start(processes: Rig, kafka: KafkaCluster, topic: str) -> Start:
     return make
 
 
-def letters(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
-    """The dead letters there are, so many."""
-    return consumed(kafka.bootstrap, letters_topic(topic), count)
-
-
+@OVER_BOTH_FETCHERS
 def test_a_failed_record_becomes_a_dead_letter_with_all_it_had_and_the_partition_goes_on(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -82,6 +63,7 @@ def test_a_failed_record_becomes_a_dead_letter_with_all_it_had_and_the_partition
     assert (counted.records, counted.failures, counted.retries, counted.dead_letters) == (1, 2, 1, {"attempts": 1})
 
 
+@OWN_AT_LENGTH
 def test_what_handlers_say_and_rules_by_exception_decide_in_order_within_the_partition(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -107,6 +89,7 @@ def test_what_handlers_say_and_rules_by_exception_decide_in_order_within_the_par
     assert counted.dead_letters == {"handler": 2, "attempts": 1}
 
 
+@OWN_AT_LENGTH
 def test_while_the_dead_letter_topic_is_away_its_partition_waits_with_a_reason_and_the_others_go_on(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -127,6 +110,7 @@ def test_while_the_dead_letter_topic_is_away_its_partition_waits_with_a_reason_a
     assert worker.ping().parked == []
 
 
+@OWN_AT_LENGTH
 def test_a_partition_that_waits_for_the_dead_letter_topic_stops_at_once_and_the_record_is_not_done(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -139,6 +123,7 @@ def test_a_partition_that_waits_for_the_dead_letter_topic_stops_at_once_and_the_
     assert (stopped.grant, stopped.offset) == (1, 0)
 
 
+@OWN_AT_LENGTH
 def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_says_which_limit(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -151,6 +136,7 @@ def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_sa
     assert "max.message.bytes" in failed.error
 
 
+@OWN_AT_LENGTH
 def test_a_failed_batch_becomes_dead_letters_as_a_whole(start: Start, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 1)
     kafka.create_topic(letters_topic(topic), 1)
@@ -161,6 +147,7 @@ def test_a_failed_batch_becomes_dead_letters_as_a_whole(start: Start, kafka: Kaf
     assert [letter.value() for letter in letters(kafka, topic, 2)] == [b"fail", b"c"]
 
 
+@OVER_BOTH_FETCHERS
 def test_the_record_that_killed_workers_becomes_a_dead_letter_without_the_handler(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -175,6 +162,7 @@ def test_the_record_that_killed_workers_becomes_a_dead_letter_without_the_handle
     assert (told.cause.type, told.cause.message, told.cause.attempts) == ("WorkerDied", "2 workers died", 2)
 
 
+@OWN_AT_LENGTH
 def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -193,11 +181,10 @@ def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
 
 
 def test_an_exception_that_settings_name_and_nobody_knows_is_refused(processes: Rig, kafka: KafkaCluster) -> None:
-    template = processes.template("see")
-    template.ready()
-    worker = processes.fork(template)
+    processes.module(HANDLERS)
+    worker = processes.unconfigured("say")
     rule = FailureRule(["handlers_under_test.Permament"], 1, 20, 100, None, "skip")
-    worker.tell(configuration(kafka.bootstrap, "handlers_under_test:see", [], failures=[rule]))
+    worker.tell(configuration(kafka.bootstrap, "handlers_under_test:say", [], failures=[rule]))
     failed = worker.expect(WorkerFailed)
     assert failed.stage == "settings"
     assert "handler.failures names the exception 'handlers_under_test.Permament'" in failed.error

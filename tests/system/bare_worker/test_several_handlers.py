@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.messages import Failed, FetcherStart, StartFetcher
 from kunicorn.positions import NO_EPOCH
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
-from tests.system.bare_worker.traffic import produce, seen
+from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, handler_of
+from tests.system.bare_worker.traffic import HANDLERS, produce, seen
 
 pytestmark = OVER_BOTH_FETCHERS
-
-
-def order(entrypoint: str, *topics: str, mode: str = "record", attempts: int = 1) -> HandlerConfig:
-    """Without retries."""
-    return HandlerConfig(f"handlers_under_test:{entrypoint}", mode, {}, 100, attempts, 20, 100, topics=list(topics))
 
 
 def test_each_topic_has_its_handler_its_mode_and_its_rules(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
@@ -23,13 +17,12 @@ def test_each_topic_has_its_handler_its_mode_and_its_rules(processes: Rig, kafka
         kafka.create_topic(name, 1)
         produce(kafka.bootstrap, name, [f"{name[:6]}-{n}" for n in range(3)], 0)
     handlers = [
-        order("see", orders),
-        order("see_batch", "^refunds-.*", mode="batch"),
-        order("see_async", "^nobody-.*"),
-        order("always_fails", "^broken-.*"),
+        handler_of("see", orders),
+        handler_of("see_batch", "^refunds-.*", mode="batch"),
+        handler_of("see_async", "^nobody-.*"),
+        handler_of("always_fails", "^broken-.*"),
     ]
-    source = (processes.directory / "handlers_under_test.py").read_text()
-    processes.module(source + "\n\ndef always_fails(record):\n    raise ValueError('its own rule: one try')\n")
+    processes.module(HANDLERS + "\n\ndef always_fails(record):\n    raise ValueError('its own rule: one try')\n")
     worker = processes.worker("see", kafka.bootstrap, [orders, refunds, broken], handlers=handlers)
     worker.tell(
         StartFetcher(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc.bitmap import read, written
 from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.messages import (
@@ -25,25 +24,29 @@ from kunicorn.ipc.messages import (
 )
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig, WorkerProcess, configuration
+from tests.system.bare_worker.rig import (
+    OVER_BOTH_FETCHERS,
+    OWN_AT_LENGTH,
+    Rig,
+    WorkerProcess,
+    configuration,
+    handler_of,
+)
 from tests.system.bare_worker.traffic import seen
 from tests.waiting import wait_until
-
-pytestmark = OVER_BOTH_FETCHERS
 
 HANDLERS = '''
 import asyncio
 import os
-import pathlib
 import random
 import time
 
-HERE = pathlib.Path(__file__).parent
-SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+from tests.system.bare_worker import noting
+from tests.system.bare_worker.noting import HERE
 
 
 def note(word, record):
-    os.write(SEEN, f"{word} {record.offset} {(record.key or b'').decode()}\\n".encode())
+    noting.note(f"{word} {record.offset} {(record.key or b'').decode()}")
 
 
 def obey(record):
@@ -103,20 +106,13 @@ def send(kafka: KafkaCluster, topic: str, *records: tuple[str | None, str]) -> N
     assert producer.flush(60) == 0
 
 
-def crowd(entrypoint: str, topic: str, ordering: str = "partition", concurrency: int | None = None) -> HandlerConfig:
-    """One of several handlers; without retries."""
-    place = f"handlers_under_test:{entrypoint}"
-    return HandlerConfig(
-        place, "record", {}, 100, 1, 20, 100, ordering=ordering, concurrency=concurrency, topics=[topic]
-    )
-
-
 def told(directory: Path, word: str) -> list[int]:
     """Offsets of which the handlers noted the word, in order."""
     return [int(line.split()[1]) for line in seen(directory) if line.startswith(f"{word} ")]
 
 
 @BOTH
+@OVER_BOTH_FETCHERS
 def test_records_of_a_key_are_handled_in_order_and_those_of_others_beside_them(
     processes: Rig, kafka: KafkaCluster, topic: str, handler: str
 ) -> None:
@@ -141,6 +137,7 @@ def test_records_of_a_key_are_handled_in_order_and_those_of_others_beside_them(
 
 
 @BOTH
+@OWN_AT_LENGTH
 def test_a_key_in_retry_wait_holds_up_no_other_and_goes_on_in_its_order(
     processes: Rig, kafka: KafkaCluster, topic: str, handler: str
 ) -> None:
@@ -156,6 +153,7 @@ def test_a_key_in_retry_wait_holds_up_no_other_and_goes_on_in_its_order(
     assert len(told(processes.directory, "end")) == 102
 
 
+@OVER_BOTH_FETCHERS
 def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = worker_of(processes, kafka, topic, "obey")
     slow = [5, 40, 77]
@@ -181,6 +179,7 @@ def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: Ka
 
 
 @BOTH
+@OWN_AT_LENGTH
 def test_a_drain_waits_for_what_is_in_hand_starts_nothing_and_tells_what_is_done_ahead(
     processes: Rig, kafka: KafkaCluster, topic: str, handler: str
 ) -> None:
@@ -200,6 +199,7 @@ def test_a_drain_waits_for_what_is_in_hand_starts_nothing_and_tells_what_is_done
     assert worker.exit_status() == 0
 
 
+@OWN_AT_LENGTH
 def test_the_drain_deadline_interrupts_every_call(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = worker_of(processes, kafka, topic, "obey_async")
     send(kafka, topic, *((f"k{n}", "wait") for n in range(4)))
@@ -214,6 +214,7 @@ def test_the_drain_deadline_interrupts_every_call(processes: Rig, kafka: KafkaCl
 
 
 @BOTH
+@OWN_AT_LENGTH
 def test_a_call_that_takes_too_long_is_interrupted_alone_and_tried_again(
     processes: Rig, kafka: KafkaCluster, topic: str, handler: str
 ) -> None:
@@ -229,6 +230,7 @@ def test_a_call_that_takes_too_long_is_interrupted_alone_and_tried_again(
 
 
 @BOTH
+@OWN_AT_LENGTH
 def test_all_calls_that_take_too_long_are_interrupted_together_and_tried_again(
     processes: Rig, kafka: KafkaCluster, topic: str, handler: str
 ) -> None:
@@ -244,6 +246,7 @@ def test_all_calls_that_take_too_long_are_interrupted_together_and_tried_again(
     assert counted.timed_out == 1, "the supervisor counts the other one, which it named"
 
 
+@OWN_AT_LENGTH
 def test_a_suspect_is_tried_alone_and_poison_is_kept_from_the_handler_wherever_it_is(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -263,6 +266,7 @@ def test_a_suspect_is_tried_alone_and_poison_is_kept_from_the_handler_wherever_i
     assert sorted(told(processes.directory, "begin")) == list(range(60))
 
 
+@OWN_AT_LENGTH
 def test_a_halt_ends_the_grant_when_what_is_beside_it_is_done(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = worker_of(processes, kafka, topic, "obey", max_attempts=1)
     send(kafka, topic, ("a", "wait"), ("b", "fail"), ("c", "v"))
@@ -281,9 +285,7 @@ def test_a_plain_function_without_concurrency_has_no_order_but_its_partitions(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     processes.module(HANDLERS)
-    template = processes.template("obey")
-    template.ready()
-    worker = processes.fork(template)
+    worker = processes.unconfigured("obey")
     worker.tell(configuration(kafka.bootstrap, "handlers_under_test:obey", [topic], ordering="key"))
     refusal = worker.expect(WorkerFailed)
     assert refusal.stage == "settings"
@@ -291,6 +293,7 @@ def test_a_plain_function_without_concurrency_has_no_order_but_its_partitions(
     assert worker.exit_status() == 2
 
 
+@OVER_BOTH_FETCHERS
 def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partition(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -310,6 +313,7 @@ def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partitio
     assert len(told(processes.directory, "begin")) == 601
 
 
+@OWN_AT_LENGTH
 def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_done(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -320,6 +324,7 @@ def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_
     assert told(processes.directory, "begin") == [0, 3, 4]
 
 
+@OWN_AT_LENGTH
 def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     names = [f"{kind}-{topic}" for kind in ("key", "none", "one")]
     for name in names:
@@ -327,9 +332,9 @@ def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, ka
         send(kafka, name, *((f"k{n % 2}", "wait") for n in range(6)))
     processes.module(HANDLERS + CROWDS)
     orders = [
-        crowd("by_key", names[0], ordering="key", concurrency=4),
-        crowd("in_no_order", names[1], ordering="none", concurrency=3),
-        crowd("one_by_one", names[2]),
+        handler_of("by_key", names[0], ordering="key", concurrency=4),
+        handler_of("in_no_order", names[1], ordering="none", concurrency=3),
+        handler_of("one_by_one", names[2]),
     ]
     worker = processes.worker("by_key", kafka.bootstrap, names, handlers=orders)
     worker.tell(StartFetcher([FetcherStart(n, n, name, 0, 0, -1) for n, name in enumerate(names, start=1)]))

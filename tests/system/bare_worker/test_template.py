@@ -39,6 +39,13 @@ def test_a_module_that_exits_does_not_take_the_template_along_silently(processes
     assert "SystemExit: no licence" in failure(processes.template("see"))
 
 
+IMPORTED_BY = """
+import os
+IMPORTED_BY = os.getpid()
+
+def see_who_imported(record):
+    note(f"by this process: {IMPORTED_BY == os.getpid()}")
+"""
 DIRTY = {
     "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
     "a socket": "import socket\nleft_open = socket.socketpair()\n",
@@ -46,38 +53,56 @@ DIRTY = {
 }
 
 
-@pytest.mark.parametrize("what", DIRTY)
+A_CLIENT = pytest.param("a client", marks=pytest.mark.long)
+"""It has threads and sockets, as those two have one each."""
+
+
+@pytest.mark.parametrize("what", ["a thread", "a socket", A_CLIENT])
 def test_a_handler_that_cannot_be_forked_is_imported_by_each_worker(
     processes: Rig, kafka: KafkaCluster, topic: str, what: str
 ) -> None:
-    processes.module(DIRTY[what] + "import os\nIMPORTED_BY = os.getpid()\n" + HANDLERS)
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["v"])
-    template = processes.template("see")
+    processes.module(DIRTY[what] + HANDLERS + IMPORTED_BY)
+    template = processes.template("see_who_imported")
     answer = template.ready()
     assert not answer.preloaded
     assert "do not survive a fork" in answer.note
     assert len(os.listdir(f"/proc/{template.process.pid}/task")) == 1
-    worker = processes.fork(template).configure(configuration(kafka.bootstrap, "handlers_under_test:see", [topic]))
+    assert noted_by_a_worker_of(template, "see_who_imported", processes, kafka, topic) == ["by this process: True"]
+
+
+def test_a_handler_that_leaves_nothing_behind_is_imported_by_the_template_alone(
+    processes: Rig, kafka: KafkaCluster, topic: str
+) -> None:
+    processes.module(HANDLERS + IMPORTED_BY)
+    template = processes.template("see_who_imported")
+    assert template.ready().preloaded
+    assert noted_by_a_worker_of(template, "see_who_imported", processes, kafka, topic) == ["by this process: False"]
+
+
+def noted_by_a_worker_of(
+    template: TemplateProcess, handler: str, processes: Rig, kafka: KafkaCluster, topic: str
+) -> list[str]:
+    """What the handler notes of one record."""
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, ["v"])
+    configure = configuration(kafka.bootstrap, f"handlers_under_test:{handler}", [topic])
+    worker = processes.fork(template).configure(configure)
     worker.start(topic, {0: 0})
     worker.consumed(1, 1)
-    assert seen(processes.directory) == ["0@0=v"]
+    return seen(processes.directory)
 
 
-@pytest.mark.parametrize("left_behind", ["", *DIRTY.values()], ids=["nothing", *DIRTY])
+@pytest.mark.parametrize(
+    "left_behind", ["nothing", "a thread", pytest.param("a socket", marks=pytest.mark.long), A_CLIENT]
+)
 def test_workers_have_the_allocator_and_the_programs_that_a_handler_starts_do_not(
     processes: Rig, kafka: KafkaCluster, topic: str, left_behind: str
 ) -> None:
-    processes.module(left_behind + HANDLERS)
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["v"])
+    processes.module(DIRTY.get(left_behind, "") + HANDLERS)
     template = processes.template("see_preloaded", tools().jemalloc)
     template.ready()
-    order = configuration(kafka.bootstrap, "handlers_under_test:see_preloaded", [topic])
-    worker = processes.fork(template).configure(order)
-    worker.start(topic, {0: 0})
-    worker.consumed(1, 1)
-    assert seen(processes.directory) == ["mine True, a program's False, None"]
+    noted = noted_by_a_worker_of(template, "see_preloaded", processes, kafka, topic)
+    assert noted == ["mine True, a program's False, None"]
 
 
 def test_what_the_module_printed_is_not_printed_again_by_workers(processes: Rig) -> None:

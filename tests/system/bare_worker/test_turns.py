@@ -4,6 +4,7 @@ lot of that backlog before: on a real broker.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +13,26 @@ import pytest
 from kunicorn.handler.config import Batching, ProducingTarget, RetryTopic
 from kunicorn.ipc.messages import FetcherStopped
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
+from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.bare_worker.traffic import produce, seen
 from tests.waiting import wait_until
-
-pytestmark = OVER_BOTH_FETCHERS
 
 BACKLOG = 20_000
 MANY = 1000
 """So many records of the backlog take five seconds at least, and all of it a hundred: whoever waits for fewer does not
 wait for what the client has of it."""
+ENOUGH = 100
+"""While so many are handled, for half a second at least, a client fetches all that it has room for."""
 SLOW = """
 import asyncio
-import os
-import pathlib
 import time
 
-HERE = pathlib.Path(__file__).parent
-SEEN = os.open(HERE / "seen", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+from tests.system.bare_worker import noting
+from tests.system.bare_worker.noting import HERE
 
 
 def note(record):
-    os.write(SEEN, f"{record.partition}@{record.offset}\\n".encode())
+    noting.note(f"{record.partition}@{record.offset}")
     if record.value == b"once" and not (HERE / "failed").exists():
         (HERE / "failed").touch()
         raise ValueError("not yet")
@@ -55,7 +54,7 @@ def slow_batch(records):
 """
 FORMS: dict[str, dict[str, Any]] = {
     "one record": {"handler": "slow"},
-    "one record, async": {"handler": "slow_async"},
+    "tasks by partition": {"handler": "slow_async"},
     "batches": {"handler": "slow_batch", "mode": "batch", "batch_max_records": 5},
     "fuller batches": {
         "handler": "slow_batch",
@@ -69,17 +68,43 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[16 << 20, 200_000], ids=["with room for the backlog", "with room for a little of it"])
-def room(request: pytest.FixtureRequest) -> int:
-    """Bytes that the worker keeps of what was fetched and is not begun."""
-    return int(request.param)
+LITTLE, ALL = 200_000, 16 << 20
+"""Bytes that the worker keeps of what was fetched and is not begun: of a little of the backlog, or of all of it."""
+Cell = tuple[str, str, int]
+CORE: list[Cell] = [
+    ("one record", "librdkafka", LITTLE),
+    ("one record", "own", LITTLE),
+    ("threads", "librdkafka", LITTLE),
+    ("threads", "own", LITTLE),
+    ("outputs", "librdkafka", ALL),
+    ("fuller batches", "own", ALL),
+]
+"""A call keeps the loop, or does not, or has outputs on their way; each client does what it is asked; there is room or
+there is not. `test_lateness` has every way of calling."""
+CORE_OF_RETRIES: list[Cell] = [
+    ("one record", "librdkafka", ALL),
+    ("threads", "own", ALL),
+    ("outputs", "librdkafka", ALL),
+]
 
 
-@pytest.fixture(params=FORMS.values(), ids=list(FORMS))
-def form(request: pytest.FixtureRequest, processes: Rig) -> dict[str, Any]:
+def cells(core: list[Cell], *rooms: int) -> pytest.MarkDecorator:
+    """Each form over each fetcher with each room, those beyond the core at length."""
+    return pytest.mark.parametrize(
+        ("form", "processes", "room"),
+        [
+            pytest.param(*each, marks=() if each in core else pytest.mark.long)
+            for each in product(FORMS, ("librdkafka", "own"), rooms)
+        ],
+        indirect=["processes"],
+    )
+
+
+def worker_of(processes: Rig, kafka: KafkaCluster, form: str, room: int, *topics: str, **more: Any) -> WorkerProcess:
+    """One that calls a handler of that form."""
+    given = dict(FORMS[form])
     processes.module(SLOW)
-    given: dict[str, Any] = dict(request.param)
-    return given
+    return processes.worker(given.pop("handler"), kafka.bootstrap, [*topics], ahead_bytes=room, **given, **more)
 
 
 def backlog_before(directory: Path, line: str, *, behind: str = "") -> int:
@@ -90,16 +115,17 @@ def backlog_before(directory: Path, line: str, *, behind: str = "") -> int:
     return sum(each.startswith("0@") for each in lines[first:last])
 
 
+@cells(CORE, LITTLE, ALL)
 @pytest.mark.scenario("0093 holb")
 def test_a_partition_that_comes_waits_for_no_backlog(
-    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
+    processes: Rig, kafka: KafkaCluster, topic: str, form: str, room: int
 ) -> None:
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
     produce(kafka.bootstrap, topic, ["new"], 1)
-    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], ahead_bytes=room, **form)
+    worker = worker_of(processes, kafka, form, room, topic)
     worker.start(topic, {0: 0})
-    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog")
+    wait_until(lambda: len(seen(processes.directory)) > ENOUGH, "the client to have fetched the backlog")
     worker.start(topic, {1: 0}, grant=2)
     wait_until(lambda: "1@0" in seen(processes.directory), "the new partition's record")
     assert backlog_before(processes.directory, "1@0") < MANY
@@ -110,37 +136,37 @@ def test_a_partition_that_comes_waits_for_no_backlog(
     assert stopped.partitions[0].offset < BACKLOG
     # The backlog goes on where it was, each record once, whatever the client threw away of it.
     worker.start(topic, {0: stopped.partitions[0].offset}, grant=3)
-    worker.consumed(3, stopped.partitions[0].offset + MANY // 4)
+    worker.consumed(3, stopped.partitions[0].offset + ENOUGH)
     lines = [line for line in seen(processes.directory) if line.startswith("0@")]
     assert len(lines) == len(set(lines))
     assert {f"0@{offset}" for offset in range(worker.slot(3).consumed.offset)} <= {*seen(processes.directory)}
 
 
+@cells(CORE_OF_RETRIES, ALL)
 def test_a_retry_whose_wait_is_over_waits_for_no_backlog(
-    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any]
+    processes: Rig, kafka: KafkaCluster, topic: str, form: str, room: int
 ) -> None:
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, ["once"], 1)
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
-    worker = processes.worker(form.pop("handler"), kafka.bootstrap, [topic], **form)
+    worker = worker_of(processes, kafka, form, room, topic)
     worker.start(topic, {0: 0, 1: 0})
     wait_until(lambda: seen(processes.directory).count("1@0") == 2, "the second try")
     assert backlog_before(processes.directory, "1@0", behind="1@0") < MANY
 
 
+@cells(CORE, LITTLE, ALL)
 def test_a_retry_topics_record_whose_time_has_come_waits_for_no_backlog(
-    processes: Rig, kafka: KafkaCluster, topic: str, form: dict[str, Any], room: int
+    processes: Rig, kafka: KafkaCluster, topic: str, form: str, room: int
 ) -> None:
-    later = RetryTopic(f"{topic}.later", 2500)
+    later = RetryTopic(f"{topic}.later", 1000)
     kafka.create_topic(topic, 1)
     kafka.create_topic(later.name, 2)
     produce(kafka.bootstrap, topic, map(str, range(BACKLOG)), 0)
-    topics = [topic, later.name]
-    own = {"retry_topics": [later], "ahead_bytes": room}
-    worker = processes.worker(form.pop("handler"), kafka.bootstrap, topics, **own, **form)
+    worker = worker_of(processes, kafka, form, room, topic, later.name, retry_topics=[later])
     worker.start(topic, {0: 0})
     worker.start(later.name, {1: 0}, grant=2)
-    wait_until(lambda: len(seen(processes.directory)) > MANY // 4, "the client to have fetched the backlog")
+    wait_until(lambda: len(seen(processes.directory)) > ENOUGH, "the client to have fetched the backlog")
     produce(kafka.bootstrap, later.name, ["late"], 1)
     before = sum(each.startswith("0@") for each in seen(processes.directory))
     wait_until(lambda: "1@0" in seen(processes.directory), "the record of the retry topic")

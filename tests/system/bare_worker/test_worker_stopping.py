@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
-from statistics import median
-
-import pytest
 
 from kunicorn.ipc.messages import Drain, DrainOver, FetcherStopped, Stopped
 from tests.kafka import KafkaCluster
-from tests.system.bare_worker.rig import Rig, WorkerProcess
+from tests.system.bare_worker.rig import Rig, WorkerProcess, configuration
 from tests.system.bare_worker.traffic import produce, seen
 from tests.waiting import wait_until
 
@@ -47,22 +43,18 @@ def test_a_partition_with_nothing_in_hand_stops_beside_a_handler_that_waits(
     assert "0@2=b" not in seen(processes.directory), "records after the one in hand belong to the next owner"
 
 
-def test_an_idle_worker_lets_go_as_fast_as_it_answers(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    """Were its runner waited for, the median stop would take half of the runner's wait for records, 15 ms, longer."""
+def test_an_idle_worker_lets_go_without_waiting_for_its_runner(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
+    """Were the runner waited for, it would have moved behind each stop; by chance it moves behind a few."""
     kafka.create_topic(topic, 40)
     worker = processes.worker("see", kafka.bootstrap, [topic])
     worker.start(topic, dict.fromkeys(range(40), 0))
-    worker.ping()
-    stops, answers = [], []
+    moved = 0
     for grant in range(1, 41):
-        began = time.monotonic()
-        worker.ping()
-        answered = time.monotonic()
+        before = worker.ping().runner
         worker.stop(grant)
         worker.expect(FetcherStopped)
-        answers.append(answered - began)
-        stops.append(time.monotonic() - answered)
-    assert median(stops) < median(answers) + 0.01
+        moved += worker.ping().runner != before
+    assert moved < 30, f"the runner has moved behind {moved} of 40 stops"
 
 
 def test_the_evidence_tells_what_is_in_hand_and_that_the_runner_does_not_move(
@@ -130,13 +122,11 @@ def test_drain_reports_everything_and_exits_0(processes: Rig, kafka: KafkaCluste
     assert worker.exit_status() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
-def test_signals_meant_for_the_supervisor_do_not_stop_a_worker(
-    processes: Rig, kafka: KafkaCluster, topic: str, number: signal.Signals
-) -> None:
+def test_signals_meant_for_the_supervisor_do_not_stop_a_worker(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = waiting_worker(processes, kafka, topic)
-    worker.signal(number)
-    worker.ping()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        worker.signal(number)
+        worker.ping()
     (processes.directory / "go").touch()
     worker.consumed(1, 3)
 
@@ -161,17 +151,10 @@ def test_a_stuck_handler_does_not_make_an_orphan(processes: Rig, kafka: KafkaClu
     assert worker.slot(1).in_hand == 0
 
 
-def test_a_sibling_forked_later_does_not_hide_the_end_of_the_pipe(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    first = waiting_worker(processes, kafka, topic)
-    template = processes.template("see")
-    template.ready()
-    older, _younger = processes.fork(template), processes.fork(template)
+def test_a_sibling_forked_later_does_not_hide_the_end_of_the_pipe(processes: Rig) -> None:
+    older, _younger = processes.unconfigured("see"), processes.unconfigured("see")
     older.hang_up()
     assert older.exit_status() == 1
-    first.hang_up()
-    assert first.exit_status() == 1
 
 
 def test_nonsense_on_the_pipe_ends_the_worker(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
@@ -222,8 +205,6 @@ def test_sigabrt_dumps_every_stack(processes: Rig, kafka: KafkaCluster, topic: s
     produce(kafka.bootstrap, topic, ["v"])
     template = processes.template("spin")
     template.ready()
-    from tests.system.bare_worker.rig import configuration
-
     worker = processes.fork(template).configure(configuration(kafka.bootstrap, "handlers_under_test:spin", [topic]))
     worker.start(topic, {0: 0})
     noted(processes.directory, "spins")

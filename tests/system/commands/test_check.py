@@ -63,7 +63,7 @@ def checked(**changes: dict[str, Any]) -> tuple[ExitCode, dict[str, str]]:
 
 
 def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
-    code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")})
+    code, lines = checked(kafka={"bootstrap_servers": kafka.bootstrap.split(",")}, group={"id": "looked-at"})
     assert code is ExitCode.CLEAN
     # Who runs the tests as root is told that they do.
     assert (lines.pop("user", None) is not None) == (os.geteuid() == 0)
@@ -74,6 +74,8 @@ def test_all_is_well(kafka: KafkaCluster, handlers: Path) -> None:
     ]
     assert "orders (3 partitions)" in lines["topics"]
     assert "coordinator on node" in lines["group"]
+    groups = kafka.admin().list_consumer_groups().result(60).valid
+    assert "looked-at" not in {group.group_id for group in groups}, "it never joins"
 
 
 def test_what_is_found_can_be_had_for_a_program(kafka: KafkaCluster, handlers: Path) -> None:

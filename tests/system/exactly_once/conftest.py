@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.bare_worker.rig import Rig, rig
+from tests.system.bare_worker.rig import Rig, Templates, rig
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Rig]:
-    """Templates and workers that import what the test writes into its own directory."""
-    with rig(tmp_path) as started:
+def processes(templates: Templates, tmp_path: Path) -> Iterator[Rig]:
+    """Workers whose handlers are what the test writes."""
+    with rig(templates, tmp_path) as started:
         yield started

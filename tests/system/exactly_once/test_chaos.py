@@ -18,7 +18,7 @@ from tests.kafka import KafkaCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess, Members, merged
 from tests.system.outputs import committed_records, in_their_order, values_of
-from tests.system.producing import Flow, committed_offsets
+from tests.system.producing import Flow, committed_inputs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -126,7 +126,7 @@ def test_every_input_has_one_output_through_kills_freezes_and_rebalances(
 
     def consumed() -> int:
         try:
-            return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
+            return committed_inputs(kafka.bootstrap, topic, topic, PARTITIONS)
         except KafkaException:
             return -1  # A dead member's transaction is open: the brokers do not say before it is ended (KIP-447).
 

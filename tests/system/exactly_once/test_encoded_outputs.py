@@ -25,7 +25,7 @@ from tests.kafka.ports import kept_port
 from tests.system.handlers.encoding import LATE
 from tests.system.members import Members
 from tests.system.outputs import committed_records
-from tests.system.producing import committed_offsets, producer
+from tests.system.producing import committed_inputs, producer
 
 RECORDS = 200
 BY_TOPIC = {"subject.name.strategy.type": "TOPIC"}
@@ -76,13 +76,12 @@ def test_models_go_out_in_transactions_as_confluents_deserialisers_read_them_alt
         member = members.start(more=protos)
         member.wait(lambda: "cannot be asked" in member.output(), "the registry to be missed")
         file.write_text(known)
-        consumed = lambda: sum(committed_offsets(kafka.bootstrap, topic, topic, 1).values()) >= RECORDS  # noqa: E731
-        member.wait(consumed, "all inputs to be committed")
+        member.wait(lambda: committed_inputs(kafka.bootstrap, topic, topic, 1) >= RECORDS, "all inputs to be committed")
         assert member.stop() == 0, member.output()[-3000:]
         assert_read(client, kafka, topic)
 
 
-@pytest.mark.parametrize("delivery", ["transactions", "at_least_once"])
+@pytest.mark.parametrize("delivery", ["transactions", pytest.param("at_least_once", marks=pytest.mark.long)])
 def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_sent_twice(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path, delivery: str
 ) -> None:
@@ -100,7 +99,7 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
         assert sender.flush(60) == 0
 
     def consumed() -> int:
-        return sum(committed_offsets(kafka.bootstrap, topic, topic, 1).values())
+        return committed_inputs(kafka.bootstrap, topic, topic, 1)
 
     port = kept_port()
     with registry(file, port=port) as url:
@@ -115,16 +114,14 @@ def test_an_encoder_waits_for_a_registry_that_has_gone_and_nothing_is_lost_or_se
         send(range(LATE))
         member.wait(lambda: consumed() >= LATE, "what the registry was there for to be committed")
     send(range(LATE, RECORDS))
-    missed = "kunicorn_unencoded_outputs_total"
-    member.wait(lambda: f'{missed}{{group="{topic}",topic="{topic}.late",why="registry"}}' in member.get("/metrics")[1],
-                "the registry to be missed")  # fmt: skip
+    missed = {"group": topic, "topic": f"{topic}.late", "why": "registry"}
+    member.wait(lambda: member.metric("kunicorn_unencoded_outputs_total", **missed) > 0, "the registry to be missed")
     if delivery == "transactions":
         # Its successor has no schema in memory, and meets the same wait.
         os.kill(member.wait(member.workers, "its workers")[0]["pid"], signal.SIGKILL)
-        died = 'kunicorn_worker_restarts_total{group="' + topic
-        member.wait(lambda: died in member.get("/metrics")[1], "the worker's death to be seen")
-    waits = f'kunicorn_partitions_waiting{{group="{topic}",waits_for="retry"}} 1'
-    member.wait(lambda: waits in member.get("/metrics")[1], "the partition to wait")
+        member.wait(lambda: member.metric("kunicorn_worker_restarts_total", group=topic) > 0, "its death to be seen")
+    waits = {"group": topic, "waits_for": "retry"}
+    member.wait(lambda: member.metric("kunicorn_partitions_waiting", **waits) == 1, "the partition to wait")
     with registry(file, port=port) as again:
         assert again == url
         member.wait(lambda: consumed() >= RECORDS, "all inputs to be committed")

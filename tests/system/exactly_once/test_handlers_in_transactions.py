@@ -11,7 +11,7 @@ import pytest
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
 from tests.system.outputs import committed_outputs
-from tests.system.producing import committed_offsets, end_offsets, produce
+from tests.system.producing import committed_inputs, end_offsets, produce
 
 PARTITIONS, RECORDS = 3, 1000
 HANDLERS = {
@@ -33,8 +33,7 @@ def tables(topic: str) -> str:
 
 def handled(kafka: KafkaCluster, topic: str) -> int:
     """So many inputs the group has committed, over all topics."""
-    every = (committed_offsets(kafka.bootstrap, topic, f"{topic}.{name}", PARTITIONS) for name in HANDLERS)
-    return sum(max(0, at) for offsets in every for at in offsets.values())
+    return sum(committed_inputs(kafka.bootstrap, topic, f"{topic}.{name}", PARTITIONS) for name in HANDLERS)
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])

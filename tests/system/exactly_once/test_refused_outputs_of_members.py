@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,8 +23,17 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("delivery", ["at_least_once", "transactions"])
-@pytest.mark.parametrize("form", FORMS)
+CORE = {("one", "transactions"), ("several", "transactions")}
+"""At least once, bare workers have it: `test_at_least_once.py`."""
+
+
+@pytest.mark.parametrize(
+    ("form", "delivery"),
+    [
+        pytest.param(*each, marks=() if each in CORE else pytest.mark.long)
+        for each in product(FORMS, ("at_least_once", "transactions"))
+    ],
+)
 def test_records_whose_outputs_are_refused_become_dead_letters_and_every_other_has_its_output(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], form: str, delivery: str
 ) -> None:
@@ -39,6 +49,7 @@ def test_records_whose_outputs_are_refused_become_dead_letters_and_every_other_h
         "producing": {"delivery": delivery, "topic": f"{topic}.out", "librdkafka": librdkafka},
         "handler": {"on_failure": "dead_letter", "max_attempts": 2, "retry_backoff_ms": 10},
         "dead_letters": {"topic": f"{topic}.letters"},
+        "group": {"commit_interval_ms": 500},
     }
     members = members_of(
         kafka.bootstrap,

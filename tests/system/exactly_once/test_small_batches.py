@@ -69,6 +69,7 @@ def test_a_backlog_of_outputs_gets_into_a_topic_of_small_batches_and_what_is_too
     settings: dict[str, dict[str, Any]] = {
         "producing": {"delivery": delivery, "topic": f"{topic}.out"},
         "dead_letters": {"topic": f"{topic}.letters"},
+        "group": {"commit_interval_ms": 500},
         "handler": {"mode": "batch", "batch_max_records": 500, "max_attempts": 1, "on_failure": "dead_letter"},
     }
     members = members_of(kafka.bootstrap, topic, entrypoint=f"{HANDLERS}:large", settings=settings, workers=1)
@@ -83,7 +84,7 @@ def test_a_backlog_of_outputs_gets_into_a_topic_of_small_batches_and_what_is_too
         assert inputs_of(outputs) == [number for number in range(RECORDS) if number != 700]
 
 
-@pytest.mark.parametrize("delivery", [None, "at_least_once", "transactions"])
+@pytest.mark.parametrize("delivery", [None, pytest.param("at_least_once", marks=pytest.mark.long), "transactions"])
 def test_letters_of_a_failed_batch_get_into_a_topic_of_small_batches(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], delivery: str | None
 ) -> None:
@@ -91,6 +92,7 @@ def test_letters_of_a_failed_batch_get_into_a_topic_of_small_batches(
     kafka.create_topic(f"{topic}.letters", 1, SMALL)
     settings: dict[str, dict[str, Any]] = {
         "dead_letters": {"topic": f"{topic}.letters"},
+        "group": {"commit_interval_ms": 500},
         "handler": {"mode": "batch", "batch_max_records": 500, "max_attempts": 1, "on_failure": "dead_letter"},
         **({"producing": {"delivery": delivery}} if delivery is not None else {}),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.kafka import KafkaCluster
 from tests.system import procfs
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_records, in_their_order, values_of
-from tests.system.producing import committed_offsets, produce
+from tests.system.producing import committed_inputs, produce
 
 MembersOf = Callable[..., Members]
 PARTITIONS = 4
@@ -28,7 +29,7 @@ def settings(topic: str, **more: Any) -> dict[str, dict[str, Any]]:
 
 def consumed(kafka: KafkaCluster, topic: str) -> int:
     """So many inputs the group has committed."""
-    return sum(max(0, at) for at in committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS).values())
+    return committed_inputs(kafka.bootstrap, topic, topic, PARTITIONS)
 
 
 def once_each_in_order(kafka: KafkaCluster, topic: str, ordering: str = "partition") -> None:
@@ -48,11 +49,16 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "partition-tasks": ("copy_async", {"concurrency": 8}),
 }
 """Handler, and how many records it has in hand."""
+CORE = {("one", "own"), ("key-threads", "librdkafka")}
+"""What sends outputs knows neither who fetches nor who calls: each of both once."""
 
 
-@pytest.mark.parametrize("fetcher", ["librdkafka", "own"])
 @pytest.mark.parametrize(
-    "form", [name if name in ("one", "key-threads") else pytest.param(name, marks=pytest.mark.long) for name in FORMS]
+    ("form", "fetcher"),
+    [
+        pytest.param(*each, marks=() if each in CORE else pytest.mark.long)
+        for each in product(FORMS, ("librdkafka", "own"))
+    ],
 )
 def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     kafka: KafkaCluster, topic: str, members_of: MembersOf, form: str, fetcher: str
@@ -93,7 +99,13 @@ TROUBLED = {
 """Limits that bind all the time. No try may count: one would halt its partition."""
 
 
-@pytest.mark.parametrize("in_hand", [{}, {"ordering": "key", "concurrency": 8}], ids=["one", "key-threads"])
+@pytest.mark.parametrize(
+    "in_hand",
+    [
+        pytest.param({}, id="one", marks=pytest.mark.long),
+        pytest.param({"ordering": "key", "concurrency": 8}, id="key-threads"),
+    ],
+)
 def test_with_waits_a_rate_limit_and_an_opening_breaker_every_input_has_one_output_too(
     kafka: KafkaCluster, topic: str, members_of: MembersOf, in_hand: dict[str, Any]
 ) -> None:

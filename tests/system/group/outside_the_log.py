@@ -25,6 +25,4 @@ def says_where_it_goes_on(member: MemberProcess, position: int, target: int) -> 
 
 def resets(member: MemberProcess) -> float:
     """The counter of positions that were not in the log."""
-    _, page = member.get("/metrics")
-    samples = [line for line in page.splitlines() if line.startswith("kunicorn_offset_resets_total{")]
-    return sum(float(sample.rsplit(" ", 1)[1]) for sample in samples)
+    return member.metric("kunicorn_offset_resets_total")

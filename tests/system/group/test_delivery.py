@@ -17,7 +17,7 @@ DRAIN_BUDGET = 25.0
 
 
 @pytest.mark.parametrize("fetcher", ["librdkafka", "own"])
-@pytest.mark.parametrize("records", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("records", [30_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.scenario("0113 m_unsubscribe_2")
 def test_every_record_is_handled_exactly_once_and_committed_at_the_end(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], records: int, fetcher: str

@@ -63,9 +63,8 @@ def test_an_open_transaction_is_not_lag_until_it_ends(
 
 
 def test_a_compacted_log_is_handled_to_its_end(
-    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
+    kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:
-    kafka = kafka_factory(overrides={"log.cleaner.backoff.ms": 100})
     compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
     kafka.create_topic(topic, config=compact)
     end = 20_000

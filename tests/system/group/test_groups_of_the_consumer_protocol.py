@@ -72,9 +72,10 @@ def test_a_session_timeout_that_the_brokers_have_shorter_for_the_group_ends_the_
     assert member.stop() == 0
 
 
+@pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.scenario("Test848PartitionHandoffNoDuplicates", "consumer_group_848_test.go")
 def test_members_come_and_go_and_every_record_is_handled_once(
-    kafka: KafkaCluster, topic: str, members_of: MembersOf
+    kafka: KafkaCluster, topic: str, members_of: MembersOf, rounds: int
 ) -> None:
     """Invariants 1 to 4 and 8."""
     kafka.create_topic(topic, PARTITIONS)
@@ -82,7 +83,7 @@ def test_members_come_and_go_and_every_record_is_handled_once(
     first = members.start()
     first.wait_running(PARTITIONS)
     with Flow(kafka.bootstrap, topic, 1_000) as flow:
-        for _ in range(2):
+        for _ in range(rounds):
             second = members.start()
             together_own([first, second], topic)
             third = members.start()

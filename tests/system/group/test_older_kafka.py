@@ -1,4 +1,6 @@
-"""The core of what a group promises, on brokers older than the one that all other tests stand on (classic protocol)."""
+"""The core of what a group promises, on brokers older than the one that all other tests stand on (classic protocol): in
+CI a restart on 3.9.1, and what becomes of a group that asks for the consumer protocol; the rest at length.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.system.commands.desk import Desk
 from tests.system.group.journal import handled_up_to, judgement
 from tests.system.members import Members
 from tests.system.producing import Flow, produce
@@ -50,6 +53,7 @@ def test_members_come_and_go_and_every_record_is_handled_once(
     assert (report.handled, report.repeated) == (flow.sent, ())
 
 
+@pytest.mark.long
 def test_a_killed_worker_costs_no_rebalance(older: KafkaCluster, topic: str, members_of: MembersOf) -> None:
     """Invariant 6."""
     older.create_topic(topic, PARTITIONS)
@@ -85,3 +89,25 @@ def test_a_restart_goes_on_where_the_last_run_ended(older: KafkaCluster, topic: 
     second = members.start()
     second.wait(lambda: handled_up_to(second) == 1_100, "what came meanwhile")
     assert second.stop() == 0
+
+
+@pytest.mark.consumer
+def test_brokers_without_the_protocol_get_a_classic_member(
+    older: KafkaCluster, topic: str, members_of: MembersOf
+) -> None:
+    older.create_topic(topic, PARTITIONS)
+    produce(older.bootstrap, topic, 1_000)
+    unheard = {"group_protocol": "consumer", "allow_protocol_upgrade": False}
+    members = members_of(older.bootstrap, topic, settings={"group": unheard})
+    member = members.start()
+    member.wait(lambda: handled_up_to(member) == 1_000, "everything handled")
+    assert member.status()["group"]["protocol"] == "classic"
+    assert 'group_protocol = "classic"' in member.output()
+    assert "1 now; this member would get 3 of 6 partitions" in Desk(member.config).said("check")
+    second = members.start()
+    second.wait_running(PARTITIONS // 2)
+    assert [member.stop(), second.stop()] == [0, 0]
+    again = members.start()
+    again.wait_running(PARTITIONS)
+    assert again.stop() == 0
+    assert judgement(older, members, topic, PARTITIONS).repeated == ()

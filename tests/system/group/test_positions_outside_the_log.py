@@ -47,7 +47,7 @@ def test_a_position_below_the_logs_start_is_said_counted_and_replaced_by_policy(
     assert report.holds, report
 
 
-@pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("policy", ["earliest", pytest.param("latest", marks=pytest.mark.long)])
 def test_a_position_above_the_logs_end_goes_on_at_the_end_and_repeats_nothing(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], policy: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_without_a_policy_a_position_outside_the_log_halts_its_partition_alone_a
     assert halted["reason"] == 'position 10 is not in the log (60-100) and auto_offset_reset is "none"'
     assert f"{topic}-0 is halted: position 10 is not in the log" in member.output()
     assert member.get("/livez")[0] == 200
-    assert f'kunicorn_partitions{{group="{topic}",state="halted"}} 1.0' in member.get("/metrics")[1]
+    assert member.metric("kunicorn_partitions", group=topic, state="halted") == 1
     member.wait(lambda: handled_up_to(member) == 10 + 100, "the other partition's records")
     assert member.stop() == 0
     committed = committed_offsets(kafka.bootstrap, topic, topic, 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -73,26 +71,3 @@ def test_a_classic_group_is_not_converted_by_a_typo(
     again = members.start(TYPO)
     again.wait_running(PARTITIONS)
     assert again.stop() == 0
-
-
-def test_brokers_without_the_protocol_get_a_classic_member(
-    kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
-) -> None:
-    kafka = kafka_factory(version="3.9.1")
-    kafka.create_topic(topic, PARTITIONS)
-    produce(kafka.bootstrap, topic, 1_000)
-    members = members_of(kafka.bootstrap, topic, settings=TYPO)
-    member = members.start()
-    member.wait(lambda: handled_up_to(member) == 1_000, "everything handled")
-    assert member.status()["group"]["protocol"] == "classic"
-    assert 'group_protocol = "classic"' in member.output()
-    checked = [sys.executable, "-m", "kunicorn", "check", "--config", str(member.config)]
-    told = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=240, env=member.environment)
-    assert "1 now; this member would get 3 of 6 partitions" in told.stdout, told.stdout + told.stderr
-    second = members.start()
-    second.wait_running(PARTITIONS // 2)
-    assert [member.stop(), second.stop()] == [0, 0]
-    again = members.start()
-    again.wait_running(PARTITIONS)
-    assert again.stop() == 0
-    assert judgement(kafka, members, topic, PARTITIONS).repeated == ()

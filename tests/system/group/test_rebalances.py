@@ -20,13 +20,13 @@ from tests.system.members import MemberProcess, Members
 from tests.system.producing import Flow
 
 PARTITIONS = 12
-RECORDS_A_SECOND = 5_000
+RECORDS_A_SECOND = 1_000
 SLOW_BATCHES = {"mode": "batch", "batch_max_records": 5_000}
 """A call takes 0 to 200 ms whatever it is called with, so large batches keep up with the flow."""
 pytestmark = pytest.mark.classic
 """A member is frozen while others join, which a consumer group does not wait for."""
 
-SHORT = pytest.param(2)
+SHORT = pytest.param(1)
 LONG = pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(1200)])
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.ipc.clock import now_ns
 from tests.kafka import KafkaCluster
+from tests.system.audits import ended
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, produce
@@ -36,13 +36,16 @@ def test_on_three_brokers_that_learn_of_it_one_after_the_other_nothing_of_the_ol
     recreate(kafka_factory(3), topic, members_of, protocol, "latest")
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "protocol", ["classic", pytest.param("consumer", marks=[pytest.mark.consumer, pytest.mark.long])]
+)
 def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for_metadata_to_be_due(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], protocol: str
 ) -> None:
     """No commit is refused: what the client hears of its position, or where the logs end, has to do."""
     kafka.create_topic(topic, 1)
-    members = members_of(kafka.bootstrap, topic, settings={"group": {"group_protocol": protocol}})
+    group = {"group_protocol": protocol, "commit_interval_ms": 500}
+    members = members_of(kafka.bootstrap, topic, settings={"group": group})
     member = members.start()
     produce(kafka.bootstrap, topic, 300)
     member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 1).popitem()[1] == 300, "all to be committed")
@@ -51,7 +54,7 @@ def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for
     began = now_ns()
     produce(kafka.bootstrap, topic, 100)
     # By default metadata is asked for every five minutes, the ends of logs every ten seconds.
-    member.wait(lambda: len(handled_since(began, members)) == 100, "the new topic", 120)
+    member.wait(lambda: len(ended(members.audit, since=began)) == 100, "the new topic", 120)
     assert member.stop() == 0
 
 
@@ -76,7 +79,7 @@ def test_a_client_that_has_seen_later_leaders_under_the_name_is_replaced_where_t
     began = now_ns()
     produce(kafka.bootstrap, topic, 600)
     os.kill(worker["pid"], signal.SIGCONT)
-    member.wait(lambda: len(handled_since(began, members)) == 600, "all of the new topic")
+    member.wait(lambda: len(ended(members.audit, since=began)) == 600, "all of the new topic")
     assert "or their topic was created anew" in member.output(), "its client was not at a loss: this shows nothing"
     assert member.stop() == 0
 
@@ -107,15 +110,9 @@ def recreate(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
     assert sum(ends.values()) == 900
     assert committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS) == ends
     every = {(tp.partition, offset) for tp, end in ends.items() for offset in range(end)}
-    assert handled_since(began, members) == every
+    assert ended(members.audit, since=began).keys() == every
 
 
 def adopted(member: MemberProcess) -> int:
     """How many times all partitions were given to it: twice where the deletion was noticed before the creation."""
     return member.output().count(f"adds {PARTITIONS} partitions")
-
-
-def handled_since(began: int, members: Members) -> set[tuple[int, int]]:
-    """Partition and offset of what handlers finished after that time."""
-    entries = (entry for file in read_audit(members.audit) for entry in file.entries())
-    return {(entry.partition, entry.offset) for entry in entries if entry.kind == Kind.END and entry.time_ns > began}

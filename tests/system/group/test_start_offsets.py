@@ -127,7 +127,7 @@ JOIN_TOGETHER = {"group.initial.rebalance.delay.ms": 3_000}
 def test_a_new_group_of_many_members_handles_nothing_old_under_latest(
     kafka_factory: Callable[..., KafkaCluster], topic: str, members_of: Callable[..., Members]
 ) -> None:
-    _many_start_together(kafka_factory(overrides=JOIN_TOGETHER), topic, members_of, {})
+    _many_start_together(kafka_factory(overrides=JOIN_TOGETHER), topic, members_of, {}, members=4, partitions=32)
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 from kunicorn import Batch, DeadLetter, Record, Send, Wait
 
@@ -55,17 +54,6 @@ def troubled(record: Record) -> Send:
     if record.offset % 200 == 11 and _TIMES[at] <= 3:
         raise ConnectionRefusedError("away")
     return Send(value=f"{record.partition}:{record.offset}", key=record.key)
-
-
-def twice(record: Record) -> Iterator[Send]:
-    """Yields two."""
-    yield Send(value=f"{record.partition}:{record.offset}:a", key=record.key)
-    yield Send(value=f"{record.partition}:{record.offset}:b", key=record.key)
-
-
-def total(batch: Batch) -> list[Send]:
-    """One for each record of a batch."""
-    return [Send(value=f"{record.partition}:{record.offset}", key=record.key) for record in batch]
 
 
 def picky(record: Record) -> Send:

@@ -51,6 +51,7 @@ class Way:
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+REFUSED = "the group refuses"
 WAYS = {
     "setup raises": Way("raises:Handler", ExitCode.HANDLER, "no database"),
     "the handler is a generator": Way("yields:handle", ExitCode.HANDLER, "contains 'yield'"),
@@ -58,9 +59,7 @@ WAYS = {
         "plain:handle", ExitCode.HANDLER, "has no setup", {"handler": {"options": {"dsn": "x"}}}
     ),
     "the template dies": Way("dies:handle", ExitCode.HANDLER, "ends the process (exit 9)"),
-    "the group refuses": Way(
-        "plain:handle", ExitCode.FATAL_GROUP, "GROUP_AUTHORIZATION_FAILED", {"group": {"id": CLOSED}}
-    ),
+    REFUSED: Way("plain:handle", ExitCode.FATAL_GROUP, "GROUP_AUTHORIZATION_FAILED", {"group": {"id": CLOSED}}),
 }
 
 
@@ -88,17 +87,17 @@ def broker() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def starts(way: Way, bootstrap: str, directory: Path, runs: int, at_once: int) -> list[Ended]:
+def starts(way: Way, bootstrap: str, directory: Path, runs: int, at_once: int, *, topic: str = TOPIC) -> list[Ended]:
     """Start the service so many times, each in a group of its own, and wait for each to end."""
     for name, source in MODULES.items():
         (directory / name).write_text(source)
     with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda _: _start(way, bootstrap, directory), range(runs)))
+        return list(pool.map(lambda _: _start(way, bootstrap, topic, directory), range(runs)))
 
 
-def _start(way: Way, bootstrap: str, directory: Path) -> Ended:
+def _start(way: Way, bootstrap: str, topic: str, directory: Path) -> Ended:
     name = f"start-{uuid.uuid4()}"
-    usual = group_settings(bootstrap, [TOPIC], name, way.entrypoint, workers=1)
+    usual = group_settings(bootstrap, [topic], name, way.entrypoint, workers=1)
     began = time.monotonic()
     member = MemberProcess(name, directory, merged(usual, {"http": {"port": 0}}, way.settings))
     try:

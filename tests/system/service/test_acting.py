@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.system.commands.desk import Desk
 from tests.system.members import MemberProcess
 from tests.system.scene import Scene
 
@@ -35,13 +36,19 @@ def act(member: MemberProcess, action: str, body: dict[str, Any] | None = None, 
 
 
 def test_partitions_are_paused_and_resumed_workers_recycled_and_the_member_drained(scene: SceneMaker) -> None:
-    stage = scene(4, handler="marked:handle")
+    stage = scene(4, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
     member = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN})
     stage.send(1, "first")
     member.wait_running(4)
     stage.wait_handled(1, 0, member)
     generation, topic = member.generation(), stage.topic
     assert act(member, "pause", token="wrong-horse-battery")[0] == 401
+
+    stage.send(3, "raise once", "after")
+    member.wait(lambda: member.partitions("halted"), "the partition to halt")
+    assert act(member, "resume") == (200, f"1 partitions resumed: {topic}-3")
+    stage.wait_handled(3, 1, member)
+    assert stage.handled(3) == [0, 1], "the record is tried again, once its cause is gone"
 
     assert act(member, "pause", {"partitions": [f"{topic}:1"]}) == (200, f"1 partitions paused: {topic}-1")
     member.wait(lambda: [p["grant"] for p in member.partitions("paused")] == [None], "its worker to let go of it")
@@ -67,17 +74,6 @@ def test_partitions_are_paused_and_resumed_workers_recycled_and_the_member_drain
     assert stage.judge().lost == ()
 
 
-def test_a_halted_record_is_tried_again_once_its_cause_is_gone(scene: SceneMaker) -> None:
-    stage = scene(1, handler="marked:handle", settings={"handler": {"max_attempts": 1}})
-    member = stage.members.start(env={"KUNICORN_HTTP__TOKEN": TOKEN})
-    stage.send(0, "raise 0 once", "after")
-    member.wait(lambda: member.partitions("halted"), "the partition to halt")
-    assert act(member, "resume") == (200, f"1 partitions resumed: {stage.topic}-0")
-    stage.wait_handled(0, 1, member)
-    assert stage.handled(0) == [0, 1]
-    assert member.stop() == 0
-
-
 def command(member: MemberProcess, *arguments: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
     """`kunicorn` with the member's own settings and token."""
     given = {"KUNICORN_HTTP__TOKEN": token} if token is not None else {}
@@ -100,12 +96,12 @@ def test_on_the_services_own_machine_its_user_resumes_and_seeks_without_a_token(
     resumed = command(member, "resume", f"{topic}:0", token=None)
     assert (resumed.returncode, resumed.stdout) == (0, f"1 partitions resumed: {topic}-0\n"), resumed.stderr
     member.wait(lambda: member.partitions("halted"), "the record to fail again")
-    done = command(member, "seek", f"{topic}:0", "--to-offset", "1", "--execute", token=None)
-    assert done.returncode == 0, done.stderr
+    desk = Desk(member.config)
+    desk.said("seek", f"{topic}:0", "--to-offset", "1", "--execute")
     stage.wait_handled(0, 1, member)
     assert "resume was asked for over HTTP by this machine (" in member.output()
     (pid,) = [worker["pid"] for worker in member.workers() if worker["worker"] == 0]
-    assert command(member, "recycle", "0", token=None).returncode == 0
+    desk.said("recycle", "0")
     member.wait(lambda: any(w["worker"] == 0 and w["pid"] != pid for w in member.workers()), "another process")
     assert act(member, "resume")[0] == 403, "over the network nothing can be done"
     assert member.stop() == 0
@@ -125,9 +121,7 @@ def test_a_reload_is_asked_for_and_what_came_of_it_is_the_answer(scene: SceneMak
     settings = member.config.read_text()
     changed = settings.replace("max_attempts = 7", "max_attempts = 6")
     member.config.write_text(changed.replace("commit_interval_ms = 1000", "commit_interval_ms = 900"))
-    reloaded = command(member, "reload", token=None)
-    assert (reloaded.returncode, reloaded.stderr) == (0, "")
-    assert reloaded.stdout == (
+    assert Desk(member.config).said("reload") == (
         "completed: all workers run revision 2, changed: handler.max_attempts; "
         "these take effect with the next start only: group.commit_interval_ms\n"
     )

@@ -14,7 +14,13 @@ from tests.system.members import Members
 GroupMaker = Callable[..., Members]
 
 
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=["input", "output", "error", "all"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        *(pytest.param((fd,), id=name, marks=pytest.mark.long) for fd, name in enumerate(("input", "output", "error"))),
+        pytest.param((0, 1, 2), id="all"),
+    ],
+)
 def test_a_service_that_is_started_with_closed_streams_works_and_writes_its_log_into_nothing_else(
     members_of: GroupMaker, topic: str, closed: tuple[int, ...]
 ) -> None:

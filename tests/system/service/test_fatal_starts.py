@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,24 +9,21 @@ import pytest
 from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, group_settings, merged
-from tests.system.service.fatal_starts import PATIENCE, TOPIC, WAYS, broker, starts
+from tests.system.service.fatal_starts import PATIENCE, REFUSED, WAYS, starts
 
 ROOT = Path(__file__).parents[3]
-RUNS, AT_ONCE = 3, 3
-"""A few; `make starts` makes two hundred."""
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    with broker() as cluster:
-        yield cluster
-
-
-@pytest.mark.parametrize("what", WAYS)
+@pytest.mark.parametrize("runs", [1, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("what", [way for way in WAYS if way != REFUSED])
 def test_a_start_that_cannot_work_ends_with_its_reason_and_leaves_nothing_running(
-    cluster: KafkaCluster, tmp_path: Path, what: str
+    kafka: KafkaCluster, topic: str, tmp_path: Path, what: str, runs: int
 ) -> None:
-    assert [each.wrong for each in starts(WAYS[what], cluster.bootstrap, tmp_path, RUNS, AT_ONCE)] == [""] * RUNS
+    """One tells as much of a race as three: `make starts` makes two hundred. `test_refusals` has a broker that refuses
+    the group."""
+    kafka.create_topic(topic, 4)
+    ended = starts(WAYS[what], kafka.bootstrap, tmp_path, runs, at_once=runs, topic=topic)
+    assert [each.wrong for each in ended] == [""] * runs
 
 
 SLOW = """
@@ -56,11 +52,12 @@ def handle(record): ...
 """
 
 
-def test_what_is_still_being_imported_does_not_hold_up_the_end(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_what_is_still_being_imported_does_not_hold_up_the_end(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    kafka.create_topic(topic)
     begun = str(tmp_path / "begun")
     (tmp_path / "sitecustomize.py").write_text(SLOW.format(begun=begun))
     (tmp_path / "waits.py").write_text(WAITS.format(begun=begun))
-    settings = group_settings(cluster.bootstrap, [TOPIC], "slow", "waits:handle", workers=1)
+    settings = group_settings(kafka.bootstrap, [topic], topic, "waits:handle", workers=1)
     settings = merged(settings, {"handler": {"options": {"dsn": "x"}}})
     member = MemberProcess("slow", tmp_path, settings, env={"PYTHONPATH": f"{ROOT / 'service'}:{ROOT}:{tmp_path}"})
     try:

@@ -17,7 +17,7 @@ from tests.system.earlier import NotInHistory, Start
 from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members
 from tests.system.outputs import committed_outputs
-from tests.system.producing import Flow, committed_offsets, produce
+from tests.system.producing import Flow, committed_inputs, produce
 from tests.system.scene import Scene
 from tests.waiting import wait_until
 
@@ -116,10 +116,9 @@ def copied_once_each(kafka: KafkaCluster, topic: str, member: MemberProcess, sen
 
     def consumed() -> int:
         try:
-            offsets = committed_offsets(kafka.bootstrap, topic, topic, PARTITIONS)
+            return committed_inputs(kafka.bootstrap, topic, topic, PARTITIONS)
         except KafkaException:  # They are not stable while one transaction follows the other.
             return 0
-        return sum(max(0, at) for at in offsets.values())
 
     member.wait(lambda: consumed() == sent, "all inputs to be committed", 240)
     assert member.stop() == 0

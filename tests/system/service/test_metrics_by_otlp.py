@@ -31,13 +31,8 @@ def consumed(there: Collector) -> float:
     return 0 if metric is None else total(metric, messaging__destination__name="paid")
 
 
-def value_of(member: MemberProcess, series: str) -> float:
-    lines = (line for line in member.get("/metrics")[1].splitlines() if line.startswith(series))
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-
 def handled(member: MemberProcess) -> float:
-    return value_of(member, "messaging_client_consumed_messages_total")
+    return member.metric("messaging_client_consumed_messages_total")
 
 
 def send(kafka: KafkaCluster, count: int, value: bytes = b"good") -> None:
@@ -122,8 +117,8 @@ def test_a_collector_that_is_away_costs_a_line_and_no_more(kafka: KafkaCluster, 
     member = started(kafka, tmp_path, "otlp-away", f"http://127.0.0.1:{kept_port()}/v1/metrics", 500)
     try:
         member.wait(lambda: handled(member) >= GOOD, "records to be handled")
-        failed = 'kunicorn_otlp_exports_total{group="otlp-away",result="failed"}'
-        member.wait(lambda: value_of(member, failed) >= 3, "exports to fail")
+        failed = {"group": "otlp-away", "result": "failed"}
+        member.wait(lambda: member.metric("kunicorn_otlp_exports_total", **failed) >= 3, "exports to fail")
         assert member.stop() == 0
         assert member.output().count("metrics are not exported") == 1
         assert SECRET not in member.output()

@@ -61,10 +61,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "threads": {"entrypoint": "noting:handle", "concurrency": 8, "ordering": "none"},
     "tasks": {"entrypoint": "noting:handle_async"},
 }
+IN_CI = {"records", "threads"}
+"""Middlewares are one context around a call, in the loop's thread and in others: `test_middleware.py` has each form."""
 RECORDS = 200
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_CI else pytest.mark.long) for way in WAYS])
 def test_every_record_is_handled_within_its_middleware_and_workers_set_it_up_and_tear_it_down(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path, way: str
 ) -> None:

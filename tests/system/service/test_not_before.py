@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ from confluent_kafka import Producer
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.system.commands.desk import Desk
 from tests.system.members import Members
 from tests.system.producing import committed_offsets, end_offsets
 
@@ -43,7 +41,8 @@ def test_no_record_is_handled_before_its_time_and_clocks_that_lie_hold_nothing_u
         for number in range(RECORDS):
             producer.produce(topic, str(number), partition=partition, timestamp=now + ahead + number)
     assert producer.flush(60) == 0
-    members = members_of(kafka.bootstrap, topic, workers=2, settings={"handler": HANDLER})
+    settings = {"handler": HANDLER, "group": {"commit_interval_ms": 500}}
+    members = members_of(kafka.bootstrap, topic, workers=2, settings=settings)
     member, ends = members.start(), end_offsets(kafka.bootstrap, topic, 3)
     assert set(ends.values()) == {RECORDS}
     member.wait(lambda: committed_offsets(kafka.bootstrap, topic, topic, 3) == ends, "all is handled")
@@ -63,14 +62,12 @@ def test_a_stop_waits_for_no_record_whose_time_has_not_come(
     assert producer.flush(60) == 0
     members = members_of(kafka.bootstrap, topic, settings={"handler": {**HANDLER, "delay_ms": 3_600_000}})
     member = members.start()
-    waiting = 'kunicorn_partitions_waiting{group="' + topic + '",waits_for="delay"} 1'
-    member.wait(lambda: waiting in member.get("/metrics")[1], "the partition waits for its time")
+    waiting = {"group": topic, "waits_for": "delay"}
+    member.wait(lambda: member.metric("kunicorn_partitions_waiting", **waiting) == 1, "the partition to wait")
     assert "waits for its time" in str(member.status())
     # Ages are looked for where a partition stands still.
     member.wait(lambda: member.partitions()[0]["lag_seconds"] is not None, "the age to be known")
     assert (member.partitions()[0]["lag"], member.partitions()[0]["lag_seconds"]) == (1, 0.0)
-    asked = [sys.executable, "-m", "kunicorn", "lag", "--config", str(member.config), "--json"]
-    shown = subprocess.run(asked, env=member.environment, capture_output=True, text=True, check=True, timeout=240)
-    assert json.loads(shown.stdout)["partitions"][0]["oldest_seconds"] == 0.0
+    assert Desk(member.config).told("lag")["partitions"][0]["oldest_seconds"] == 0.0
     assert member.stop() == 0
     assert Audit(members.audit).check({TopicPartition(topic, 0): range(0)}).handled == 0

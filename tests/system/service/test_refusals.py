@@ -6,8 +6,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -68,51 +69,10 @@ def config(
     return toml(merged(group_settings(bootstrap, [topic], group_id, GOOD), {"http": {"port": 0}}, sections))
 
 
-COMMANDS = pytest.mark.parametrize("command", ["run", "check"])
+COMMANDS = ("run", "check")
 
 
-# -- settings ------------------------------------------------------------------------------------------------------
-
-BAD_SETTINGS = {
-    "bad TOML": ("[kafka\n", ["config.toml", "line 1"]),
-    "no settings at all": (
-        "",
-        ["kafka.bootstrap_servers", "group.id", "group.topics", "handler.entrypoint", "missing"],
-    ),
-    "unknown key": (config(group={"sesion_timeout_ms": 1}), ["group.sesion_timeout_ms", "session_timeout_ms"]),
-    "unknown section": (config(grup={"id": "g"}), ["grup", "[group]"]),
-    "wrong type": (config(workers={"count": "four"}), ["workers.count", '"four"', "whole number"]),
-    "out of range": (config(http={"port": 70_000}), ["http.port", "70000", "65535"]),
-    "contradiction": (
-        config(group={"session_timeout_ms": 10_000, "heartbeat_interval_ms": 5000}),
-        ["group.heartbeat_interval_ms", "5000", "a third", "10000"],
-    ),
-    "no entry point": (
-        config(handler={"entrypoint": "shop.handlers"}),
-        ["handler.entrypoint", "package.module:attribute"],
-    ),
-}
-
-
-@COMMANDS
-@pytest.mark.parametrize("wrong", BAD_SETTINGS)
-def test_wrong_settings_are_refused_by_name(tmp_path: Path, command: str, wrong: str) -> None:
-    text, parts = BAD_SETTINGS[wrong]
-    expect(kunicorn(command, text, tmp_path), ExitCode.CONFIGURATION, *parts)
-
-
-@COMMANDS
-def test_a_missing_file_is_refused_by_name(tmp_path: Path, command: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kunicorn", command, "--config", "nowhere.toml"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "service")},
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=WITHIN,
-        text=True,
-        check=False,
-    )
-    expect(Said(done.returncode, done.stdout + done.stderr), ExitCode.CONFIGURATION, "nowhere.toml")
+# -- this machine ---------------------------------------------------------------------------------------------------
 
 
 def test_a_port_in_use_is_refused_by_number(tmp_path: Path) -> None:
@@ -125,8 +85,7 @@ def test_a_port_in_use_is_refused_by_number(tmp_path: Path) -> None:
 def test_client_properties_that_librdkafka_refuses_are_told(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
     kafka.create_topic(topic)
     text = config(bootstrap=kafka.bootstrap, topic=topic) + '[kafka.librdkafka]\n"fetch.wait.max.ms" = "soon"\n'
-    for command in ("run", "check"):
-        expect(kunicorn(command, text, tmp_path), ExitCode.CONFIGURATION, "fetch.wait.max.ms")
+    expect(kunicorn("run", text, tmp_path), ExitCode.CONFIGURATION, "fetch.wait.max.ms")
 
 
 # -- the handler ---------------------------------------------------------------------------------------------------
@@ -152,12 +111,21 @@ BAD_HANDLERS = {
 }
 
 
-COMMON = ("nowhere:handle", "fine:handel", "raises:handle", "dies:handle")
+Cell = tuple[str, str]
 
 
-@COMMANDS
-@pytest.mark.parametrize(
-    "entrypoint", [e if e in COMMON else pytest.param(e, marks=pytest.mark.long) for e in BAD_HANDLERS]
+def cells(names: str, every: Iterable[Cell], core: Collection[Cell]) -> pytest.MarkDecorator:
+    """A command and what is wrong, those beyond the core at length: `tests/system/commands/test_check.py` has `check`
+    in its own process, and each text has tests of its own."""
+    return pytest.mark.parametrize(
+        names.split(), [pytest.param(*each, marks=() if each in core else pytest.mark.long) for each in every]
+    )
+
+
+@cells(
+    "command entrypoint",
+    product(COMMANDS, BAD_HANDLERS),
+    {("run", "nowhere:handle"), ("run", "dies:handle"), ("check", "nowhere:handle")},
 )
 def test_a_handler_that_cannot_be_loaded_is_told_with_the_place(tmp_path: Path, command: str, entrypoint: str) -> None:
     for name, source in MODULES.items():
@@ -169,23 +137,22 @@ def test_a_handler_that_cannot_be_loaded_is_told_with_the_place(tmp_path: Path, 
     expect(said, ExitCode.HANDLER, *parts)
 
 
-@COMMANDS
-@pytest.mark.parametrize(("middleware", "part"), [("fine:handel", "did you mean 'handle'"), ("fine:number", "is int")])
-def test_a_middleware_that_cannot_be_loaded_is_told_by_name(
-    tmp_path: Path, command: str, middleware: str, part: str
-) -> None:
+BAD_MIDDLEWARES = {"fine:handel": "did you mean 'handle'", "fine:number": "is int"}
+
+
+@cells("command middleware", product(COMMANDS, BAD_MIDDLEWARES), {("run", "fine:handel")})
+def test_a_middleware_that_cannot_be_loaded_is_told_by_name(tmp_path: Path, command: str, middleware: str) -> None:
     (tmp_path / "fine.py").write_text(MODULES["fine.py"])
     handler = {"entrypoint": "fine:handle", "middlewares": [middleware]}
     said = kunicorn(command, config(handler=handler), tmp_path)
-    expect(said, ExitCode.HANDLER, f"handler.middlewares: '{middleware}'", part)
+    expect(said, ExitCode.HANDLER, f"handler.middlewares: '{middleware}'", BAD_MIDDLEWARES[middleware])
 
 
 # -- the cluster ---------------------------------------------------------------------------------------------------
 
 
-@COMMANDS
-def test_an_unknown_topic_is_refused_by_name(kafka: KafkaCluster, topic: str, tmp_path: Path, command: str) -> None:
-    said = kunicorn(command, config(bootstrap=kafka.bootstrap, topic=topic), tmp_path)
+def test_an_unknown_topic_is_refused_by_name(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    said = kunicorn("run", config(bootstrap=kafka.bootstrap, topic=topic), tmp_path)
     expect(said, ExitCode.CONFIGURATION, topic, "create")
 
 
@@ -224,7 +191,7 @@ def test_a_group_that_this_user_may_not_join_ends_the_service(
     expect(said, ExitCode.FATAL_GROUP, f"group '{group}'", "GROUP_AUTHORIZATION_FAILED", "READ")
 
 
-@COMMANDS
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_topic_that_this_user_may_not_see_is_refused_by_name(
     guarded: KafkaCluster, tmp_path: Path, command: str
 ) -> None:
@@ -262,13 +229,3 @@ def test_leave_tells_of_a_group_from_which_this_user_may_not_remove_anybody(
     finally:
         member.close()
     expect(said, ExitCode.FATAL_GROUP, "member     pod-0", "was not removed: GROUP_AUTHORIZATION_FAILED", "READ")
-
-
-def test_check_finds_nothing_wrong_with_what_works_and_never_joins(
-    kafka: KafkaCluster, topic: str, tmp_path: Path
-) -> None:
-    kafka.create_topic(topic, 3)
-    said = kunicorn("check", config(bootstrap=kafka.bootstrap, topic=topic, group_id=topic), tmp_path)
-    expect(said, ExitCode.CLEAN, f"{topic} (3 partitions)", GOOD)
-    assert "FAILED" not in said.text
-    assert topic not in {group.group_id for group in kafka.admin().list_consumer_groups().result(60).valid}

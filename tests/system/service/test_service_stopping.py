@@ -1,4 +1,4 @@
-"""Stopping when something does not let itself be stopped: the ladder, the second signal, a broker that is gone."""
+"""Stopping when something does not let itself be stopped: the ladder, the second signal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from kunicorn.errors import ExitCode
 from kunicorn.ipc import clock
-from tests.kafka import KafkaCluster
 from tests.system import procfs
 from tests.system.members import MemberProcess
 from tests.system.scene import Scene
@@ -30,7 +29,10 @@ def hanging(scene: SceneMaker, behaviour: str, drain_seconds: float = 200.0) -> 
     return stage, member
 
 
-@pytest.mark.parametrize("behaviour", ["hang", "cling", "block"])
+# At once is SIGKILL, whatever is in hand.
+@pytest.mark.parametrize(
+    "behaviour", [*(pytest.param(each, marks=pytest.mark.long) for each in ("hang", "cling")), "block"]
+)
 def test_a_second_signal_stops_at_once_and_says_that_not_all_is_committed(scene: SceneMaker, behaviour: str) -> None:
     _, member = hanging(scene, behaviour)
     member.process.send_signal(signal.SIGTERM)
@@ -69,20 +71,3 @@ def test_a_record_that_outlasts_the_drain_budget_meets_the_ladder_and_is_left_to
     stage.wait_handled(0, 3, heir)
     assert heir.stop() == ExitCode.CLEAN
     assert stage.judge().holds
-
-
-@pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
-def test_what_cannot_be_committed_is_said_and_told_by_the_exit_code(
-    scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
-) -> None:
-    kafka = kafka_factory()
-    stage = scene(2, kafka=kafka, settings={"group": {"commit_timeout_ms": 1000, "commit_interval_ms": 60_000}})
-    member = stage.members.start()
-    member.wait_running(2)
-    stage.send(0, *["x"] * 20)
-    stage.wait_handled(0, 19, member)
-    kafka.broker(1).kill()
-    assert member.stop() == ExitCode.NOT_ALL_COMMITTED
-    assert f"{stage.topic}-0@20" in member.output(), "what it is about"
-    assert "will be handled again" in member.output()
-    assert "Traceback" not in member.output()

@@ -26,8 +26,8 @@ WORKERS = 2
 SceneMaker = Callable[..., Scene]
 
 
-def freeze_for_two_sessions(stage: Scene, session: float) -> None:
-    """The whole story."""
+def freeze(stage: Scene, session: float, seconds: float) -> None:
+    """The whole story of a member that is frozen for so long, and for longer than its session."""
     frozen, heir = stage.members.start(), stage.members.start()
     with Flow(stage.kafka.bootstrap, stage.topic, 300):
         for member in (frozen, heir):
@@ -39,7 +39,7 @@ def freeze_for_two_sessions(stage: Scene, session: float) -> None:
         os.kill(frozen.pid, signal.SIGSTOP)
         lease = stopped + int(session * clock.NANOSECONDS)
         heir.wait_running(6, within=session + 60)
-        wait_until_ns(lease + int(session * clock.NANOSECONDS))
+        wait_until_ns(stopped + int(seconds * clock.NANOSECONDS))
         continued = clock.now_ns()
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.wait(lambda: frozen.generation() > before, "it to have joined again")
@@ -72,9 +72,8 @@ def in_hand_ns(stage: Scene, member: str) -> int:
 
 @pytest.mark.scenario("0106 do_test_session_timeout")
 def test_workers_of_a_frozen_supervisor_pause_at_the_lease_and_it_comes_back_by_itself(scene: SceneMaker) -> None:
-    freeze_for_two_sessions(
-        scene(6, workers=WORKERS, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "6"}), SESSION
-    )
+    stage = scene(6, workers=WORKERS, settings=short_sessions(), env={"KUNICORN_HANDLER_MS": "6"})
+    freeze(stage, SESSION, 1.5 * SESSION)
 
 
 @pytest.mark.long
@@ -84,4 +83,4 @@ def test_a_supervisor_frozen_for_twenty_seconds_of_slow_records_comes_back_by_it
 ) -> None:
     settings = short_sessions(10.0)
     settings["group"]["partition_assignment_strategy"] = [strategy]
-    freeze_for_two_sessions(scene(6, workers=WORKERS, settings=settings, env={"KUNICORN_HANDLER_MS": "30"}), 10.0)
+    freeze(scene(6, workers=WORKERS, settings=settings, env={"KUNICORN_HANDLER_MS": "30"}), 10.0, 20.0)

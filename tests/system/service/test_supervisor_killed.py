@@ -45,7 +45,8 @@ def test_a_killed_supervisor_takes_its_workers_along_and_the_group_loses_nothing
     judge_takeover(report, stage.members.audit, victim.name, committed)
 
 
-@pytest.mark.parametrize("behaviour", ["block", "backtrack"])
+# It is the kernel that kills it, whatever it does.
+@pytest.mark.parametrize("behaviour", ["block", pytest.param("backtrack", marks=pytest.mark.long)])
 def test_a_worker_that_holds_the_gil_dies_with_its_supervisor_all_the_same(scene: SceneMaker, behaviour: str) -> None:
     stage = scene(1, workers=1, handler="stuck:handle")
     stage.send(0, behaviour, *["next"] * 20)

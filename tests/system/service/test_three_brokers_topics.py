@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType
-from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.commands.demo.judge import Audit
 from tests.kafka import KafkaCluster
@@ -16,40 +12,14 @@ from tests.system.group.journal import handled_up_to
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import Flow, committed_offsets, end_offsets, held, produce
 from tests.system.service.under_load import BROKER_SETTINGS, PARTITIONS, SceneMaker, silence, under_load
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
-
-REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[KafkaCluster]:
     with KafkaCluster(brokers=3, overrides=BROKER_SETTINGS) as cluster:
         yield cluster
-
-
-def leaders(kafka: KafkaCluster, topic: str) -> dict[int, int]:
-    """Each partition's leader."""
-    partitions = kafka.admin().list_topics(topic, timeout=60).topics[topic].partitions
-    return {number: partition.leader for number, partition in partitions.items()}
-
-
-def lead_elsewhere(kafka: KafkaCluster, topic: str, directory: Path) -> None:
-    """Every partition gets the next broker as its leader: its replicas in another order, and an election."""
-    count = len(kafka.brokers)
-    before = leaders(kafka, topic)
-    orders = {
-        number: [(leader + step - 1) % count + 1 for step in range(1, count + 1)] for number, leader in before.items()
-    }
-    plan = directory / "reassignment.json"
-    partitions = [{"topic": topic, "partition": number, "replicas": order} for number, order in orders.items()]
-    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
-    kafka.tool(REASSIGN, "--bootstrap-server", kafka.bootstrap, "--reassignment-json-file", str(plan), "--execute")
-    every = [Coordinates(topic, number) for number in before]
-    kafka.admin().elect_leaders(ElectionType.PREFERRED, every).result(60)
-    wanted = {number: order[0] for number, order in orders.items()}
-    wait_until(lambda: leaders(kafka, topic) == wanted, f"the leaders {wanted}")
 
 
 def runs(member: MemberProcess, topic: str) -> bool:
@@ -59,13 +29,11 @@ def runs(member: MemberProcess, topic: str) -> bool:
 
 
 @pytest.mark.scenario("0146 metadata")
-def test_partitions_that_get_new_leaders_cost_no_rebalance(
-    three: KafkaCluster, scene: SceneMaker, tmp_path: Path
-) -> None:
+def test_partitions_that_get_new_leaders_cost_no_rebalance(three: KafkaCluster, scene: SceneMaker) -> None:
     with under_load(scene, three) as group:
         for _ in range(2):
             with silence(group, "leaders moved", 15.0):
-                lead_elsewhere(three, group.stage.topic, tmp_path)
+                three.lead_anew(group.stage.topic)
             group.wait_handled(400)
         group.assert_no_rebalance()
 

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.kafka import KafkaCluster
 from tests.kafka.ports import kept_port
 from tests.system.members import MemberProcess, Members
 from tests.system.scene import Scene
@@ -72,28 +71,8 @@ def test_tries_come_further_and_further_apart(members_of: GroupMaker, topic: str
     assert waits[0] < 0.5 < waits[5] < 10.0
 
 
-def test_it_joins_by_itself_as_soon_as_the_broker_is_up(
-    scene: SceneMaker, kafka_factory: Callable[..., KafkaCluster]
-) -> None:
-    kafka = kafka_factory()
-    stage = scene(2, kafka=kafka)
-    stage.send(0, *["x"] * 20)
-    kafka.broker(1).stop()
-    member = stage.members.start()
-    member.wait(lambda: says_what_is_wrong(member, kafka.bootstrap), "the problem in /status")
-    assert (member.get("/livez")[0], member.get("/readyz")[0]) == (200, 503)
-    kafka.broker(1).start()
-    kafka.wait_until_ready()
-    member.wait(lambda: member.get("/readyz")[0] == 200, "ready")
-    assert member.status()["problem"] is None
-    stage.wait_handled(0, 19, member)
-    assert member.stop() == 0
-    assert stage.judge().holds
-
-
-@pytest.mark.parametrize("handler", ["slow_import:handle"])
-def test_a_stop_while_the_handler_is_imported_does_not_wait_for_it(scene: SceneMaker, handler: str) -> None:
-    stage = scene(1, handler=handler, env={"IMPORT_SECONDS": "600"})
+def test_a_stop_while_the_handler_is_imported_does_not_wait_for_it(scene: SceneMaker) -> None:
+    stage = scene(1, handler="slow_import:handle", env={"IMPORT_SECONDS": "600"})
     member = stage.members.start()
     member.wait(lambda: "SERVING" in member.output().upper() and member.status()["brokers_reached"], "the broker")
     assert member.status()["template"] == "starting", "the handler is still being imported"

@@ -38,8 +38,8 @@ class JavaConsumer:
     """
 
     def __init__(self, kafka: KafkaCluster, group: str, topic: str, strategy: str, members: Members) -> None:
-        self._kafka = kafka
         """`strategy`: an assignor of the classic protocol, or "consumer" for the protocol of that name."""
+        self._kafka = kafka
         config = members.directory / "verifiable-consumer.properties"
         config.write_text("client.id=foreign\n" + ("" if strategy == "consumer" else "heartbeat.interval.ms=500\n"))
         self._arguments = [

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
-from tests.kafka import KafkaCluster
-from tests.system.members import Members, merged
+from tests.system.members import merged
 from tests.system.scene import Scene
 
-REPOSITORY = Path(__file__).parents[4]
+QUICK = {"handler": {"retry_backoff_ms": 50}, "group": {"commit_interval_ms": 500}}
+"""Nobody has to wait for tries and commits who asks what becomes of records."""
 
 
 @pytest.fixture
-def scene(kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path) -> Callable[..., Scene]:
+def scene(scene: Callable[..., Scene]) -> Callable[..., Scene]:
     """Makes the topic and its group: `scene(partitions=4, workers=1, handler="marked:handle", settings={...})`."""
 
     def make(
         partitions: int,
         *,
-        workers: int = 2,
         handler: str = "marked:handle",
-        settings: dict[str, dict[str, Any]] | None = None,
-        env: dict[str, str] | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        **more: Any,
     ) -> Scene:
-        kafka.create_topic(topic, partitions)
-        marks = tmp_path / "marks"
-        marks.mkdir()
-        paths = [str(REPOSITORY), str(REPOSITORY / "service")]
-        members = members_of(
-            kafka.bootstrap,
-            topic,
-            workers=workers,
-            entrypoint=f"tests.system.handlers.{handler}",
-            settings=merged({"handler": {"retry_backoff_ms": 50}}, settings or {}),
-            env={"MARKS_DIRECTORY": str(marks), "PYTHONPATH": ":".join(paths), **(env or {})},
-        )
-        return Scene(kafka, topic, partitions, members, marks)
+        return scene(partitions, handler=handler, settings=merged(QUICK, settings or {}), **more)
 
     return make

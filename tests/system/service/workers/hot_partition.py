@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from kunicorn.commands.demo.judge import Report
@@ -27,8 +26,7 @@ def heat(stage: Scene, each: int) -> None:
 
 def moves(member: MemberProcess, reason: str) -> int:
     """So many partitions went to another worker for that reason, as /metrics says."""
-    series = rf'^kunicorn_partition_moves_total{{.*reason="{reason}".*}} (\S+)$'
-    return sum(int(float(count)) for count in re.findall(series, member.get("/metrics")[1], flags=re.MULTILINE))
+    return int(member.metric("kunicorn_partition_moves_total", reason=reason))
 
 
 def finished(stage: Scene) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 from kunicorn.commands.demo.audit import Entry, Kind, read_audit
 from tests.system.scene import Scene
@@ -12,11 +12,6 @@ def entries(stage: Scene) -> list[Entry]:
     """All that any handler wrote, in the order of time."""
     found = [entry for file in read_audit(stage.members.audit) for entry in file.entries()]
     return sorted(found, key=lambda entry: entry.time_ns)
-
-
-def ended(stage: Scene) -> Counter[tuple[int, int]]:
-    """How often each record was handled to its end."""
-    return Counter((e.partition, e.offset) for e in entries(stage) if e.kind == Kind.END)
 
 
 def begun_out_of_order(stage: Scene) -> list[Entry]:

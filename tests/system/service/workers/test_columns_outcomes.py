@@ -41,7 +41,7 @@ def killed_once(member: MemberProcess) -> None:
     member.wait(lambda: handled_up_to(member) == RECORDS, "the rest", 120)
 
 
-@pytest.mark.parametrize("fetcher", ["librdkafka", "own"])
+@pytest.mark.parametrize("fetcher", [pytest.param("librdkafka", marks=pytest.mark.long), "own"])
 def test_rows_end_as_masks_say_and_letters_have_the_records_own_bytes(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], fetcher: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_rows_end_as_masks_say_and_letters_have_the_records_own_bytes(
     assert {(each.key(), each.value()) for each in letters} == {(b"k%d" % n, b'{"number": %d}' % n) for n in sevens}
 
 
-@pytest.mark.parametrize("delivery", ["at_least_once", "transactions"])
+@pytest.mark.parametrize("delivery", [pytest.param("at_least_once", marks=pytest.mark.long), "transactions"])
 def test_columns_that_a_handler_returns_are_sent_a_record_a_row(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], delivery: str
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from collections.abc import Callable
 
@@ -20,10 +19,8 @@ SceneMaker = Callable[..., Scene]
 
 def lag(member: MemberProcess, partition: int) -> float:
     """In records, as `/metrics` has it."""
-    sample = re.search(
-        rf'^kafka_consumer_records_lag{{.*partition="{partition}".*}} (\S+)', member.get("/metrics")[1], re.M
-    )
-    return float(sample[1]) if sample else -1.0
+    (lag,) = member.series("kafka_consumer_records_lag", partition=str(partition)) or [-1.0]
+    return lag
 
 
 def template_of(member: MemberProcess) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kunicorn.commands.demo.judge import Audit
+from kunicorn.ipc import clock
 from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import end_offsets, held, produce
@@ -35,9 +36,7 @@ def with_a_record(
 
 def timeouts(stage: Scene, member: MemberProcess) -> int:
     """How many calls were ended, as /metrics says."""
-    name = f'kunicorn_handler_timeouts_total{{group="{stage.topic}",topic="{stage.topic}"}} '
-    values = [line.removeprefix(name) for line in member.get("/metrics")[1].splitlines() if line.startswith(name)]
-    return int(float(values[0])) if values else 0
+    return int(member.metric("kunicorn_handler_timeouts_total", group=stage.topic, topic=stage.topic))
 
 
 def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | None = None) -> None:
@@ -52,7 +51,7 @@ def assert_all_is_handled(stage: Scene, member: MemberProcess, killed: int | Non
     assert report.holds, report
 
 
-@pytest.mark.parametrize("handler", ["marked:handle", "marked:handle_async"])
+@pytest.mark.parametrize("handler", ["marked:handle", pytest.param("marked:handle_async", marks=pytest.mark.long)])
 def test_a_handler_that_waits_for_too_long_is_interrupted_and_asked_again(scene: SceneMaker, handler: str) -> None:
     stage, member = with_a_record(scene, "sleep 600 once", handler)
     stage.wait_marked("0@1 leaves", member)
@@ -72,7 +71,7 @@ def test_a_record_that_takes_too_long_on_every_try_halts_its_partition_alone(sce
     assert member.stop() == 0
 
 
-@pytest.mark.parametrize("how", ["cling", "block"])
+@pytest.mark.parametrize("how", [pytest.param("cling", marks=pytest.mark.long), "block"])
 def test_a_handler_that_cannot_be_interrupted_is_aborted_with_its_stacks_and_its_record_handled_by_the_next_worker(
     scene: SceneMaker, how: str
 ) -> None:
@@ -146,7 +145,7 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
             (long, "handle_batch", 'mode = "batch"\n'),
         )
     )
-    for name, value in ((late, b"sleep 600 once"), (long, b"sleep 8")):
+    for name, value in ((late, b"sleep 600 once"), (long, b"hold 600")):
         kafka.create_topic(name, 1)
         produce(kafka.bootstrap, name, 1, partition=0, value=value)
     members = members_of(
@@ -158,8 +157,12 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
         env={"MARKS_DIRECTORY": str(tmp_path)},
     )
     member = members.start(more=tables)
+    member.wait_said(f"has had {late}-0@0 in hand for ")
+    # A second after that its worker would be aborted, were the record still taken to be in hand.
+    due = clock.now() + 2
+    member.wait(lambda: clock.now() > due, "the ladder's next rung to be due")
+    (tmp_path / "open").touch()
     produced = held(end_offsets(kafka.bootstrap, late, 1) | end_offsets(kafka.bootstrap, long, 1))
     member.wait(lambda: not Audit(members.audit).check(produced).lost, "both to be handled")
-    member.wait_said(f"has had {late}-0@0 in hand for ")
     assert member.workers()[0]["restarts"] == 0
     assert member.stop() == 0

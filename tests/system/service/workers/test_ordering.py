@@ -12,10 +12,11 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kunicorn.commands.demo.audit import Kind, read_audit
+from tests.system.audits import ended
 from tests.system.members import MemberProcess
 from tests.system.producing import producer
 from tests.system.scene import Scene
-from tests.system.service.workers.key_order import begun_out_of_order, ended, entries
+from tests.system.service.workers.key_order import begun_out_of_order, entries
 from tests.waiting import wait_until
 
 SceneMaker = Callable[..., Scene]
@@ -32,7 +33,7 @@ def send_keyed(stage: Scene, count: int) -> None:
 
 
 def wait_handled(stage: Scene, member: MemberProcess, count: int) -> None:
-    member.wait(lambda: len(ended(stage)) >= count, f"{count} records to be handled")
+    member.wait(lambda: len(ended(stage.members.audit)) >= count, f"{count} records to be handled")
 
 
 def test_keys_keep_their_order_through_a_kill_and_a_join_and_only_what_was_in_hand_is_repeated(
@@ -49,7 +50,7 @@ def test_keys_keep_their_order_through_a_kill_and_a_join_and_only_what_was_in_ha
     victim = busy[0]["pid"]
     os.kill(victim, signal.SIGKILL)
     wait_handled(stage, first, 900)
-    before_join = sum(count - 1 for count in ended(stage).values())
+    before_join = sum(count - 1 for count in ended(stage.members.audit).values())
     begun = Counter((e.partition, e.offset) for e in entries(stage) if e.kind == Kind.BEGIN)
     assert sum(count - 1 for count in begun.values()) <= CONCURRENCY
     assert before_join <= CONCURRENCY, "a call that ended just before the kill, its store not done"
@@ -59,7 +60,7 @@ def test_keys_keep_their_order_through_a_kill_and_a_join_and_only_what_was_in_ha
     wait_handled(stage, second, 6000)
     stage.wait_all_committed()
     assert (first.stop(), second.stop()) == (0, 0)
-    after = ended(stage)
+    after = ended(stage.members.audit)
     of_victim = {
         (e.partition, e.offset) for f in read_audit(stage.members.audit) if f.pid == victim for e in f.entries()
     }
@@ -129,13 +130,13 @@ def test_whatever_instant_workers_are_killed_at_nothing_is_lost_and_lanes_keep_t
     for _ in range(kills):
         send_keyed(stage, 200)
         sent += 200
-        wait_handled(stage, member, min(len(ended(stage)) + rng.randrange(150), sent))
+        wait_handled(stage, member, min(len(ended(stage.members.audit)) + rng.randrange(150), sent))
         os.kill(rng.choice([w["pid"] for w in member.wait(member.workers, "workers") if w["pid"]]), signal.SIGKILL)
     wait_handled(stage, member, sent)
     stage.wait_all_committed()
     assert member.stop() == 0
     begun = Counter((e.partition, e.offset) for e in entries(stage) if e.kind == Kind.BEGIN)
     assert sum(count - 1 for count in begun.values()) <= kills * CONCURRENCY
-    assert len(ended(stage)) == sent
+    assert len(ended(stage.members.audit)) == sent
     if ordering != "none":
         assert begun_out_of_order(stage) == [], "a partition's order is each key's, too"

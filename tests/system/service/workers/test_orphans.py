@@ -63,7 +63,11 @@ def end_worker(stage: Scene, member: MemberProcess, by: str) -> None:
     member.wait(lambda: [w for w in member.workers() if w["pid"] not in (None, worker)], "a successor")
 
 
-@pytest.mark.parametrize("by", ["SIGKILL", "SIGSEGV", "SIGABRT", "os._exit", "recycling"])
+# Of a death only the pidfd tells, whatever it was of.
+@pytest.mark.parametrize(
+    "by",
+    ["SIGKILL", *(pytest.param(by, marks=pytest.mark.long) for by in ("SIGSEGV", "SIGABRT", "os._exit")), "recycling"],
+)
 def test_what_a_handler_started_dies_with_its_worker_however_that_ends(scene: SceneMaker, by: str) -> None:
     recycling = {"max_records": 10} if by == "recycling" else {}
     stage = scene(1, workers=1, settings={"workers": recycling})

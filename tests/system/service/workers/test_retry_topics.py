@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ import pytest
 from kunicorn.handler.config import delay_in_words
 from kunicorn.handler.dead_letters import read
 from kunicorn.handler.record import Record
-from tests.system.members import MemberProcess
+from tests.system.commands.desk import Desk
 from tests.system.outputs import committed_records
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of
 from tests.system.scene import Scene
@@ -47,7 +45,7 @@ def retry_topics(stage: Scene) -> list[str]:
 
 
 def made(scene: SceneMaker, handler: str = "stumbling:handle", **more: Any) -> Scene:
-    """Two partitions, and retry topics of one and two; without tries in place."""
+    """Two partitions, and two retry topics, of one partition and of two; each try is in a topic of its own."""
     own = {"max_attempts": 1, "on_failure": "dead_letter", "retry_topic_delays_ms": list(DELAYS)}
     settings = {"handler": own, "workers": {"max_crashes": 1000}, **more.pop("settings", {})}
     stage = scene(2, workers=more.pop("workers", 1), handler=handler, settings=settings, **more)
@@ -94,8 +92,8 @@ def test_a_record_that_fails_twice_succeeds_at_the_third_try_while_its_partition
     (letter,) = consumed(stage.kafka.bootstrap, f"{stage.topic}.dead-letters", 1)
     told = read(headers_of(letter))
     assert (told.topic, told.partition, told.offset, told.cause.attempts) == (stage.topic, 0, 2, 3)
-    counted = f'kunicorn_retry_topic_records_total{{delay="2s",group="{stage.topic}",topic="{stage.topic}"}} 2.0'
-    member.wait(lambda: counted in member.get("/metrics")[1], "both to be counted")
+    of = {"delay": "2s", "group": stage.topic, "topic": stage.topic}
+    member.wait(lambda: member.metric("kunicorn_retry_topic_records_total", **of) == 2, "both to be counted")
     assert member.stop() == 0
 
 
@@ -105,14 +103,6 @@ def test_a_retry_topic_that_does_not_exist_ends_the_start(scene: SceneMaker) -> 
     assert member.exit_code() == 2
     said = f"retry topic '{stage.topic}.retry.1m' does not exist on this cluster: create it, or correct handler.retry"
     assert said in member.output()
-
-
-def said(member: MemberProcess, *command: str) -> str:
-    """What a command prints, with the member's settings."""
-    arguments = [sys.executable, "-m", "kunicorn", *command, "--config", str(member.config)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=240, env=member.environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.long
@@ -133,15 +123,15 @@ def test_a_record_that_waits_is_shown_as_such_and_a_stop_leaves_it_to_the_next_m
     assert (shown["topic"], shown["position"]) == (retry, 0)
     member.wait(lambda: [p["lag"] for p in member.partitions() if p["topic"] == retry] == [1], "its lag")
     assert [p["lag_seconds"] for p in member.partitions() if p["topic"] == retry] in ([0.0], [None])
-    counted = f'kunicorn_partitions_waiting{{group="{stage.topic}",waits_for="delay"}} 1.0'
-    member.wait(lambda: counted in member.get("/metrics")[1], "what waits to be counted")
+    of = {"group": stage.topic, "waits_for": "delay"}
+    member.wait(lambda: member.metric("kunicorn_partitions_waiting", **of) == 1, "what waits to be counted")
     assert member.get("/livez")[0] == 200
     assert member.stop() == 0, "nothing is waited for"
-    lag = said(member, "lag")
-    assert f"records of {retry} wait 20s for their time" in lag
-    plan = said(member, "offsets", "reset", "--to-latest")
+    desk = Desk(member.config)
+    assert f"records of {retry} wait 20s for their time" in desk.said("lag")
+    plan = desk.said("offsets", "reset", "--to-latest")
     assert f"retry topics stay where they are unless --topic names them: {retry}" in plan
-    assert f"retries after 20s: {retry} (1 partition)" in said(member, "check")
+    assert f"retries after 20s: {retry} (1 partition)" in desk.said("check")
     successor = stage.members.start()
     successor.wait(lambda: len(tries(stage)) == 3, "the retry")
     assert tries(stage)[-1].at - tries(stage)[0].at >= 20.0
