@@ -126,6 +126,11 @@ class KafkaCluster:
         self.admin().delete_topics([name])[name].result(60)
         wait_until(lambda: name not in self.admin().list_topics(timeout=60).topics, f"{name} to be gone")
 
+    def delete_records(self, topic: str, before: int) -> None:
+        """Move the start of partition 0's log, as retention does."""
+        (deleted,) = self.admin().delete_records([TopicPartition(topic, 0, before)]).values()
+        deleted.result(60)
+
     def rotate_replicas(self, topic: str) -> None:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
         self.reassign(topic, {number: [*each[1:], each[0]] for number, each in self.replicas(topic).items()})

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from kunicorn.commands.dlq import NotAllReplayed
@@ -146,8 +146,7 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
     made = LettersTopic.producer
 
     def deleting(topic: LettersTopic) -> Producer:
-        (deleted,) = desk.kafka.admin().delete_records([TopicPartition(desk.letters, 0, 1)]).values()
-        deleted.result(60)
+        desk.kafka.delete_records(desk.letters, 1)
         return made(topic)
 
     monkeypatch.setattr(LettersTopic, "producer", deleting)
