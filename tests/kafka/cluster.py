@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Self
 
 from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
@@ -120,6 +128,14 @@ class KafkaCluster:
         """By name, as a broker knows them, which learns a moment later of what the controller has confirmed."""
         (answer,) = self.admin().describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return {name: entry.value for name, entry in answer.result(60).items()}
+
+    def set_topic(self, topic: str, setting: str, value: str) -> None:
+        """Change a setting of the topic; returns when a broker knows it."""
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for done in self.admin().incremental_alter_configs([changed]).values():
+            done.result(60)
+        wait_until(lambda: self.topic_settings(topic)[setting] == value, f"{setting} of {topic} to be {value}")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""

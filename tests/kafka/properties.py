@@ -14,6 +14,7 @@ AS_KAFKA_SHIPS: Mapping[str, object] = dict.fromkeys(
         "group.initial.rebalance.delay.ms",
         "group.min.session.timeout.ms",
         "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.backoff.ms",
         "num.network.threads",
     )
 )
@@ -66,6 +67,8 @@ def server_properties(node: Node, nodes: list[Node], overrides: Mapping[str, obj
         "group.min.session.timeout.ms": 1_000,
         # The default takes 128 MiB of a 512 MiB heap.
         "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+        # The default looks every fifteen seconds whether there is something to compact.
+        "log.cleaner.backoff.ms": 100,
     }
     for name, value in overrides.items():
         settings[name] = _text(value, node)
