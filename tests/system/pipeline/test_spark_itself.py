@@ -18,7 +18,7 @@ from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place
 from kunicorn.pipeline.tasks.limits import limits_of
 from kunicorn.positions import OffsetRange
-from tests.deploy.tools import tools
+from tests.deploy.tools import Tools
 from tests.system.members import toml
 from tests.system.pipeline.desk import MASTER, QUICK_START, Desk, send
 from tests.unit.settings.files import LEAST, loaded
@@ -51,10 +51,12 @@ def test_tasks_at_once_are_those_that_the_executors_run_whatever_clusters_set_as
         spark.stop()
 
 
-def test_sparks_python_processes_have_the_allocator_that_workers_have(desk_of: Callable[..., Desk]) -> None:
+def test_sparks_python_processes_have_the_allocator_that_workers_have(
+    desk_of: Callable[..., Desk], tools: Tools
+) -> None:
     """In a context of its own, whose environment has the allocator for all jobs behind this one."""
-    options = {"library": tools().jemalloc}
-    desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools().jemalloc}})
+    options = {"library": tools.jemalloc}
+    desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools.jemalloc}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
     assert "handled       1 records in " in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
 
