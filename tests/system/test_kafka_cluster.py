@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 
 from tests.kafka import Broker, KafkaCluster
 from tests.kafka.artifacts import KafkaUnavailable
-from tests.system.procfs import info
+from tests.system.procfs import info, running
 from tests.waiting import wait_until
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -89,20 +89,8 @@ def test_no_broker_survives_the_process_that_started_it(tmp_path: Path) -> None:
     starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert starter.stdout is not None
     assert starter.stdout.readline().startswith("127.0.0.1:")
-    assert _processes_mentioning(str(tmp_path / "broker-1"))
+    assert running(str(tmp_path / "broker-1"))
     starter.send_signal(signal.SIGKILL)
     starter.wait()
     starter.stdout.close()
-    wait_until(lambda: not _processes_mentioning(str(tmp_path / "broker-1")), "the broker's end")
-
-
-def _processes_mentioning(text: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # ended since the listing
-        if text in words:
-            found.append(words)
-    return found
+    wait_until(lambda: not running(str(tmp_path / "broker-1")), "the broker's end")
