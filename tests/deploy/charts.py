@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
+
+from kunicorn.commands.demo.member import start_child
 from tests.deploy.tools import Tools
 
 ROOT = Path(__file__).parents[2]
@@ -16,6 +21,8 @@ VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 EXAMPLE = CHART / "ci" / "example-values.yaml"
 """The least that makes a release: brokers, group, topic, handler."""
 HELMS = ("helm3", "helm4")
+NEWER_BY_DAY = (pytest.param("helm3", marks=pytest.mark.long), "helm4")
+"""For what no template branches on: that both Helms render the same is a test of its own."""
 
 Manifest = dict[str, Any]
 
@@ -78,11 +85,36 @@ def template(tools: Tools, helm: str, *arguments: str | Path, files: Iterable[Pa
 
 
 def judged(tools: Tools, *texts: str, scratch: Path) -> list[Rendered]:
-    """Manifests, read and validated, in one run for all: loading the schemas takes seconds."""
+    """Manifests, read and validated."""
     files = [scratch / f"{number}.yaml" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text)
-    done = tools.run("python", Path(__file__).with_name("validate.py"), *files, within=280)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = _judge(tools).read(files)
     return [Rendered(**found[str(file)]) for file in files]
+
+
+class _Judge:
+    """validate.py, which stays until this process ends: it takes seconds to load the schemas."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._scratch = TemporaryDirectory(prefix="kunicorn-judge-")
+        self._log = Path(self._scratch.name) / "log.txt"
+        # Isolated: a session of Spark leaves the path of this process in the environment, whose packages are others.
+        command = [tools.command("python"), "-I", Path(__file__).with_name("validate.py")]
+        self._process = start_child(command, pipes=True, log=self._log)
+
+    def read(self, files: Sequence[Path]) -> dict[str, Any]:
+        """Documents and problems of each file, by its name. Blocks."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([str(file) for file in files]) + "\n")
+        self._process.stdin.flush()
+        told = self._process.stdout.readline()
+        assert told, f"the judge has ended:\n{self._log.read_text()}"
+        found: dict[str, Any] = json.loads(told)
+        return found
+
+
+@cache
+def _judge(tools: Tools) -> _Judge:
+    return _Judge(tools)

@@ -49,8 +49,9 @@ def environment(image: Path, stage: str) -> dict[str, str]:
     return given
 
 
-def build(home: Path, extra: str = "") -> Path:
-    """The virtual environment of a stage in `home`, as the Dockerfile builds it, with nothing of this one in sight."""
+def build(home: Path, extra: str = "", upon: Path | None = None) -> Path:
+    """The virtual environment of a stage in `home`, as the Dockerfile builds it, with nothing of this one in sight.
+    `upon`: where the stage without an extra was built, which is not built once more."""
     source = context(home / "src")
     for copied in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE, flags=re.MULTILINE):
         for name in copied.split():
@@ -61,7 +62,11 @@ def build(home: Path, extra: str = "") -> Path:
         shutil.copytree(wheels, source / "wheels")
     bare = {**BARE, "PIP_CACHE_DIR": str(cache_directory() / "pip")}
     # A stage with an extra is built upon the one without.
-    for more in ((), (extra,)) if extra else ((),):
+    steps = [[], [extra]] if extra else [[]]
+    if upon is not None:
+        shutil.copytree(upon / "kunicorn", home / "kunicorn", symlinks=True)
+        del steps[0]
+    for more in steps:
         command = [str(source / "deploy/image/build.sh"), str(source), str(home / "kunicorn"), *more]
         done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
 """Manifests against the schemas of Kubernetes and of the custom resources. Runs under the tools' own Python.
 
-Reads files of YAML documents; writes JSON, for each file: its documents, and what is wrong with them.
+Reads lines, each a JSON array of files of YAML documents, until its input ends. Writes a line of JSON for each, with
+what each file has: its documents, and what is wrong with them.
 """
 
 from __future__ import annotations
@@ -73,4 +74,5 @@ def read(file: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    json.dump({file: read(file) for file in sys.argv[1:]}, sys.stdout, default=str)
+    for asked in sys.stdin:
+        print(json.dumps({file: read(file) for file in json.loads(asked)}, default=str), flush=True)

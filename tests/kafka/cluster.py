@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Self
 
 from confluent_kafka import Consumer, ElectionType, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
@@ -121,10 +129,23 @@ class KafkaCluster:
         (answer,) = self.admin().describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return {name: entry.value for name, entry in answer.result(60).items()}
 
+    def set_topic(self, topic: str, setting: str, value: str) -> None:
+        """Change a setting of the topic; returns when a broker knows it."""
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        for done in self.admin().incremental_alter_configs([changed]).values():
+            done.result(60)
+        wait_until(lambda: self.topic_settings(topic)[setting] == value, f"{setting} of {topic} to be {value}")
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""
         self.admin().delete_topics([name])[name].result(60)
         wait_until(lambda: name not in self.admin().list_topics(timeout=60).topics, f"{name} to be gone")
+
+    def delete_records(self, topic: str, before: int) -> None:
+        """Move the start of partition 0's log, as retention does."""
+        (deleted,) = self.admin().delete_records([TopicPartition(topic, 0, before)]).values()
+        deleted.result(60)
 
     def rotate_replicas(self, topic: str) -> None:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""

@@ -1,4 +1,4 @@
-"""Real brokers for tests. One that cannot be started fails the test: nothing is skipped silently."""
+"""Real brokers for tests, and the tools that judge image, chart and alerts. What cannot be had fails the test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.deploy.tools import Tools
+from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import Templates, shared_templates
 from tests.system.members import Members, group_settings, merged
@@ -53,6 +55,12 @@ def kafka_factory(pytestconfig: pytest.Config) -> Iterator[Callable[..., KafkaCl
             return clusters.enter_context(KafkaCluster(brokers, **asked_for(pytestconfig, overrides, version)))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    """Helm 3 and 4, promtool, Prometheus, hadolint, jemalloc and the schemas of Kubernetes."""
+    return fetched()
 
 
 @pytest.fixture

@@ -15,6 +15,10 @@ from tests.markdown import ROOT
 from tests.waiting import PATIENCE, wait_until
 
 SERVICE = ROOT / "service"
+LOOK_SECONDS = 1.0
+"""Between two looks by a command: each is a process of its own."""
+COMMITS_SOON = {"KUNICORN_GROUP__COMMIT_INTERVAL_MS": "500"}
+"""For desks at which somebody waits for lag to be gone: how long a commit waits is not what their pages are about."""
 
 
 @dataclass(frozen=True)

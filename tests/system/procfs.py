@@ -19,6 +19,8 @@ class ProcessInfo:
     parent: int
     group: int
     session: int
+    started: int
+    """By the machine's clock, in ticks."""
 
 
 def info(pid: int) -> ProcessInfo | None:
@@ -30,7 +32,23 @@ def info(pid: int) -> ProcessInfo | None:
     # The name may hold blanks and parentheses; the last parenthesis ends it.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
-    return ProcessInfo(pid, head.partition("(")[2], fields[0], int(fields[1]), int(fields[2]), int(fields[3]))
+    numbers = map(int, (fields[1], fields[2], fields[3], fields[19]))
+    return ProcessInfo(pid, head.partition("(")[2], fields[0], *numbers)
+
+
+def command_line(pid: int) -> str:
+    """Its words, with blanks between them; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def running(text: str, program: str = "") -> list[ProcessInfo]:
+    """Processes with this in their command lines, the youngest last. `program`: only those whose first word ends so."""
+    lines = ((process, command_line(process.pid)) for process in processes())
+    found = [process for process, line in lines if text in line and line.partition(" ")[0].endswith(program)]
+    return sorted(found, key=lambda process: process.started)
 
 
 def processes() -> Iterator[ProcessInfo]:

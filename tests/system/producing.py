@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import lru_cache
+from random import Random
 from types import TracebackType
 
 from confluent_kafka import (
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from kunicorn.handler.record import Record
 from kunicorn.positions import TopicPartition
+from tests.kafka import KafkaCluster
 from tests.waiting import wait_until
 
 _MOVING = (
@@ -206,16 +208,38 @@ def begun(bootstrap: str, topic: str) -> Producer:
     return sender
 
 
-def offsets_compacted(bootstrap: str, topic: str, end: int) -> list[int]:
-    """What compaction has left of partition 0, which ends at `end`, once it takes nothing more and has taken half."""
-    reads: list[list[int]] = []
+COMPACTED_END = 20_000
+"""Where a log of `compacted_log` ends."""
 
-    def settled() -> bool:
-        reads.append(_offsets_left(bootstrap, topic, end))
-        # The cleaner passes several times over what is compacted while it is being written.
-        return len(reads) > 4 and all(each == reads[-1] for each in reads[-5:]) and len(reads[-1]) < end // 2
 
-    wait_until(settled, "a compacted log", every=0.5)
+def compacted_log(kafka: KafkaCluster, topic: str, **properties: str | int) -> list[int]:
+    """Create the topic, of one partition, and have most of its log compacted; the offsets that are left.
+    `properties`: the producer's.
+    """
+    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
+    kafka.create_topic(topic, config=compact)
+    small: dict[str, str | int] = {"batch.size": 2000}
+    sender = producer(kafka.bootstrap, **small, **properties)
+    # What does not shrink fills the segments, of which the last one is never compacted.
+    chance = Random(1)
+    for number in range(COMPACTED_END):
+        sender.produce(topic, chance.randbytes(200), key=b"%d" % (number if number % 10 == 0 else number % 7))
+    assert sender.flush(120) == 0
+    return offsets_compacted(kafka, topic, COMPACTED_END)
+
+
+def offsets_compacted(kafka: KafkaCluster, topic: str, end: int) -> list[int]:
+    """What compaction has left of partition 0, which ends at `end`. It is stopped once it has taken half: a record that
+    went between two readers would be missed by one of them."""
+    wait_until(lambda: len(_offsets_left(kafka.bootstrap, topic, end)) < end // 2, "a compacted log", every=0.5)
+    kafka.set_topic(topic, "cleanup.policy", "delete")
+    reads = [_offsets_left(kafka.bootstrap, topic, end)]
+
+    def stopped() -> bool:
+        reads.append(_offsets_left(kafka.bootstrap, topic, end))
+        return reads[-1] == reads[-2]
+
+    wait_until(stopped, "compaction to have stopped, which a broker does a moment after it knows of it")
     return reads[-1]
 
 

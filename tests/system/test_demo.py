@@ -27,9 +27,13 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("arrow", "seconds"), [(False, 25.0), (True, 10.0)], ids=["records", "columns"])
-def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arrow: bool, seconds: float) -> None:
-    assert run_demo(console=console, arrow=arrow, seconds=seconds) == 0, printed(console)
+SECONDS = 10.0
+"""Less than somebody watches: all acts are played, as each begins two seconds behind the former one at the least."""
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["records", "columns"])
+def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arrow: bool) -> None:
+    assert run_demo(console=console, arrow=arrow, seconds=SECONDS) == 0, printed(console)
     assert "every promise kept" in printed(console)
 
 
@@ -37,7 +41,7 @@ def test_the_demo_keeps_every_promise_on_the_mock_cluster(console: Console, arro
 def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     kafka: KafkaCluster, console: Console, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_demo(kafka.bootstrap, seconds=10, console=console, as_json=True) == 0, printed(console)
+    assert run_demo(kafka.bootstrap, seconds=SECONDS, console=console, as_json=True) == 0, printed(console)
     told = json.loads(capsys.readouterr().out)
     assert told["kept"] is True
     assert {"name", "value", "kept"} == told["audit"][0].keys()

@@ -1,4 +1,4 @@
-"""`kunicorn broker` as a newcomer's Kafka: the service, the tools and other clients beside it."""
+"""`kunicorn broker` as a newcomer's Kafka: what no page shows of it. README, tutorial and cookbook have the rest."""
 
 from __future__ import annotations
 
@@ -58,19 +58,6 @@ def broker(directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[
             yield process, process.stdout.readline()
         finally:
             process.kill()
-
-
-def test_a_service_handles_what_was_seeded_and_the_tools_see_it(shop: Path) -> None:
-    desk = Desk(shop)
-    with desk.broker("kunicorn broker --seed 500"):
-        checked = desk.type("kunicorn check --try 5")
-        assert checked.returncode == 0, checked.stdout
-        ran = desk.type("kunicorn run --until-end")
-        assert ran.returncode == 0, ran.stdout[-2000:]
-        orders = [int(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith("handled ")]
-        assert sorted(orders) == list(range(500))
-        assert json.loads(desk.type("kunicorn lag --json").stdout)["lag"] == 0
-        assert "500 offsets would be handled again" in desk.type("kunicorn offsets reset --to-earliest").stdout
 
 
 def test_a_service_goes_on_with_a_broker_that_was_started_again_at_its_port(shop: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import kunicorn
 from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, commands, write_files
-from tests.system.embedded import Desk
+from tests.system.embedded import COMMITS_SOON, LOOK_SECONDS, Desk
 from tests.waiting import wait_until
 
 README = ROOT / "README.md"
@@ -34,7 +35,7 @@ DEPLOY = [
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     write_files(README, tmp_path, kept_port())
-    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(kept_port())})
+    return Desk(tmp_path, {"KUNICORN_HTTP__PORT": str(kept_port()), **COMMITS_SOON})
 
 
 def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> None:
@@ -45,12 +46,14 @@ def test_a_newcomer_gets_from_nothing_to_a_handler_of_their_own(desk: Desk) -> N
         assert checked.returncode == 0, checked.stdout
         assert "5 records handled" in checked.stdout
         with desk.running(run) as log:
-            wait_until(lambda: '"records": 1000' in desk.type(status, "--json").stdout, "1000 orders")
+            wait_until(lambda: "a large order" in log.read_text(), "a large order")
+            all_handled = '"records": 1000'
+            wait_until(lambda: all_handled in desk.type(status, "--json").stdout, "1000 orders", every=LOOK_SECONDS)
             assert "stable" in desk.type(status).stdout
-            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag")
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", every=LOOK_SECONDS)
+            assert json.loads(desk.type(lag, "--json").stdout)["lag"] == 0
             assert "done after" in desk.type(replay).stdout
-            wait_until(lambda: "1,000 offsets would be handled again" in desk.type(plan).stdout, "what is committed")
-        assert "a large order" in log.read_text()
+            assert "1,000 offsets would be handled again" in desk.type(plan).stdout, "all is committed"
 
 
 def test_the_handler_has_twelve_lines_and_the_page_is_short() -> None:
@@ -59,8 +62,12 @@ def test_the_handler_has_twelve_lines_and_the_page_is_short() -> None:
     assert len(README.read_text().splitlines()) < 160
 
 
-def test_the_command_that_installs_it_installs_it(tmp_path: Path) -> None:
+def test_the_page_begins_with_what_installs_it() -> None:
     assert commands(README)[:2] == INSTALL
+
+
+@pytest.mark.long
+def test_the_command_that_installs_it_installs_it(tmp_path: Path) -> None:
     checkout = tmp_path / "kunicorn"
     checkout.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):

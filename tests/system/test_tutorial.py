@@ -17,20 +17,14 @@ import yaml
 
 from tests.deploy.charts import HELMS, template
 from tests.deploy.tools import Tools
-from tests.deploy.tools import tools as fetched
 from tests.kafka import KafkaCluster
 from tests.kafka.ports import kept_port
 from tests.markdown import ROOT, blocks, commands, write_files
-from tests.system.embedded import Desk
+from tests.system.embedded import COMMITS_SOON, LOOK_SECONDS, Desk
 from tests.waiting import wait_until
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 STEPS = sorted(TUTORIAL.glob("[0-9]-*.md"))
-
-
-@pytest.fixture(scope="module")
-def tools() -> Tools:
-    return fetched()
 
 
 def desk_for(step: int, directory: Path) -> tuple[Desk, Path]:
@@ -54,6 +48,7 @@ def test_there_are_six_steps_and_each_leads_to_the_next() -> None:
 
 def test_step_1_a_first_handler_prints_every_order(tmp_path: Path) -> None:
     desk, page = desk_for(1, tmp_path)
+    desk = Desk(tmp_path, {**desk.environ, **COMMITS_SOON})
     broker, check, run, status, lag = commands(page)
     tried = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=tmp_path, capture_output=True, check=False)
     assert tried.returncode == 0, tried.stdout
@@ -61,8 +56,8 @@ def test_step_1_a_first_handler_prints_every_order(tmp_path: Path) -> None:
         assert desk.type(check).returncode == 0
         with desk.running(run) as log:
             wait_until(lambda: len(re.findall(r"^order \d+ of ", log.read_text(), re.M)) == 1000, "1,000 orders")
-            wait_until(lambda: "stable" in desk.type(status).stdout, "the status page")
-            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag")
+            wait_until(lambda: "stable" in desk.type(status).stdout, "the status page", every=LOOK_SECONDS)
+            wait_until(lambda: re.search(r"orders +8 +0 ", desk.type(lag).stdout), "no lag", every=LOOK_SECONDS)
 
 
 def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_path: Path) -> None:
@@ -71,8 +66,10 @@ def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_pat
     failing, _, repaired = (block.text for block in blocks(page) if block.file)
     (tmp_path / "shop" / "handlers.py").write_text(failing)
     broker, run, status, broker_again, run_again, letters, replay = commands(page)
-    with desk.broker(broker), desk.running(run):
-        wait_until(lambda: "ValueError: the bank refuses 204" in desk.type(status).stdout, "halted partitions")
+    halting = "ValueError: the bank refuses 204"
+    with desk.broker(broker), desk.running(run) as log:
+        wait_until(lambda: halting in log.read_text(), "the first failure")
+        wait_until(lambda: halting in desk.type(status).stdout, "halted partitions", every=LOOK_SECONDS)
     port = re.search(r"127.0.0.1:(\d+)", (tmp_path / "config.toml").read_text())
     assert port
     write_files(page, tmp_path, int(port[1]))
@@ -80,7 +77,8 @@ def test_step_2_failures_halt_then_become_dead_letters_then_are_repaired(tmp_pat
     refused = sum(5 + number * 7 % 200 > 200 for number in range(1000))
     with desk.broker(broker_again), desk.running(run_again) as log:
         wait_until(lambda: log.read_text().count("is paid") == 1000 - refused, "the other orders")
-        wait_until(lambda: desk.type(letters).stdout.count("ValueError: the bank refuses"), "dead letters")
+        refusal = "ValueError: the bank refuses"
+        wait_until(lambda: refusal in desk.type(letters).stdout, "dead letters", every=LOOK_SECONDS)
         (tmp_path / "shop" / "handlers.py").write_text(repaired)
         wait_until(lambda: "reload completed" in log.read_text(), "the reload")
         sent = desk.type(replay)

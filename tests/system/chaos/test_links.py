@@ -1,4 +1,4 @@
-"""The proxied cluster does to its links what its methods say, and to no other link."""
+"""What hurts a group does what it says: to the link that is named and to no other, and to rights on the brokers."""
 
 from __future__ import annotations
 
@@ -82,33 +82,41 @@ def test_a_reset_ends_connections_with_an_error_and_new_ones_can_be_made(kafka: 
     assert client(kafka, link).list_topics(timeout=60).brokers
 
 
-@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
-def test_a_link_over_tls_is_cut_and_heals_like_any(security: Security) -> None:
-    with ProxiedCluster(("one",), brokers=1, security=security) as kafka:
-        admin = secured(kafka)
+@pytest.fixture(scope="module")
+def tls(request: pytest.FixtureRequest) -> Iterator[ProxiedCluster]:
+    """A cluster whose links are over TLS, in the way that is asked for; whoever logs in has every right."""
+    security: Security = request.param
+    with ProxiedCluster(("one",), brokers=1, security=security) as cluster:
         if security == "SASL_SSL":
-            allow(kafka, USER, *EVERYTHING)
-        assert admin.list_topics(timeout=60).brokers
-        kafka.cut("one", "to", "from")
-        with pytest.raises(KafkaException):
-            admin.list_topics(timeout=1)
-        kafka.heal("one")
-        assert admin.list_topics(timeout=60).brokers
-        plain = AdminClient({"bootstrap.servers": kafka.bootstrap_over("one")[0], "log_level": 0})
-        with pytest.raises(KafkaException):
-            plain.list_topics(timeout=1)
+            allow(cluster, USER, *EVERYTHING)
+        yield cluster
 
 
-def test_a_right_that_is_denied_is_gone_until_it_is_admitted() -> None:
-    with ProxiedCluster(("one",), brokers=1, security="SASL_SSL") as kafka:
-        allow(kafka, USER, *EVERYTHING)
-        kafka.create_topic("orders")
-        produce(kafka.bootstrap, "orders", 1)
-        right = (ResourceType.TOPIC, "orders", AclOperation.READ)
-        deny(kafka, USER, right)
-        wait_until(lambda: error_of_reading(kafka) == "TOPIC_AUTHORIZATION_FAILED", "a refusal")
-        admit(kafka, USER, right)
-        wait_until(lambda: error_of_reading(kafka) is None, "the record")
+@pytest.mark.long
+@pytest.mark.parametrize("tls", ["SSL", "SASL_SSL"], indirect=True)
+def test_a_link_over_tls_is_cut_and_heals_like_any(tls: ProxiedCluster) -> None:
+    admin = secured(tls)
+    assert admin.list_topics(timeout=60).brokers
+    tls.cut("one", "to", "from")
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=1)
+    tls.heal("one")
+    assert admin.list_topics(timeout=60).brokers
+    plain = AdminClient({"bootstrap.servers": tls.bootstrap_over("one")[0], "log_level": 0})
+    with pytest.raises(KafkaException):
+        plain.list_topics(timeout=1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tls", ["SASL_SSL"], indirect=True)
+def test_a_right_that_is_denied_is_gone_until_it_is_admitted(tls: ProxiedCluster) -> None:
+    tls.create_topic("orders")
+    produce(tls.bootstrap, "orders", 1)
+    right = (ResourceType.TOPIC, "orders", AclOperation.READ)
+    deny(tls, USER, right)
+    wait_until(lambda: error_of_reading(tls) == "TOPIC_AUTHORIZATION_FAILED", "a refusal")
+    admit(tls, USER, right)
+    wait_until(lambda: error_of_reading(tls) is None, "the record")
 
 
 def secured(kafka: ProxiedCluster) -> AdminClient:

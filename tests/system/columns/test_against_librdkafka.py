@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
+import uuid
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,7 @@ from kunicorn.positions import TopicPartition
 from tests.compiled import compiled
 from tests.kafka import KafkaCluster
 from tests.system.columns.fetching import READ_COMMITTED, READ_UNCOMMITTED, asker
-from tests.system.producing import begun, end_offsets, offsets_compacted, producer, transaction
+from tests.system.producing import begun, compacted_log, end_offsets, producer, transaction
 from tests.waiting import wait_until
 
 COMPILED = compiled()
@@ -132,16 +131,22 @@ def as_librdkafka(rows: pa.RecordBatch, reader: Reader) -> None:
     assert headers == [Record.of(message).headers for message in messages]
 
 
-@pytest.mark.parametrize("version", [12, 13, 17])
-@pytest.mark.scenario("0017 compression", "0073 headers", "0070 null_empty")
-def test_every_codec_of_two_producers_is_read_as_librdkafka_reads_it(
-    kafka: KafkaCluster, topic: str, version: int
-) -> None:
-    kafka.create_topic(topic)
+@pytest.fixture(scope="module")
+def every_codec(kafka: KafkaCluster) -> str:
+    """A topic with a thousand records of each codec, of both producers."""
+    topic = kafka.create_topic(f"every-codec-{uuid.uuid4().hex}")
     for codec in CODECS:
         produce_by_c(kafka, topic, codec)
         produce_by_java(kafka, topic, codec, 500)
-    assert compare(kafka, topic, "read_committed", version) == list(range(len(CODECS) * 1001))
+    return topic
+
+
+@pytest.mark.parametrize("version", [12, 13, 17])
+@pytest.mark.scenario("0017 compression", "0073 headers", "0070 null_empty")
+def test_every_codec_of_two_producers_is_read_as_librdkafka_reads_it(
+    kafka: KafkaCluster, every_codec: str, version: int
+) -> None:
+    assert compare(kafka, every_codec, "read_committed", version) == list(range(len(CODECS) * 1001))
 
 
 @pytest.mark.scenario("0052 msg_timestamps")
@@ -178,19 +183,9 @@ def test_transactions_are_read_as_librdkafka_reads_them(
 
 
 @pytest.mark.scenario("0077 compaction")
-def test_a_compacted_log_is_read_as_librdkafka_reads_it(kafka_factory: Callable[..., KafkaCluster], topic: str) -> None:
-    kafka = kafka_factory(overrides={"log.cleaner.backoff.ms": 100})
-    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
-    kafka.create_topic(topic, config=compact)
-    small: dict[str, str | int] = {"compression.type": "zstd", "batch.size": 2000}
-    sender = producer(kafka.bootstrap, **small)
-    # What does not shrink fills the segments, of which the last one is never compacted.
-    rng = Random(1)
-    for number in range(20_000):
-        sender.produce(topic, rng.randbytes(200), key=b"%d" % (number if number % 10 == 0 else number % 7))
-    assert sender.flush(120) == 0
-    # Taken away between two readers, records would be missed by one of them.
-    left = offsets_compacted(kafka.bootstrap, topic, 20_000)
+def test_a_compacted_log_is_read_as_librdkafka_reads_it(kafka: KafkaCluster, topic: str) -> None:
+    written: dict[str, str | int] = {"compression.type": "zstd"}
+    left = compacted_log(kafka, topic, **written)
     assert compare(kafka, topic, "read_committed") == left
 
 

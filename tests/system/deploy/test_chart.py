@@ -13,7 +13,19 @@ import yaml
 
 from kunicorn import __version__
 from kunicorn.settings import Settings, load
-from tests.deploy.charts import CHART, EXAMPLE, HELMS, ROOT, VALUES, Manifest, Refused, Rendered, judged, template
+from tests.deploy.charts import (
+    CHART,
+    EXAMPLE,
+    HELMS,
+    NEWER_BY_DAY,
+    ROOT,
+    VALUES,
+    Manifest,
+    Refused,
+    Rendered,
+    judged,
+    template,
+)
 from tests.deploy.tools import Tools
 
 Releases = dict[tuple[str, str], Rendered]
@@ -65,7 +77,7 @@ def test_unknown_fields_and_missing_ones_are_found(everything: Releases) -> None
     assert [wrong for _, _, wrong in BROKEN if not everything["broken", wrong].problems] == []
 
 
-@pytest.mark.parametrize("helm", HELMS)
+@pytest.mark.parametrize("helm", NEWER_BY_DAY)
 def test_lint_has_nothing_to_say(tools: Tools, helm: str) -> None:
     for file in VALUES:
         done = tools.run(helm, "lint", "--strict", CHART, "-f", file)
@@ -360,7 +372,7 @@ def test_keda_is_asked_once_for_topics_by_pattern_and_checks_names_as_the_servic
     assert (trigger["metadata"]["tls"], trigger["metadata"]["unsafeSsl"]) == ("enable", "true")
 
 
-@pytest.mark.parametrize("helm", HELMS)
+@pytest.mark.parametrize("helm", NEWER_BY_DAY)
 @pytest.mark.parametrize("key", ["", "client-id"])
 def test_keda_is_told_where_tokens_come_from_by_the_one_place_that_it_reads(
     tools: Tools, tmp_path: Path, helm: str, key: str
@@ -663,6 +675,12 @@ def run_of(tools: Tools, tmp_path: Path, pipelines: str = REPLAY, *sets: str) ->
     return job["metadata"]["name"], run
 
 
+@pytest.fixture(scope="module")
+def unchanged(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Names of the backfill's Job, and of its run."""
+    return run_of(tools, tmp_path_factory.mktemp("unchanged"))
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -678,8 +696,10 @@ def run_of(tools: Tools, tmp_path: Path, pipelines: str = REPLAY, *sets: str) ->
         "pipelines.another.command=catch-up,pipelines.another.schedule=0 3 * * *",
     ],
 )
-def test_a_backfill_goes_on_with_its_run_whatever_else_is_changed(tools: Tools, tmp_path: Path, changed: str) -> None:
-    (job, run), (other_job, same) = run_of(tools, tmp_path), run_of(tools, tmp_path, REPLAY, changed)
+def test_a_backfill_goes_on_with_its_run_whatever_else_is_changed(
+    tools: Tools, tmp_path: Path, unchanged: tuple[str, str], changed: str
+) -> None:
+    (job, run), (other_job, same) = unchanged, run_of(tools, tmp_path, REPLAY, changed)
     assert "$" not in run, "the Job's own name changes"
     assert same == run, "another run would handle all records again"
     assert (other_job == job) == changed.startswith("pipelines.another"), "Kubernetes refuses to change a Job"
@@ -767,10 +787,17 @@ def test_a_pod_that_its_node_takes_down_is_replaced_and_a_stream_is_tried_for_ev
     assert [(each["backoffLimit"], each["activeDeadlineSeconds"]) for each in bounded] == [(2, 14400)] * 2
 
 
-def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools: Tools, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def executors(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Rendered:
+    """A release whose pipelines have executors of their own."""
     values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
-    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path)
+    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path_factory.mktemp("executors"))
     assert release.problems == []
+    return release
+
+
+def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(executors: Rendered) -> None:
+    release = executors
     driver = release.only("Job")["spec"]["template"]["spec"]
     (container,) = driver["containers"]
     assert "k8s://https://kubernetes.default.svc" in container["args"]
@@ -799,12 +826,8 @@ def test_sparks_executors_are_pods_with_what_the_driver_has_but_its_rights(tools
     assert live["serviceAccountName"] != driver["serviceAccountName"], "the service itself needs no rights"
 
 
-def test_sparks_pods_reach_one_another_and_kubernetes_and_the_service_s_pods_do_not(
-    tools: Tools, tmp_path: Path
-) -> None:
-    values = [CHART / "ci/pipelines-values.yaml", CHART / "ci/executors-values.yaml"]
-    (release,) = judged(tools, template(tools, "helm4", files=values), scratch=tmp_path)
-    assert release.problems == []
+def test_sparks_pods_reach_one_another_and_kubernetes_and_the_service_s_pods_do_not(executors: Rendered) -> None:
+    release = executors
     (spark,) = (each["data"] for each in release.all("ConfigMap") if "executor.yaml" in each["data"])
     executor = yaml.safe_load(spark["executor.yaml"])["metadata"]["labels"]
     driver = release.only("Job")["spec"]["template"]["metadata"]["labels"]

@@ -31,7 +31,6 @@ from tests.system.members import group_settings, merged, toml
 from tests.system.producing import producer
 from tests.waiting import runs, wait_until
 
-# All that is locked is fetched and installed, the first time.
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and other users need root")
 
 
@@ -159,8 +158,9 @@ def test_a_package_that_is_not_the_one_that_was_locked_is_refused(tmp_path: Path
     assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
-def test_the_stage_for_columns_has_pyarrow_and_the_decoder(tmp_path: Path) -> None:
-    python = build(tmp_path, "arrow") / "kunicorn/bin/python"
+@pytest.mark.long
+def test_the_stage_for_columns_has_pyarrow_and_the_decoder(image: Path, tmp_path: Path) -> None:
+    python = build(tmp_path, "arrow", upon=image) / "kunicorn/bin/python"
     probe = "import pyarrow, kunicorn_columns, kunicorn.handler.arrow; print(kunicorn.handler.arrow.SCHEMA.names)"
     done = subprocess.run([python, "-c", probe], env=BARE, cwd="/", capture_output=True, text=True, check=False)
     assert "'value'" in done.stdout, done.stderr

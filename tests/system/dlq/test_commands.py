@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka import Producer
 
 from kunicorn.commands.dlq import NotAllReplayed
 from kunicorn.commands.dlq_topic import LettersTopic
@@ -16,7 +15,6 @@ from kunicorn.handler.letter_styles import Facts, written
 from tests.kafka import KafkaCluster
 from tests.system.dlq.desk import Desk
 from tests.system.producing import consumed, headers_of
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -146,8 +144,7 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
     made = LettersTopic.producer
 
     def deleting(topic: LettersTopic) -> Producer:
-        (deleted,) = desk.kafka.admin().delete_records([TopicPartition(desk.letters, 0, 1)]).values()
-        deleted.result(60)
+        desk.kafka.delete_records(desk.letters, 1)
         return made(topic)
 
     monkeypatch.setattr(LettersTopic, "producer", deleting)
@@ -159,13 +156,6 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
 
 def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
     desk.fill()
-    topic = ConfigResource(
-        ResourceType.TOPIC,
-        desk.topic,
-        incremental_configs=[ConfigEntry("retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)],
-    )
-    (altered,) = desk.kafka.admin().incremental_alter_configs([topic]).values()
-    altered.result(60)
-    wait_until(lambda: desk.kafka.topic_settings(desk.topic)["retention.ms"] == "86400000", "the topic's retention")
+    desk.kafka.set_topic(desk.topic, "retention.ms", "86400000")
     planned = desk.said("replay", "--yes", "--error", "NoStock")
     assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.kafka import KafkaCluster
 from tests.system.dlq.desk import Desk
+from tests.system.producing import committed_offsets
 from tests.waiting import wait_until
 
 
@@ -22,14 +23,6 @@ def forgetful() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def committed(kafka: KafkaCluster, group: str, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
-    try:
-        return int(consumer.committed([TopicPartition(topic, 0)], timeout=60)[0].offset)
-    finally:
-        consumer.close()
-
-
 @pytest.mark.long
 def test_a_replay_is_remembered_when_other_offsets_of_its_age_are_forgotten(
     forgetful: KafkaCluster, topic: str, tmp_path: Path
@@ -40,8 +33,11 @@ def test_a_replay_is_remembered_when_other_offsets_of_its_age_are_forgotten(
     other = Consumer({"bootstrap.servers": forgetful.bootstrap, "group.id": f"{topic}.other"})
     other.commit(offsets=[TopicPartition(desk.letters, 0, 4)], asynchronous=False)
     other.close()
-    assert committed(forgetful, f"{topic}.other", desk.letters) == 4
-    wait_until(
-        lambda: committed(forgetful, f"{topic}.other", desk.letters) < 0, "the other offset to be forgotten", 180, 1.0
-    )
+
+    def committed() -> int:
+        (offset,) = committed_offsets(forgetful.bootstrap, f"{topic}.other", desk.letters, 1).values()
+        return offset
+
+    assert committed() == 4
+    wait_until(lambda: committed() < 0, "the other offset to be forgotten", 180, 1.0)
     assert "to send back: 0" in desk.said("replay", "--yes")

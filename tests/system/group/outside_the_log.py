@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import re
 
-from confluent_kafka import TopicPartition as Coordinates
-
-from tests.kafka import KafkaCluster
 from tests.system.members import MemberProcess
-
-
-def delete_records(kafka: KafkaCluster, topic: str, before: int) -> None:
-    """Move the start of partition 0's log, as retention does."""
-    (deleted,) = kafka.admin().delete_records([Coordinates(topic, 0, before)]).values()
-    deleted.result(60)
 
 
 def says_where_it_goes_on(member: MemberProcess, position: int, target: int) -> bool:

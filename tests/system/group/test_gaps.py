@@ -73,7 +73,7 @@ def test_a_compacted_log_is_handled_to_its_end(
         # Every tenth key is its record's own; the others are overwritten all the time.
         sender.produce(topic, b"x" * 200, key=b"%d" % (number if number % 10 == 0 else number % 7))
     assert sender.flush(60) == 0
-    left = offsets_compacted(kafka.bootstrap, topic, end)
+    left = offsets_compacted(kafka, topic, end)
     members = members_of(kafka.bootstrap, topic, settings={"group": OFTEN})
     member = members.start()
     member.wait(lambda: member.lag() == 0, "lag 0")

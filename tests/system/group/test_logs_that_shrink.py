@@ -13,7 +13,7 @@ from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.commands.desk import Desk
 from tests.system.group.journal import handled_up_to
-from tests.system.group.outside_the_log import delete_records, resets, says_where_it_goes_on
+from tests.system.group.outside_the_log import resets, says_where_it_goes_on
 from tests.system.members import Members, group_settings, toml
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
@@ -49,7 +49,7 @@ def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_hand
     member = members.start()
     member.wait_running(1)
     member.wait(lambda: handled_up_to(member) > 200, "its first records")
-    delete_records(kafka, topic, start)
+    kafka.delete_records(topic, start)
     member.wait(lambda: resets(member) == 1, "the gap to be met")
     member.wait(lambda: handled_up_to(member) == end, "the end of the log")
     assert member.stop() == 0

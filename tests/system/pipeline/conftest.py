@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.kafka import KafkaCluster
 from tests.system.pipeline.desk import Desk
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +30,25 @@ def audit(audits: Path) -> Iterator[Path]:
         environment.setenv("KUNICORN_AUDIT_MEMBER", "spark")
         environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         yield audits
+
+
+@pytest.fixture(scope="module")
+def one_context(audit: Path) -> Iterator[None]:
+    """Spark's context stays from job to job of a file: each would start one, with Python processes of its own. What a
+    job left running ends where the job would have stopped Spark, so that it reaches into no other test. That each job
+    stops Spark is shown without a Spark (test_range_job), and by jobs in processes of their own."""
+    stop = SparkSession.stop
+
+    def end_jobs(spark: SparkSession) -> None:
+        spark.sparkContext.cancelAllJobs()
+        tracker = spark.sparkContext.statusTracker()
+        wait_until(lambda: not tracker.getActiveJobsIds(), "the job's own jobs in Spark to end")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SparkSession, "stop", end_jobs)
+        yield
+    if (there := SparkSession.getActiveSession()) is not None:
+        stop(there)
 
 
 @pytest.fixture

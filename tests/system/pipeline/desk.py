@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from kunicorn.pipeline.stream_source import KunicornStreamReader
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import group_settings, merged, toml
-from tests.system.producing import end_offsets, held
+from tests.system.producing import end_offsets, held, producer
 
 MASTER = "local[2]"
 QUICK_START = {
@@ -35,7 +36,7 @@ QUICK_START = {
     "spark.sql.codegen.wholeStage": "false",
 }
 TIME = time.time_ns() // 1_000_000 - 60_000
-"""Recent: what is older than the topic's retention is deleted within half a minute."""
+"""Within what `--from 2h` asks for."""
 _ROOT = Path(__file__).parents[3]
 
 
@@ -140,6 +141,13 @@ def outcome_rows(runs: Path, run: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["topic"], row["partition"], row["offset"], row["until"]))
 
 
+def lake_rows(lake: Path, *columns: str) -> list[tuple[Any, ...]]:
+    """These columns of all that a lake's files have, whatever their directories, by the first of them."""
+    tables = [pq.ParquetFile(file).read(list(columns)) for file in lake.rglob("[!_]*.parquet")]
+    rows = [tuple(row[column] for column in columns) for table in tables for row in table.to_pylist()]
+    return sorted(rows, key=itemgetter(0))
+
+
 def tiles(rows: list[dict[str, Any]], whole: Mapping[TopicPartition, range]) -> bool:
     """Whether the rows cover every offset once, without gap or overlap."""
     at = {tp: offsets.start for tp, offsets in whole.items()}
@@ -157,6 +165,14 @@ def send(bootstrap: str, topic: str, values: Mapping[int, list[str]]) -> None:
     for number, each in values.items():
         for value in each:
             sender.produce(topic, value, "key", partition=number, headers=[("trace", b"1")], timestamp=TIME)
+    assert sender.flush(60) == 0
+
+
+def send_values(desk: Desk, values: Sequence[bytes | None]) -> None:
+    """Values as they are, in order, to partition 0 of the desk's topic."""
+    sender = producer(desk.kafka.bootstrap)
+    for value in values:
+        sender.produce(desk.topic, value, partition=0)
     assert sender.flush(60) == 0
 
 

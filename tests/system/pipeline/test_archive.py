@@ -27,6 +27,7 @@ from tests.markdown import blocks
 from tests.system.members import group_settings, merged, toml
 from tests.system.pipeline.desk import outcome_rows, tiles
 from tests.system.pipeline.yarn import attempts, yarn_served
+from tests.system.procfs import running
 from tests.system.producing import produce
 from tests.waiting import wait_until
 
@@ -229,14 +230,8 @@ def test_a_driver_that_is_killed_on_yarn_goes_on_in_the_second_attempt(
 
 def driver_of(run: str) -> int:
     """The pid of the Python that is the driver of that run, in a container."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = file.read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if words[0].endswith("environment/bin/python") and run in words:
-            return int(file.parent.name)
-    raise AssertionError(f"there is no driver of {run}")
+    (driver,) = running(f"--begin-or-resume {run} ", "environment/bin/python")
+    return driver.pid
 
 
 def test_a_cluster_of_sparks_own_runs_it_on_several_executors(archive: Archive, tmp_path: Path) -> None:

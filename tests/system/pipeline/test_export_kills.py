@@ -19,6 +19,7 @@ from kunicorn.handler.columns import records_batch
 from tests.system.pipeline.desk import Desk
 from tests.system.pipeline.iceberg_catalog import catalogued, iceberg_table
 from tests.system.pipeline.killing import START_SECONDS, finish, kill
+from tests.system.procfs import running
 from tests.system.producing import producer
 from tests.waiting import wait_until
 
@@ -26,9 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 RECORDS = 20_000
 CLUSTER = "local-cluster[2,1,1024]"
-PROGRAMS = {"executor": b"CoarseGrainedExecutorBackend", "python": b"pyspark.worker"}
-_SESSION, _STARTED = 3, 19
-"""Fields of /proc/PID/stat behind the command's name; see proc(5)."""
+PROGRAMS = {"executor": "CoarseGrainedExecutorBackend", "python": "pyspark.worker"}
 
 
 @pytest.fixture
@@ -69,19 +68,9 @@ def rounds(lake: Path, desk: Desk, process: Any) -> int:
     return 0 if manifest is None else int(manifest["rounds"])
 
 
-def youngest(session: int, program: bytes) -> int:
+def youngest(session: int, program: str) -> int:
     """The session's latest process with this in its command line: one at work, not the one that forks them."""
-    found: list[tuple[int, int]] = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            command = (stat.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[_SESSION]) == session and program in command:
-            found.append((int(fields[_STARTED]), int(stat.parent.name)))
-    assert found, program
-    return max(found)[1]
+    return [process.pid for process in running(program) if process.session == session][-1]
 
 
 def exported(desk: Desk, lake: Path, form: str) -> pa.Table:

@@ -20,6 +20,8 @@ from tests.system.pipeline.desk import MASTER, TIME, Desk
 from tests.system.pipeline.iceberg_catalog import NAME, catalogued, iceberg_table
 from tests.system.pipeline.versions import UNPACKED
 
+pytestmark = pytest.mark.usefixtures("one_context")
+
 SPARK = "4.1.4"
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "sqlite-jdbc-3.50.3.0.jar")
 REGIONS = ["eu", "us", "", "a/b c", None]
@@ -55,7 +57,7 @@ def found(desk: Desk, **scan: Any) -> list[dict[str, Any] | None]:
     return [row["value"] for row in rows]
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_typed_values_by_a_field_and_a_driver_that_ends_beside_a_commit(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -22,13 +22,11 @@ from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.spark import open_session
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
-from tests.deploy.tools import tools
-from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.pipeline.desk import MASTER, TIME, Desk, send, tiles
+from tests.system.pipeline.desk import MASTER, TIME, Desk, lake_rows, send, tiles
 from tests.system.producing import committed_offsets, consumed, end_offsets, headers_of, held, produce
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("one_context")]
 """The first job of a file starts a JVM, which takes its time on a busy machine."""
 
 ROUND = {"max_offsets_per_trigger": 400}
@@ -67,12 +65,10 @@ def test_a_backfill_handles_each_record_once_in_order_and_what_fails_ends_as_liv
     assert json.loads(desk.said("backfill", "--dry-run", "--json"))["offsets"] == 43
 
 
-WAYS = pytest.mark.parametrize(
-    "way", [{}, {"ordering": "none", "concurrency": 4}], ids=["one in hand", "several in hand"]
-)
+SEVERAL = {"ordering": "none", "concurrency": 4}
 
 
-@WAYS
+@pytest.mark.parametrize("way", [{}, SEVERAL], ids=["one in hand", "several in hand"])
 def test_letters_of_a_backfill_go_to_the_topics_that_those_of_the_live_service_go_to(
     desk_of: Callable[..., Desk], way: dict[str, object]
 ) -> None:
@@ -104,7 +100,14 @@ def test_letters_of_a_backfill_go_to_the_topics_that_those_of_the_live_service_g
     assert consumed(desk.kafka.bootstrap, rest, 0) == []
 
 
-@WAYS
+AROUND_CALLS = pytest.mark.parametrize(
+    "way",
+    [pytest.param({}, id="one in hand"), pytest.param(SEVERAL, marks=pytest.mark.long, id="several in hand")],
+)
+"""What is put around a handler's call is put there in one place, whichever way of calling asks for it."""
+
+
+@AROUND_CALLS
 def test_middlewares_are_around_the_calls_of_a_backfill_too(
     desk_of: Callable[..., Desk], way: dict[str, object]
 ) -> None:
@@ -115,20 +118,13 @@ def test_middlewares_are_around_the_calls_of_a_backfill_too(
     assert [place.offset for place in desk.report(1).lost] == [1]
 
 
-@WAYS
+@AROUND_CALLS
 def test_a_backfill_counts_what_filters_pass_by(desk_of: Callable[..., Desk], way: dict[str, object]) -> None:
     desk = desk_of(2, {"handler": {**way, "filters": [{"on": "header:trace", "one_of": ["2"]}]}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 3, 1: ["x"] * 4})
     finished = json.loads(desk.said("backfill", "--master", MASTER, "--run", "filtered", "--json"))
     assert (finished["records"], finished["filtered"], finished["offsets_left"]) == (7, 7, 0)
     assert desk.report(2).handled == 0
-
-
-def test_sparks_python_processes_have_the_allocator_that_workers_have(desk_of: Callable[..., Desk]) -> None:
-    options = {"library": tools().jemalloc}
-    desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools().jemalloc}})
-    send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
-    assert "handled       1 records in " in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
 
 
 @pytest.mark.long
@@ -269,10 +265,9 @@ def test_an_export_equals_the_topic_and_the_next_one_adds_what_has_come(desk_of:
     desk.said("export", str(lake), "--master", MASTER)
     files = sorted(lake.glob("date=*/[!_]*.parquet"), key=lambda file: file.name)
     assert [file.stem.split("-")[-2:] for file in files] == [[f"{0:020}", f"{50:020}"], [f"{50:020}", f"{51:020}"]]
-    rows = pa.concat_tables([pq.ParquetFile(file).read() for file in files]).to_pylist()
     assert [
-        (row["offset"], row["key"], row["value"], row["timestamp"].timestamp(), row["headers"][0]["value"])
-        for row in rows
+        (offset, key, value, time.timestamp(), headers[0]["value"])
+        for offset, key, value, time, headers in lake_rows(lake, "offset", "key", "value", "timestamp", "headers")
     ] == [
         (each.offset(), each.key(), each.value(), each.timestamp()[1] / 1000, b"1")
         for each in consumed(bootstrap, topic, 51)
@@ -415,7 +410,7 @@ def test_a_handler_that_executors_cannot_import_ends_the_job_before_it_has_a_rec
 def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 10)
-    _delete_before(desk.kafka, desk.topic, 4)
+    desk.kafka.delete_records(desk.topic, 4)
     wanted = ("--offsets", f'{{"{desk.topic}": {{"0": [1, 10]}}}}')
     with pytest.raises(Exception, match=f"{desk.topic}-0 from 1 to 4, it begins at 4 now"):
         desk.said("backfill", *wanted)
@@ -423,8 +418,30 @@ def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callab
     assert "6 offsets" in desk.said("backfill", *wanted, "--dry-run")
 
 
-def _delete_before(kafka: KafkaCluster, topic: str, offset: int) -> None:
-    from confluent_kafka import TopicPartition as Coordinates
+def test_a_runs_outcomes_are_whole_and_what_is_taken_out_doubled_or_beyond_is_named(
+    desk_of: Callable[..., Desk],
+) -> None:
+    desk = desk_of(3)
+    send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 30 + ["skip"] + ["x"] * 30, 1: ["x"] * 40})
+    desk.said("backfill", "--master", MASTER, "--run", "all")
+    table = desk.runs / "all" / "outcomes"
+    command = ("reconcile", str(table), "--master", MASTER)
+    assert desk.said(*command).splitlines()[:3] == [
+        "covered   101 offsets", "missing   0 offsets in 0 ranges", "repeated  0 offsets in 0 ranges",
+    ]  # fmt: skip
+    more = {"topic": [desk.topic, desk.topic, "gone"], "partition": [1, 0, 0], "offset": [10, 100, 5]}
+    pq.write_table(pa.table(more), table / "more.parquet")
+    send(desk.kafka.bootstrap, desk.topic, {1: ["x"] * 2, 2: ["x"]})
+    told = json.loads(desk.said(*command, "--json", code=6))
 
-    for future in kafka.admin().delete_records([Coordinates(topic, 0, offset)]).values():
-        future.result(60)
+    def named(kind: str) -> list[tuple[object, ...]]:
+        return [tuple(each.values()) for each in told[kind]]
+
+    assert named("missing") == [(desk.topic, 1, 40, 42), (desk.topic, 2, 0, 1)]
+    assert named("repeated") == [(desk.topic, 1, 10, 11)]
+    assert sorted(named("beyond")) == sorted([(desk.topic, 0, 100, 101), ("gone", 0, 5, 6)])
+    assert told["covered"] == 101
+    desk.kafka.delete_records(desk.topic, 20)
+    assert json.loads(desk.said(*command, "--json", code=6))["covered"] == 81, "from where the log begins now"
+    with pytest.raises(ConfigError, match="has no Parquet files"):
+        desk.said("reconcile", str(desk.runs / "nothing"))

@@ -19,6 +19,8 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import load
 from tests.system.pipeline.desk import MASTER, TIME, Desk, send, tiles
 
+pytestmark = pytest.mark.usefixtures("one_context")
+
 ARROW = {"handler": {"entrypoint": "tests.system.pipeline.handlers:obedient_columns", "mode": "arrow"}}
 
 

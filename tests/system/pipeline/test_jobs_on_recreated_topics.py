@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.spark import Job
 from kunicorn.pipeline.tasks.range_outcomes import Summary
-from tests.system.pipeline.desk import MASTER, Desk, reader
+from tests.system.pipeline.desk import MASTER, Desk, lake_rows, reader
 from tests.system.pipeline.recreating import recreate
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("one_context")]
 
 ANEW = "was created anew"
 NOTHING = -1001
 """As librdkafka says it, where a group has no offset."""
-
-
-def exported(lake: Path) -> list[tuple[int, bytes]]:
-    """Offset and value of all that the lake has."""
-    files = [pq.ParquetFile(file).read(["offset", "value"]).to_pylist() for file in lake.glob("date=*/*.parquet")]
-    return sorted((row["offset"], row["value"]) for rows in files for row in rows)
 
 
 def test_an_export_refuses_a_topic_that_was_created_anew_or_goes_on_with_it_as_asked(
@@ -53,10 +45,10 @@ def test_an_export_refuses_a_topic_that_was_created_anew_or_goes_on_with_it_as_a
     produce(desk.kafka.bootstrap, desk.topic, 20, value=b"new")
     desk.said(*command)
     expected = [(offset, b"old") for offset in range(100)] + [(offset, b"new") for offset in range(120)]
-    assert exported(lake) == sorted(expected)
+    assert sorted(lake_rows(lake, "offset", "value")) == sorted(expected)
 
 
-@pytest.mark.parametrize("job", ["export", "catch-up"])
+@pytest.mark.parametrize("job", [pytest.param("export", marks=pytest.mark.long), "catch-up"])
 def test_what_is_underway_while_the_topic_is_created_anew_does_not_count(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
@@ -155,7 +147,7 @@ def test_an_export_over_a_pattern_tells_of_a_topic_that_was_deleted_and_goes_on_
     desk.configure({"pipeline": {"fail_on_data_loss": True}})
     produce(desk.kafka.bootstrap, desk.topic, 5, value=b"new")
     desk.said(*command)
-    assert len(exported(desk.directory / "lake")) == 25
+    assert len(lake_rows(desk.directory / "lake", "offset")) == 25
 
 
 def test_a_stream_ends_at_a_topic_that_was_created_anew_or_goes_on_with_it_as_asked(

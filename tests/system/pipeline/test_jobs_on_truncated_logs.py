@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -20,7 +19,7 @@ from kunicorn.pipeline.source import KunicornReader, RangePartition, SourceOptio
 from kunicorn.pipeline.spark import Job
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from tests.kafka import KafkaCluster
-from tests.system.pipeline.desk import MASTER, Desk, reader
+from tests.system.pipeline.desk import MASTER, Desk, lake_rows, reader
 from tests.system.pipeline.truncating import AFTER, ALONE, REPLICATED, Replicas
 from tests.system.producing import committed_offsets
 
@@ -57,9 +56,7 @@ def desk_for(replicas: Replicas, topic: str, tmp_path: Path, audit: Path) -> Ite
 
 def exported(desk: Desk) -> list[tuple[int, bytes]]:
     """Offset and value of all that the lake has."""
-    files = (desk.directory / "lake").glob("date=*/*.parquet")
-    rows = [row for file in files for row in pq.ParquetFile(file).read(["offset", "value"]).to_pylist()]
-    return sorted((row["offset"], row["value"]) for row in rows)
+    return sorted(lake_rows(desk.directory / "lake", "offset", "value"))
 
 
 def batch(desk: Desk, start: dict[str, Any] | None, **options: str) -> tuple[dict[str, Any], list[tuple[int, int]]]:

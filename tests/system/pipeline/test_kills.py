@@ -17,6 +17,7 @@ from kunicorn.commands.demo.judge import Report
 from tests.system.members import Members
 from tests.system.pipeline.desk import Desk, send, tiles
 from tests.system.pipeline.killing import START_SECONDS, finish, kill
+from tests.system.procfs import running
 from tests.system.producing import committed_offsets, end_offsets, held, produce
 from tests.waiting import wait_until
 
@@ -87,7 +88,7 @@ def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -
     process = desk.start("catch-up", "--master", "local-cluster[2,1,1024]", env=SLOWLY)
     wait_committed(desk, process, ROUND)
     os.kill(
-        wait_until(lambda: jvm_of(process.pid, b"CoarseGrainedExecutorBackend"), "an executor's JVM"), signal.SIGKILL
+        wait_until(lambda: jvm_of(process.pid, "CoarseGrainedExecutorBackend"), "an executor's JVM"), signal.SIGKILL
     )
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 0, out
@@ -102,7 +103,7 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_run_goes_on(desk: Desk) -> None
     process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
     run = desk.runs / "cut"
     wait_until(lambda: (Desk.told(run) or {"rounds": 0})["rounds"] >= 1, "a round", START_SECONDS, 0.1)
-    os.kill(wait_until(lambda: jvm_of(process.pid, b"SparkSubmit"), "the driver's JVM"), signal.SIGKILL)
+    os.kill(wait_until(lambda: jvm_of(process.pid, "SparkSubmit"), "the driver's JVM"), signal.SIGKILL)
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 6, out
     # Before that, PySpark's server of accumulators has printed that its connection broke.
@@ -111,17 +112,9 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_run_goes_on(desk: Desk) -> None
     assert tiles(desk.outcomes("cut"), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
 
 
-def jvm_of(session: int, main: bytes) -> int | None:
+def jvm_of(session: int, main: str) -> int | None:
     """The pid of a JVM in that session, by what it runs."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-            command = (stat.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[3]) == session and main in command and b"java" in command[:200]:
-            return int(stat.parent.name)
-    return None
+    return next((process.pid for process in running(main, "java") if process.session == session), None)
 
 
 def test_a_live_member_that_joins_wins_and_the_run_says_so(

@@ -20,8 +20,7 @@ from kunicorn.pipeline import export
 from kunicorn.pipeline.lake.tables import MergedDelta
 from kunicorn.pipeline.spark import JobFailed
 from kunicorn.settings import Settings
-from tests.system.group.outside_the_log import delete_records
-from tests.system.pipeline.desk import MASTER, Desk, send
+from tests.system.pipeline.desk import MASTER, Desk, lake_rows, send
 
 pytestmark = pytest.mark.long
 
@@ -32,8 +31,7 @@ class Killed(Exception):
 
 def offsets_in(lake: Path) -> list[int]:
     """Those of all files, whatever their directory."""
-    files = [pq.ParquetFile(file).read(["offset"]) for file in lake.rglob("[!_]*.parquet")]
-    return sorted(offset for each in files for offset in each["offset"].to_pylist())
+    return [offset for (offset,) in lake_rows(lake, "offset")]
 
 
 def compacted(table: Path, *options: str) -> str:
@@ -53,7 +51,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
 
     def cut(_: Settings) -> None:
         """Between the plan and the first task."""
-        delete_records(desk.kafka, desk.topic, 40)
+        desk.kafka.delete_records(desk.topic, 40)
 
     with monkeypatch.context() as moment:
         moment.setattr(export, "without_columns", cut)
@@ -66,7 +64,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 50})
 
     def cut_again(_: Settings) -> None:
-        delete_records(desk.kafka, desk.topic, 120)
+        desk.kafka.delete_records(desk.topic, 120)
 
     with monkeypatch.context() as moment:
         moment.setattr(export, "without_columns", cut_again)

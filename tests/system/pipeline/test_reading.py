@@ -4,6 +4,7 @@ over both readers, librdkafka's and our own fetcher's.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from random import Random
@@ -21,7 +22,7 @@ from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
 from tests.system.pipeline.ranges import IsolationLevel, access, end_of
 from tests.system.pipeline.recreating import recreate
-from tests.system.producing import begun, offsets_compacted, produce, producer, transaction
+from tests.system.producing import COMPACTED_END, begun, compacted_log, produce, transaction
 from tests.waiting import wait_until
 
 
@@ -140,8 +141,7 @@ def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> 
 def test_what_is_gone_is_an_error_that_names_it(kafka: KafkaCluster, topic: str, reading: Readers) -> None:
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
-    for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
-        future.result(60)
+    kafka.delete_records(topic, 8)
     offsets = reading().offsets
     with pytest.raises(RangeUnreadable, match=f"{topic}-0: offsets 3 to 8 are gone, the log has 8 to 20 now"):
         offsets(topic, 3, 20)
@@ -153,8 +153,7 @@ def test_what_is_gone_is_passed_over_where_that_is_accepted(
 ) -> None:
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
-    for future in kafka.admin().delete_records([Coordinates(topic, 0, 8)]).values():
-        future.result(60)
+    kafka.delete_records(topic, 8)
     offsets = reading(passes_over_deleted=True).offsets
     assert offsets(topic, 3, 20) == [*range(8, 20)]
     assert f"{topic}-0: offsets 3 to 8 were deleted before they were read" in caplog.text
@@ -188,25 +187,22 @@ def test_read_uncommitted_has_what_was_aborted(kafka: KafkaCluster, topic: str, 
     assert reading(isolation="read_uncommitted").offsets(topic, 0, 12) == [*range(5), *range(6, 11)]
 
 
+@pytest.fixture(scope="module")
+def compacted(kafka: KafkaCluster) -> tuple[str, list[int]]:
+    """A topic whose log is compacted, and the offsets that are left of it."""
+    topic = f"compacted-{uuid.uuid4().hex}"
+    return topic, compacted_log(kafka, topic)
+
+
 @pytest.mark.parametrize("kind", ["messages", "columns"])
 def test_gaps_of_a_compacted_log_are_passed_over(
-    kafka_factory: Callable[..., KafkaCluster], topic: str, kind: str
+    kafka: KafkaCluster, compacted: tuple[str, list[int]], kind: str
 ) -> None:
-    kafka = kafka_factory(overrides={"log.cleaner.backoff.ms": 100})
-    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
-    kafka.create_topic(topic, config=compact)
-    small: dict[str, str | int] = {"batch.size": 2000}
-    sender = producer(kafka.bootstrap, **small)
-    # What does not shrink fills the segments, of which the last one is never compacted.
-    rng = Random(1)
-    for number in range(20_000):
-        sender.produce(topic, rng.randbytes(200), key=b"%d" % (number if number % 10 == 0 else number % 7))
-    assert sender.flush(120) == 0
-    left = offsets_compacted(kafka.bootstrap, topic, 20_000)
+    topic, left = compacted
     reading = Reading(kind, access(kafka, topic), 60.0)
     offsets = reading.offsets
-    assert offsets(topic, 0, 20_000) == left
-    inside = next(at for at in range(20_000) if at not in left)
+    assert offsets(topic, 0, COMPACTED_END) == left
+    inside = next(at for at in range(COMPACTED_END) if at not in left)
     assert offsets(topic, inside, 15_000) == [at for at in left if inside <= at < 15_000], "begins in a gap"
     assert offsets(topic, 0, inside + 1) == [at for at in left if at <= inside], "ends in a gap"
     assert offsets(topic, inside, inside + 1) == [], "is a gap"
@@ -249,8 +245,9 @@ def test_a_topic_created_anew_is_read_from_where_the_range_says(
     reader = reading(patience=15.0)
     assert reader.offsets(topic, 0, 100) == [*range(100)]
     recreate(kafka, topic, 60)
+    # One that waits less for offsets that will not come.
     with pytest.raises(RangeUnreadable, match=f"{topic}"):
-        reader.offsets(topic, 50, 100)
+        reading(patience=3.0).offsets(topic, 50, 100)
     assert reader.offsets(topic, 40, 60) == [*range(40, 60)]
 
 

@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kunicorn.pipeline.spark import Job
 from kunicorn.positions import TopicPartition
-from tests.system.pipeline.desk import MASTER, Desk, reader, tiles
+from tests.system.pipeline.desk import MASTER, Desk, lake_rows, reader, tiles
 from tests.system.producing import produce
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("one_context")]
 
 RECORDS = 600
 LASTING = 2_000
@@ -31,8 +30,7 @@ UNORDERED = {"pipeline": {"ordering": "none", "min_partitions": 2}, "http": {"en
 
 def exported(lake: Path) -> Counter[int]:
     """How often each offset of the one partition is there."""
-    found = [pq.ParquetFile(file).read(["offset"])["offset"].to_pylist() for file in lake.glob("date=*/*.parquet")]
-    return Counter(offset for offsets in found for offset in offsets)
+    return Counter(offset for (offset,) in lake_rows(lake, "offset"))
 
 
 def once(stop: int) -> Counter[int]:
@@ -40,7 +38,7 @@ def once(stop: int) -> Counter[int]:
     return Counter(range(stop))
 
 
-@pytest.mark.parametrize("job", ["export", "backfill"])
+@pytest.mark.parametrize("job", ["export", pytest.param("backfill", marks=pytest.mark.long)])
 def test_a_round_is_repeated_in_the_same_pieces_whatever_min_partitions_is_then(
     desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:

@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from kunicorn.pipeline.lake.files import NO_DATE
 from kunicorn.pipeline.spark import JobFailed, open_session
 from kunicorn.settings import load
 from tests.contract.decoding.shop_schemas import AVRO, SCHEMAS, SHOP_ORDER, ShopOrder, avro, framed
 from tests.fakes.schema_registry import registry
-from tests.system.pipeline.desk import MASTER, Desk
-from tests.system.producing import producer
+from tests.system.pipeline.desk import MASTER, Desk, lake_rows, send_values
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -34,6 +32,8 @@ class Written(NamedTuple):
     schema: str
     values: Sequence[bytes | None]
     rows: Sequence[dict[str, Any] | None]
+    field: str | None = None
+    """Column by whose values an export has directories."""
 
 
 def shop_order(by: str) -> bytes:
@@ -50,6 +50,7 @@ WRITTEN = {
             framed(4, avro({"id": 2, "by": "Bo", "region": "eu"}, WIDER)),
         ],
         [{"id": 1, "customer": "Ann", "region": "nowhere"}, None, {"id": 2, "customer": "Bo", "region": "eu"}],
+        "region",
     ),
     "protobuf": Written(
         SHOP_ORDER,
@@ -78,15 +79,8 @@ def written(request: pytest.FixtureRequest) -> Written:
 def desk(written: Written, registered: str, desk_of: Callable[..., Desk]) -> Desk:
     """The values on one partition."""
     made = desk_of(1, {"handler": {"value": written.value}, "schema_registry": {"url": registered}})
-    send(made, written.values)
+    send_values(made, written.values)
     return made
-
-
-def send(desk: Desk, values: Sequence[bytes | None]) -> None:
-    sender = producer(desk.kafka.bootstrap)
-    for value in values:
-        sender.produce(desk.topic, value, partition=0)
-    assert sender.flush(60) == 0
 
 
 def named(written: Written) -> str:
@@ -96,20 +90,22 @@ def named(written: Written) -> str:
 
 def test_an_export_has_the_columns_and_ends_at_a_value_of_an_unknown_schema(desk: Desk, written: Written) -> None:
     lake = desk.directory / "lake"
-    command = ("export", str(lake), "--master", MASTER, "--columns", named(written))
+    by = ("--partition-by", f"value.{written.field}") if written.field else ()
+    command = ("export", str(lake), "--master", MASTER, "--columns", named(written), *by)
     desk.said(*command)
-    assert exported(lake) == written.rows
-    send(desk, [framed(9, FIRST_MESSAGE)])
+    assert values_in(lake) == written.rows
+    if written.field is not None:
+        values = [NO_DATE if row is None else row[written.field] for row in written.rows]
+        assert {each.name for each in lake.glob(f"{written.field}=*")} == {f"{written.field}={each}" for each in values}
+    send_values(desk, [framed(9, FIRST_MESSAGE)])
     with pytest.raises(JobFailed, match=rf"{desk.topic}-0@{len(written.rows)}: .*Schema 9 not found"):
         desk.said(*command)
-    assert exported(lake) == written.rows
+    assert values_in(lake) == written.rows
 
 
-def exported(lake: Path) -> list[Any]:
-    """The values in the lake, by offset."""
-    files = [pq.ParquetFile(file).read(["offset", "value"]) for file in lake.glob("date=*/[!_]*.parquet")]
-    rows: list[Any] = pa.concat_tables(files).sort_by("offset")["value"].to_pylist()
-    return rows
+def values_in(lake: Path) -> list[Any]:
+    """By offset."""
+    return [value for _, value in lake_rows(lake, "offset", "value")]
 
 
 def test_a_query_and_a_stream_have_the_columns(desk: Desk, written: Written) -> None:

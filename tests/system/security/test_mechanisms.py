@@ -1,4 +1,6 @@
-"""Every way to secure connections: the whole service handles records over it, with the least rights there are."""
+"""Every way to secure connections: the whole service handles records over it, with the least rights there are, and no
+secret is anywhere that people, scrapers or other processes look.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import Settings
 from tests.fakes.answering import Answer, answering
-from tests.kafka.secured import PASSWORDS, SecuredCluster
+from tests.kafka.secured import KEY_PASSWORD, PASSWORDS, SecuredCluster
 from tests.system.handlers.tokens import unsigned
 from tests.system.members import leave
+from tests.system.procfs import living_in_session
 from tests.system.producing import produce
 from tests.system.scene import Scene
 from tests.system.security import ways
@@ -168,3 +171,40 @@ def test_a_static_members_slot_is_freed_over_the_services_own_login(secured: Sec
     assert (removed["instance_id"], len(removed["partitions"])) == ("pod-0", stage.partitions)
     assert "has no static member 'pod-0'" in leave(member, "--instance", "pod-0", "--yes").stderr
     assert PASSWORDS["alice"] not in done.stdout + done.stderr
+
+
+SECRETS = (PASSWORDS["alice"], KEY_PASSWORD, "distinctive")
+
+
+def test_secrets_from_files_show_up_nowhere(secured: SecuredCluster, scene: SceneMaker, tmp_path: Path) -> None:
+    password, key_password = tmp_path / "password", tmp_path / "key-password"
+    password.write_text(PASSWORDS["alice"])
+    key_password.write_text(KEY_PASSWORD + "\n")
+    files = secured.certificates
+    stage = scene(
+        {
+            "bootstrap_servers": [secured.server("SECURE")],
+            "security_protocol": "SASL_SSL",
+            "ssl_ca_location": str(files.ca),
+            "ssl_certificate_location": str(files.certificate("client")),
+            "ssl_key_location": str(files.key("client-encrypted")),
+            "ssl_key_password_file": str(key_password),
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "alice",
+            "sasl_password_file": str(password),
+        }
+    )
+    stage.send(0, "x")
+    member = stage.members.start()
+    stage.wait_handled(0, 0, member)
+    running = living_in_session(member.pid)
+    assert len(running) >= 4, "supervisor, template and two workers"
+    seen = {
+        f"/proc/{process.pid}/{what}": Path(f"/proc/{process.pid}/{what}").read_text(errors="replace")
+        for process in running
+        for what in ("cmdline", "environ")
+    }
+    seen |= {path: member.get(path)[1] for path in ("/status", "/metrics", "/readyz", "/")}
+    assert member.stop() == 0
+    seen["log"] = member.output()
+    assert [(place, secret) for place, text in seen.items() for secret in SECRETS if secret in text] == []

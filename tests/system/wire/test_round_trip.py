@@ -1,4 +1,4 @@
-"""The whole wire package against real brokers: Apache Kafka, and librdkafka's mock cluster that the demo runs on.
+"""The whole of kunicorn.kafka against real brokers: Apache Kafka, and librdkafka's mock cluster that the demo runs on.
 
 The mock speaks the lowest versions that we accept, Kafka the highest: together they hold both ends of the table.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -27,12 +27,16 @@ from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.kafka.versions import OURS, VersionRange
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Position, TopicPartition
+from tests.kafka import KafkaCluster
 
 ASSIGNOR = "cooperative-sticky"
 TIMEOUT = 60.0
 LONG_SESSION = 30_000
 """Milliseconds: nobody heartbeats beside a test's own steps. Not for the mock, whose rebalances take a session."""
+MOCK_SESSION = 4_000
+"""The mock's rebalances take a second less than that, which is as long as a busy machine may take to join again."""
 PARTITIONS = 3
+MOCK_TOPICS = [f"round-trip-{number}" for number in range(20)]
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,20 @@ class Brokers:
         return [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
 
 
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Iterator[Brokers]]:
+    """The mock cluster, with a topic for one test after the other: it is told all of them when it starts."""
+    with mock_cluster_process([(topic, PARTITIONS) for topic in MOCK_TOPICS], brokers=1) as bootstrap:
+        yield (Brokers("mock", bootstrap, topic) for topic in MOCK_TOPICS)
+
+
 @pytest.fixture(params=["kafka", "mock"])
-def brokers(request: pytest.FixtureRequest, topic: str) -> Iterator[Brokers]:
-    with ExitStack() as stack:
-        if request.param == "mock":
-            bootstrap = stack.enter_context(mock_cluster_process([(topic, PARTITIONS)], brokers=1))
-        else:
-            kafka = request.getfixturevalue("kafka")
-            bootstrap = kafka.bootstrap
-            kafka.create_topic(topic, PARTITIONS)
-        yield Brokers(request.param, bootstrap, topic)
+def brokers(request: pytest.FixtureRequest, topic: str) -> Brokers:
+    if request.param == "mock":
+        unused: Iterator[Brokers] = request.getfixturevalue("mock")
+        return next(unused)
+    kafka: KafkaCluster = request.getfixturevalue("kafka")
+    return Brokers("kafka", kafka.bootstrap, kafka.create_topic(topic, PARTITIONS))
 
 
 only_kafka = pytest.mark.parametrize("brokers", ["kafka"], indirect=True)
@@ -245,14 +253,15 @@ async def test_questions_about_unknown_partitions_have_answers_too(brokers: Brok
 async def test_a_second_member_is_seen_as_a_rebalance_and_both_get_their_share(
     brokers: Brokers, coordinator: Coordinator, topic: str
 ) -> None:
-    first = await join(coordinator, brokers.topic)
-    await sync(coordinator, first, brokers.partitions)
+    session = {"session_timeout_ms": MOCK_SESSION if brokers.kind == "mock" else LONG_SESSION}
     cluster = open_cluster(brokers.bootstrap)
     other = Coordinator(cluster, f"group-of-{topic}")
     await find(other)
-    joining = asyncio.create_task(join(other, brokers.topic))
+    first = await join(coordinator, brokers.topic, **session)
+    await sync(coordinator, first, brokers.partitions)
+    joining = asyncio.create_task(join(other, brokers.topic, **session))
     await hear_of_a_rebalance(coordinator, first)
-    again, second = await asyncio.gather(join(coordinator, brokers.topic, first.member_id), joining)
+    again, second = await asyncio.gather(join(coordinator, brokers.topic, first.member_id, **session), joining)
     assert again.generation == second.generation > first.generation
     leader, follower = (again, second) if again.leader == again.member_id else (second, again)
     assert {member.member_id for member in leader.members} == {first.member_id, second.member_id}

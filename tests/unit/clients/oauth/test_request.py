@@ -37,7 +37,7 @@ def test_a_token_comes_from_its_provider() -> None:
         ("fail", "no credentials in this place"),
         ("die", r"ended without an answer \(exit 9\)"),
         ("stale", "has expired already"),
-        ("nonsense", "nonsense"),
+        ("nonsense", r"returned str: it is to return \(token, expires_at"),
     ],
 )
 def test_without_a_token_the_reason_is_told(function: str, why: str) -> None:

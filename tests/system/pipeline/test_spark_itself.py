@@ -1,8 +1,8 @@
-"""What the driver learns of tries that fail, on a real Spark."""
+"""What jobs ask of Spark and of a session that is there already, each in a context of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -13,14 +13,52 @@ from pyspark.sql import SparkSession
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.report import Bar, tasks_of
-from kunicorn.pipeline.spark import asked_of_spark, open_session
+from kunicorn.pipeline.spark import Job, asked_of_spark, open_session
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.tasks.executor_process import named_by_place
+from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place
+from kunicorn.pipeline.tasks.limits import limits_of
 from kunicorn.positions import OffsetRange
+from tests.deploy.tools import Tools
 from tests.system.members import toml
-from tests.system.pipeline.desk import MASTER, QUICK_START
+from tests.system.pipeline.desk import MASTER, QUICK_START, Desk, send
 from tests.unit.settings.files import LEAST, loaded
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(900)
+"""The first test of a file starts a JVM, which takes its time on a busy machine."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _jvm(audit: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A JVM that was started without a test's own settings: it keeps them over the sessions of other tests."""
+    usual = LEAST + toml({"pipeline": {"spark": QUICK_START}})
+    open_session(loaded(tmp_path_factory.mktemp("jvm"), usual), MASTER, "first").stop()
+
+
+@pytest.mark.parametrize(("own", "cores"), [({"spark.default.parallelism": "1000"}, 4), ({"spark.task.cpus": "2"}, 2)])
+def test_tasks_at_once_are_those_that_the_executors_run_whatever_clusters_set_as_parallelism(
+    tmp_path: Path, own: dict[str, str], cores: int
+) -> None:
+    pipeline = {"max_records_per_second": 5000, "spark": {**QUICK_START, **own}}
+    settings = loaded(tmp_path, LEAST + toml({"pipeline": pipeline}))
+    spark = open_session(settings, "local[4]", "cores")
+    try:
+        job = Job(spark, SettingsFile("", ""))
+        assert job.cores() == cores
+        assert job.room() == 8
+        assert limits_of(settings.pipeline, 10_000, job.cores()).records_per_second == 5000 / cores
+    finally:
+        spark.stop()
+
+
+def test_sparks_python_processes_have_the_allocator_that_workers_have(
+    desk_of: Callable[..., Desk], tools: Tools
+) -> None:
+    """In a context of its own, whose environment has the allocator for all jobs behind this one."""
+    options = {"library": tools.jemalloc}
+    desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools.jemalloc}})
+    send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
+    assert "handled       1 records in " in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
 
 
 def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path) -> None:
@@ -59,7 +97,7 @@ def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path)
     # On a slow machine there is a line about the round, too.
     (line,) = (line for line in said if "a reason" in line)
     assert line.startswith("warning: try 1 of a task failed, executor driver: orders-3 at offset 0, in 100 to 200, on ")
-    assert "ValueError: a reason (test_failed_tries.py:" in line
+    assert "ValueError: a reason (test_spark_itself.py:" in line
 
 
 def test_a_session_that_is_there_already_and_speculates_is_refused(tmp_path: Path) -> None:
