@@ -225,32 +225,33 @@ def compacted_log(kafka: KafkaCluster, topic: str, **properties: str | int) -> l
     for number in range(COMPACTED_END):
         sender.produce(topic, chance.randbytes(200), key=b"%d" % (number if number % 10 == 0 else number % 7))
     assert sender.flush(120) == 0
-    return offsets_compacted(kafka, topic, COMPACTED_END)
+    return _offsets_compacted(kafka, topic)
 
 
-def offsets_compacted(kafka: KafkaCluster, topic: str, end: int) -> list[int]:
-    """What compaction has left of partition 0, which ends at `end`. It is stopped once it has taken half: a record that
-    went between two readers would be missed by one of them."""
-    wait_until(lambda: len(_offsets_left(kafka.bootstrap, topic, end)) < end // 2, "a compacted log", every=0.5)
+def _offsets_compacted(kafka: KafkaCluster, topic: str) -> list[int]:
+    """What compaction has left of that log. It is stopped once it has taken half: a record that went between two
+    readers would be missed by one of them."""
+    half = COMPACTED_END // 2
+    wait_until(lambda: len(_offsets_left(kafka.bootstrap, topic)) < half, "a compacted log", every=0.5)
     kafka.set_topic(topic, "cleanup.policy", "delete")
-    reads = [_offsets_left(kafka.bootstrap, topic, end)]
+    reads = [_offsets_left(kafka.bootstrap, topic)]
 
     def stopped() -> bool:
-        reads.append(_offsets_left(kafka.bootstrap, topic, end))
+        reads.append(_offsets_left(kafka.bootstrap, topic))
         return reads[-1] == reads[-2]
 
     wait_until(stopped, "compaction to have stopped, which a broker does a moment after it knows of it")
     return reads[-1]
 
 
-def _offsets_left(bootstrap: str, topic: str, end: int) -> list[int]:
+def _offsets_left(bootstrap: str, topic: str) -> list[int]:
     """What another consumer still finds of partition 0."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "left", "auto.offset.reset": "earliest"}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([Coordinates(topic, 0, 0)])
     found: list[int] = []
     try:
-        while not found or found[-1] < end - 1:
+        while not found or found[-1] < COMPACTED_END - 1:
             found += [offset for message in consumer.consume(1_000, 1) if (offset := message.offset()) is not None]
     finally:
         consumer.close()

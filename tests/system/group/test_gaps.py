@@ -10,7 +10,7 @@ from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.members import Members
-from tests.system.producing import begun, committed_offsets, offsets_compacted, produce, producer, transaction
+from tests.system.producing import COMPACTED_END, begun, committed_offsets, compacted_log, produce, transaction
 
 OFTEN = {"commit_interval_ms": 200}
 
@@ -65,19 +65,11 @@ def test_an_open_transaction_is_not_lag_until_it_ends(
 def test_a_compacted_log_is_handled_to_its_end(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members]
 ) -> None:
-    compact = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
-    kafka.create_topic(topic, config=compact)
-    end = 20_000
-    sender = producer(kafka.bootstrap)
-    for number in range(end):
-        # Every tenth key is its record's own; the others are overwritten all the time.
-        sender.produce(topic, b"x" * 200, key=b"%d" % (number if number % 10 == 0 else number % 7))
-    assert sender.flush(60) == 0
-    left = offsets_compacted(kafka, topic, end)
+    left = compacted_log(kafka, topic)
     members = members_of(kafka.bootstrap, topic, settings={"group": OFTEN})
     member = members.start()
     member.wait(lambda: member.lag() == 0, "lag 0")
     assert member.stop() == 0
-    assert committed_offsets(kafka.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): end}
+    assert committed_offsets(kafka.bootstrap, topic, topic, 1) == {TopicPartition(topic, 0): COMPACTED_END}
     report = Audit(members.audit).check({TopicPartition(topic, 0): left})
     assert report.holds, report
