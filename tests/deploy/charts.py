@@ -100,7 +100,7 @@ class _Judge:
         self._scratch = TemporaryDirectory(prefix="kunicorn-judge-")
         self._log = Path(self._scratch.name) / "log.txt"
         # Isolated: a session of Spark leaves the path of this process in the environment, whose packages are others.
-        command = [tools.command("python"), "-I", Path(__file__).with_name("validate.py")]
+        command: list[str | Path] = [tools.command("python"), "-I", Path(__file__).with_name("validate.py")]
         self._process = start_child(command, pipes=True, log=self._log)
 
     def read(self, files: Sequence[Path]) -> dict[str, Any]:

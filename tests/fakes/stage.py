@@ -39,6 +39,19 @@ class PlayedTopics:
         self.doubts += 1
 
 
+@cache
+def settings_with(policy: str) -> Settings:
+    """Of a group whose partitions start by that policy where nothing is committed. Checked once, as
+    `driver._settings`: each stage has them."""
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
+            "group": {"id": "g", "topics": ["orders"], "auto_offset_reset": policy},
+            "handler": {"entrypoint": "shop:handle"},
+        }
+    )
+
+
 @dataclass
 class PlayedSettings:
     """What partitions go by of the settings in force."""
@@ -117,16 +130,3 @@ class Stage:
 
 def consumed(stage: Stage) -> dict[int, int]:
     return {tp.partition: position.offset for tp, position in stage.assignment.table.consumed().items()}
-
-
-@cache
-def settings_with(policy: str) -> Settings:
-    """Of a group whose partitions start by that policy where nothing is committed. Checked once, as
-    `driver._settings`: each stage has them."""
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"], "auto_offset_reset": policy},
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -63,18 +64,17 @@ def rotate(cluster: SecuredCluster, secret: Path) -> None:
     """Another password, and no session left from before: clients have to log in anew (KIP-368). That the last one has
     logged in, which knows the former password alone, is refused when its session is over."""
     refused: list[KafkaError] = []
-    last = AdminClient(
-        {
-            "bootstrap.servers": cluster.server("BRIEF"),
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": str(cluster.certificates.ca),
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": "carol",
-            "sasl.password": PASSWORDS["carol"],
-            "error_cb": refused.append,
-            "log_level": 0,
-        }
-    )
+    properties: dict[str, Any] = {
+        "bootstrap.servers": cluster.server("BRIEF"),
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(cluster.certificates.ca),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "carol",
+        "sasl.password": PASSWORDS["carol"],
+        "error_cb": refused.append,
+        "log_level": 0,
+    }
+    last = AdminClient(properties)
     last.list_topics(timeout=60)
     secret.write_text("another-one")
     hashed = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)

@@ -253,15 +253,17 @@ async def test_questions_about_unknown_partitions_have_answers_too(brokers: Brok
 async def test_a_second_member_is_seen_as_a_rebalance_and_both_get_their_share(
     brokers: Brokers, coordinator: Coordinator, topic: str
 ) -> None:
-    session = {"session_timeout_ms": MOCK_SESSION if brokers.kind == "mock" else LONG_SESSION}
+    session = MOCK_SESSION if brokers.kind == "mock" else LONG_SESSION
     cluster = open_cluster(brokers.bootstrap)
     other = Coordinator(cluster, f"group-of-{topic}")
     await find(other)
-    first = await join(coordinator, brokers.topic, **session)
+    first = await join(coordinator, brokers.topic, session_timeout_ms=session)
     await sync(coordinator, first, brokers.partitions)
-    joining = asyncio.create_task(join(other, brokers.topic, **session))
+    joining = asyncio.create_task(join(other, brokers.topic, session_timeout_ms=session))
     await hear_of_a_rebalance(coordinator, first)
-    again, second = await asyncio.gather(join(coordinator, brokers.topic, first.member_id, **session), joining)
+    again, second = await asyncio.gather(
+        join(coordinator, brokers.topic, first.member_id, session_timeout_ms=session), joining
+    )
     assert again.generation == second.generation > first.generation
     leader, follower = (again, second) if again.leader == again.member_id else (second, again)
     assert {member.member_id for member in leader.members} == {first.member_id, second.member_id}

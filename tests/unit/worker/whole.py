@@ -168,7 +168,7 @@ class Worker:
 
 def order_of(place: str, **more: Any) -> HandlerConfig:
     """Of a handler of records that is tried again at once, but for what `more` says."""
-    known = {
+    known: dict[str, Any] = {
         "mode": "record",
         "options": {},
         "batch_max_records": 100,
