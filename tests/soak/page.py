@@ -98,9 +98,10 @@ def page(legs: Sequence[Figures]) -> str:
         _groups(counted),
         "## What members take",
         _wrapped(
-            "Lines through what supervisors and workers took of the machine in the legs that last an hour, once they "
-            f"were {GROWN[True] / 60:.0f} minutes old: before that they grow into their work. The error is that of 95 "
-            "in 100, of the spread between legs. Where a slope is within its error, none was found."
+            "Lines through what supervisors and workers took of the machine in each "
+            f"{LASTING_EVERY}th leg, once they were {GROWN[True] / 60:.0f} minutes old: before that they grow into "
+            "their work. The error is that of 95 in 100, of the spread between legs. Where a slope is within its "
+            "error, none was found."
         ),
         _resources([each for each in counted if lasts(each.leg)]),
         *_failed(counted),
@@ -161,8 +162,9 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
         "they may (root, and a kernel with autogroups). Pauses have the machine's delays in them."
     )
     yield (
-        f"A leg takes eight to eleven minutes, each {LASTING_EVERY}th one an hour, in which nothing ends a member's "
-        "process on purpose. Of the groups that the fault met least often means something to, its group is one whose "
+        f"A leg takes {_minutes([each for each in legs if not lasts(each.leg)])} minutes, each {LASTING_EVERY}th one "
+        f"{_minutes([each for each in legs if lasts(each.leg)])} minutes: in these nothing ends a member's process on purpose. "
+        "Of the groups that the fault met least often means something to, its group is one whose "
         "values (protocol, kind of members, way of calling, delivery, fetcher, security) have met one another least; "
         "its faults are those that its protocol has met least. Between two faults there are ten seconds of load alone. "
         "The audit of handler calls is read while it is written, as ranges of offsets; it is never kept."
@@ -170,7 +172,13 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    return f"{min(values):.0f} to {max(values):.0f}" if values else "no"
+    """In whole numbers."""
+    ends = [f"{end(values):.0f}" for end in (min, max)] if values else ["no"]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _minutes(legs: Sequence[Figures]) -> str:
+    return _spread([each.seconds / 60 for each in legs])
 
 
 def _faults(legs: Sequence[Figures]) -> str:
@@ -200,8 +208,9 @@ def _beside(legs: Sequence[Figures]) -> Iterator[str]:
         f"In {len(with_peers)} legs (each {PEERS_EVERY}th of a seed) groups of {' and of '.join(clients)} meet the "
         f"same fault at the same moment: {MEMBERS} members each, which share {PARTITIONS} partitions of a topic of "
         f"their own at {RATE:,} records a second, with the same protocol, kind of members, session and coordinator; "
-        "everything else is as each client comes. A member of theirs is one process: where a worker of ours is killed "
-        "or frozen, that process is, and it is started again at once. A link that is hurt is that of one member of "
+        "everything else is as each client comes. Theirs consume and commit; ours have the rate, the way of calling "
+        "and the delivery of their leg, and write the audit. A member of theirs is one process: where a worker of ours "
+        "is killed or frozen, that process is, and it is started again at once. A link that is hurt is that of one member of "
         "each group. "
         "Pauses as above, those of ours in these legs only; in brackets, of ours to theirs. “again”: the most records "
         "that were consumed a second time."

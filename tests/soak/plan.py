@@ -24,10 +24,9 @@ from tests.soak.upgrades import THEN
 CONSUMER_SESSION = 45.0
 """Seconds: as Kafka ships, brokers choose it for members of the consumer protocol, and let nobody choose less."""
 FAULT_SECONDS = 400.0
-"""Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes eight to eleven minutes.
-"""
+"""Of a leg, for its faults and the quiet time behind each; with its start and end a leg takes five to ten minutes."""
 LASTING_SECONDS = 2_400.0
-"""Likewise, of a leg that takes an hour."""
+"""Likewise, of a leg that takes an hour: where it is through sooner, it lives on under load."""
 QUIET_SECONDS = 10.0
 """Load without a fault, behind each."""
 _TRIED = 60

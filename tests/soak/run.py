@@ -190,8 +190,9 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
     group.wait_whole()
     beside.begin()
     bounds = Bounds(group.crowd.in_hand, group.terms.commit_interval)
+    started = now()
     _quiet(group, tally, beside)
-    for name in leg.faults:
+    for place, name in enumerate(leg.faults, 1):
         fault = held(name, leg.shape.delivery)
         before, members, began = group.generation(), len(group.members.started), now()
         with beside.hurt(name):
@@ -201,7 +202,8 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
             found = _read(group)
         if fault.repeats is Repeats.UNCOMMITTED:
             group.wait_committed()
-        last_for(QUIET_SECONDS)
+        left = left_of_hour(leg, now() - started) if place == len(leg.faults) else 0
+        last_for(max(QUIET_SECONDS, left))
         # What happens until the next fault is this one's, but for pauses.
         later = _read(group)
         outcome = judged(step, fault, found + replace(later, waits={}), bounds)
@@ -214,6 +216,11 @@ def _live_through(leg: Leg, group: Group, tally: Tally, beside: Beside, tell: Ca
             f"  {name}: whole again after {(step.settled - began) / NANOSECONDS:.1f} s, {outcome.repeated} again, "
             f"longest pause {max(outcome.pauses, default=0):.2f} s"
         )
+
+
+def left_of_hour(leg: Leg, lived_ns: int) -> float:
+    """Seconds for which a leg that lasts has to live on. A quick machine is through with its faults in half an hour."""
+    return max(0.0, 3600 - lived_ns / NANOSECONDS) if leg.lasts else 0.0
 
 
 def _quiet(group: Group, tally: Tally, beside: Beside) -> None:

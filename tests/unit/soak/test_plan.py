@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kunicorn.ipc.clock import NANOSECONDS
 from kunicorn.settings.load import load
 from tests.chaos.group import PROTOCOLS
 from tests.soak.faults import FAULTS, FIRST, ORDERLY, QUIET, held
@@ -28,7 +29,7 @@ from tests.soak.plan import (
     shapes,
     takes,
 )
-from tests.soak.run import BROKER_SETTINGS, cluster, settings_of, version_of
+from tests.soak.run import BROKER_SETTINGS, cluster, left_of_hour, settings_of, version_of
 from tests.soak.terms import terms
 from tests.system.members import group_settings, merged, toml
 
@@ -144,3 +145,10 @@ def test_the_service_takes_the_settings_of_every_group(shape: Shape, tmp_path_fa
     path = directory / "settings.toml"
     path.write_text(toml(merged(group_settings("127.0.0.1:1", ["topic"], "group"), set_to.settings)))
     load(path, {})
+
+
+def test_a_leg_that_lasts_an_hour_does_so_on_a_quick_machine_too() -> None:
+    lasting, usual = leg(27, 15), leg(27, 16)
+    assert lasting.lasts
+    assert [left_of_hour(lasting, minutes * 60 * NANOSECONDS) for minutes in (36, 59, 70)] == [1440, 60, 0]
+    assert left_of_hour(usual, 0) == 0
