@@ -163,8 +163,8 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
     )
     yield (
         f"A leg takes {_minutes([each for each in legs if not lasts(each.leg)])} minutes, each {LASTING_EVERY}th one "
-        f"{_minutes([each for each in legs if lasts(each.leg)])} minutes: in these nothing ends a member's process on purpose. "
-        "Of the groups that the fault met least often means something to, its group is one whose "
+        f"{_minutes([each for each in legs if lasts(each.leg)])} minutes: in these nothing ends a member's process "
+        "on purpose. Of the groups that the fault met least often means something to, its group is one whose "
         "values (protocol, kind of members, way of calling, delivery, fetcher, security) have met one another least; "
         "its faults are those that its protocol has met least. Between two faults there are ten seconds of load alone. "
         "The audit of handler calls is read while it is written, as ranges of offsets; it is never kept."
@@ -210,8 +210,8 @@ def _beside(legs: Sequence[Figures]) -> Iterator[str]:
         f"their own at {RATE:,} records a second, with the same protocol, kind of members, session and coordinator; "
         "everything else is as each client comes. Theirs consume and commit; ours have the rate, the way of calling "
         "and the delivery of their leg, and write the audit. A member of theirs is one process: where a worker of ours "
-        "is killed or frozen, that process is, and it is started again at once. A link that is hurt is that of one member of "
-        "each group. "
+        "is killed or frozen, that process is, and it is started again at once. A link that is hurt is that of one "
+        "member of each group. "
         "Pauses as above, those of ours in these legs only; in brackets, of ours to theirs. “again”: the most records "
         "that were consumed a second time."
     )
