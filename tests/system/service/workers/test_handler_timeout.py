@@ -145,9 +145,9 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
             (long, "handle_batch", 'mode = "batch"\n'),
         )
     )
-    for name, value in ((late, b"sleep 600 once"), (long, b"hold 600")):
+    for name in (late, long):
         kafka.create_topic(name, 1)
-        produce(kafka.bootstrap, name, 1, partition=0, value=value)
+    produce(kafka.bootstrap, late, 1, partition=0, value=b"sleep 600 once")
     members = members_of(
         kafka.bootstrap,
         topic,
@@ -157,6 +157,9 @@ def test_a_record_that_is_timed_out_beside_another_handlers_long_call_costs_no_w
         env={"MARKS_DIRECTORY": str(tmp_path)},
     )
     member = members.start(more=tables)
+    # The long call would keep a record that comes behind it from being begun at all.
+    member.wait((tmp_path / "0@0 sleeps").exists, "the record to be in hand")
+    produce(kafka.bootstrap, long, 1, partition=0, value=b"hold 600")
     member.wait_said(f"has had {late}-0@0 in hand for ")
     # A second after that its worker would be aborted, were the record still taken to be in hand.
     due = clock.now() + 2
