@@ -239,9 +239,13 @@ class KafkaCluster:
         wait_until(self._in_sync, "all replicas in sync", within, every=0.1)
 
     def _in_sync(self) -> bool:
-        topics = self.admin().list_topics(timeout=60).topics.values()
-        partitions = [partition for topic in topics for partition in topic.partitions.values()]
-        return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
+        def told() -> bool:
+            topics = self.admin().list_topics(timeout=10).topics.values()
+            partitions = [partition for topic in topics for partition in topic.partitions.values()]
+            return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
+
+        # A broker that comes back may leave a question unanswered: then somebody else has the answer.
+        return _answers(told)
 
     def _format(self) -> None:
         """Write configurations and empty storage, for all nodes at once."""
