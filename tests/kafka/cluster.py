@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 from kunicorn.commands.demo.member import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
 from tests.kafka.broker import SMALL, Broker, java_command
+from tests.kafka.leaders import answers_of_leaders
 from tests.kafka.ports import KeptPorts
 from tests.kafka.properties import plan_nodes, server_properties
 from tests.waiting import wait_until
@@ -129,23 +130,31 @@ class KafkaCluster:
         (answer,) = self.admin().describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
         return {name: entry.value for name, entry in answer.result(60).items()}
 
-    def set_topic(self, topic: str, setting: str, value: str) -> None:
-        """Change a setting of the topic; returns when a broker knows it."""
-        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    def alter_topic(self, topic: str, settings: Mapping[str, object]) -> None:
+        """Settings of the topic; None: as the brokers have it. Returns when a broker tells of those that are set."""
+        entries = [
+            ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+            if value is None
+            else ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+            for name, value in settings.items()
+        ]
+        changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         for done in self.admin().incremental_alter_configs([changed]).values():
             done.result(60)
-        wait_until(lambda: self.topic_settings(topic)[setting] == value, f"{setting} of {topic} to be {value}")
+        known = {name: str(value) for name, value in settings.items() if value is not None}
+        wait_until(lambda: known.items() <= self.topic_settings(topic).items(), f"{topic} to have {known}")
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, and wait until the brokers name it no more."""
         self.admin().delete_topics([name])[name].result(60)
         wait_until(lambda: name not in self.admin().list_topics(timeout=60).topics, f"{name} to be gone")
 
-    def delete_records(self, topic: str, before: int) -> None:
-        """Move the start of partition 0's log, as retention does."""
-        (deleted,) = self.admin().delete_records([TopicPartition(topic, 0, before)]).values()
-        deleted.result(60)
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> Mapping[int, int]:
+        """Move the starts of logs to these offsets, by partition, as retention does; −1: to the end. Where the logs
+        begin from then on."""
+        admin, places = self.admin(), [TopicPartition(topic, partition, at) for partition, at in before.items()]
+        deleted = answers_of_leaders(admin, topic, lambda: admin.delete_records(places))
+        return {partition: answer.low_watermark for partition, answer in deleted.items()}
 
     def rotate_replicas(self, topic: str) -> None:
         """Make the next of each partition's replicas its first, which is to lead it; an election then makes it so."""
@@ -236,16 +245,13 @@ class KafkaCluster:
     def wait_until_whole(self, within: float = START_SECONDS) -> None:
         """Wait until every broker is back and every replica of every partition is in sync again."""
         self.wait_until_ready(within)
-        wait_until(self._in_sync, "all replicas in sync", within, every=0.1)
+        # A broker that comes back may leave a question unanswered: then somebody else has the answer.
+        wait_until(lambda: _answers(self._in_sync), "all replicas in sync", within, every=0.1)
 
     def _in_sync(self) -> bool:
-        def told() -> bool:
-            topics = self.admin().list_topics(timeout=10).topics.values()
-            partitions = [partition for topic in topics for partition in topic.partitions.values()]
-            return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
-
-        # A broker that comes back may leave a question unanswered: then somebody else has the answer.
-        return _answers(told)
+        topics = self.admin().list_topics(timeout=10).topics.values()
+        partitions = [partition for topic in topics for partition in topic.partitions.values()]
+        return all(sorted(each.isrs) == sorted(each.replicas) for each in partitions)
 
     def _format(self) -> None:
         """Write configurations and empty storage, for all nodes at once."""

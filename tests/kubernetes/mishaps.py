@@ -7,9 +7,6 @@ import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from confluent_kafka import TopicPartition as Coordinates
-
-from tests.kafka.leaders import answers_of_leaders
 from tests.kafka.secured import PASSWORDS
 from tests.kubernetes import handler
 from tests.kubernetes.brokers import SecuredBrokers
@@ -113,9 +110,7 @@ def _records_deleted(day: Day) -> None:
     day.release.scale(0)
     day.release.wait_pods(0)
     produce(day.brokers.bootstrap, day.scene.topic, 60)
-    admin, ends = day.brokers.admin(), [Coordinates(day.scene.topic, 0, -1)]
-    deleted = answers_of_leaders(admin, day.scene.topic, lambda: admin.delete_records(ends))
-    day.excused[0] = deleted[0].low_watermark
+    day.excused.update(day.brokers.delete_records(day.scene.topic, {0: -1}))
     day.release.scale(2)
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from confluent_kafka import TopicCollection, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from tests.chaos.faults import Hurt
 from tests.chaos.group import PARTITIONS, Group, kill, last_for, now
@@ -70,7 +70,7 @@ def retention_by_time(group: Group) -> Hurt:
     mine = frozenset(each["partition"] for each in victim.partitions("running"))
     hurt = Hurt(now(), victim=victim.name, partitions=mine)
     kept = {"retention.ms": KEPT_MS, "segment.ms": KEPT_MS}
-    _alter(group, kept)
+    group.kafka.alter_topic(group.topic, kept)
     before = starts(group)
     group.wait_under_load(lambda: _start_behind(group, before), "each log to lose its start")
     for pid in workers:
@@ -80,7 +80,7 @@ def retention_by_time(group: Group) -> Hurt:
     group.wait_under_load(lambda: _start_behind(group, ends), f"the logs to start behind {ends}")
     for pid in workers:
         kill(pid, signal.SIGCONT)
-    _alter(group, dict.fromkeys(kept))
+    group.kafka.alter_topic(group.topic, dict.fromkeys(kept))
     group.deleted.update(_settled(group))
     return hurt
 
@@ -148,7 +148,7 @@ def unclean_election(group: Group) -> Hurt:
     heir, leader = group.rng.sample([broker for broker in group.kafka.brokers if broker is not stays], 2)
     mine = frozenset(group.rng.sample(range(PARTITIONS), CUT))
     hurt = Hurt(now(), partitions=mine)
-    _alter(group, {"unclean.leader.election.enable": "true", "min.insync.replicas": 1})
+    group.kafka.alter_topic(group.topic, {"unclean.leader.election.enable": "true", "min.insync.replicas": 1})
     before = group.kafka.replicas(group.topic)
     group.kafka.reassign(group.topic, {**before, **{number: [leader.id, heir.id] for number in mine}})
     group.kafka.elect_preferred(group.topic)
@@ -169,7 +169,7 @@ def unclean_election(group: Group) -> Hurt:
     leader.start()
     group.kafka.wait_until_whole()
     group.kafka.reassign(group.topic, before)
-    _alter(group, dict.fromkeys(("unclean.leader.election.enable", "min.insync.replicas")))
+    group.kafka.alter_topic(group.topic, dict.fromkeys(("unclean.leader.election.enable", "min.insync.replicas")))
     group.kafka.wait_until_whole()
     return hurt
 
@@ -261,17 +261,3 @@ def _cut(
 
 def _wait_everywhere(group: Group) -> None:
     group.wait_under_load(lambda: len(group.load.first) == PARTITIONS, "records of the new load in each partition")
-
-
-def _alter(group: Group, settings: Mapping[str, Any]) -> None:
-    """Settings of the topic; None: as the brokers have it. Returns when each broker has said that it knows."""
-    entries = [
-        ConfigEntry(name, None if value is None else str(value), incremental_operation=_OPERATIONS[value is None])
-        for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, group.topic, incremental_configs=entries)
-    for done in group.kafka.admin().incremental_alter_configs([resource]).values():
-        done.result(60)
-
-
-_OPERATIONS = {False: AlterConfigOpType.SET, True: AlterConfigOpType.DELETE}

@@ -8,17 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from tests.chaos import faults as chaos
 from tests.chaos.faults import Fault, Hurt, Kind, Repeats
 from tests.chaos.group import Group, kill, last_for, now
 from tests.golden.make import COMMIT
-from tests.kafka import KafkaCluster
 from tests.kafka.access import Right, admit, deny
 from tests.kafka.cluster import VERSION
-from tests.kafka.leaders import answers_of_leaders
 from tests.kafka.proxied import USER
 from tests.soak import clocks, cut_logs, upgrades
 from tests.system.earlier import NotInHistory, check_history
@@ -74,17 +71,10 @@ def _retention(group: Group) -> Hurt:
         kill(pid, signal.SIGSTOP)
     last_for(3)
     ends = {partition: len(times) for partition, times in group.load.appended.items()}
-    group.deleted.update(delete_records(group.kafka, group.topic, ends))
+    group.deleted.update(group.kafka.delete_records(group.topic, ends))
     for pid in workers:
         kill(pid, signal.SIGCONT)
     return hurt
-
-
-def delete_records(kafka: KafkaCluster, topic: str, ends: Mapping[int, int]) -> Mapping[int, int]:
-    """Delete what lies below these offsets, by partition; where the logs begin from then on."""
-    admin, places = kafka.admin(), [TopicPartition(topic, partition, end) for partition, end in ends.items()]
-    deleted = answers_of_leaders(admin, topic, lambda: admin.delete_records(places))
-    return {partition: answer.low_watermark for partition, answer in deleted.items()}
 
 
 def _take_right(group: Group) -> Hurt:

@@ -44,9 +44,11 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def running(text: str, program: str = "") -> list[ProcessInfo]:
-    """Processes with this in their command lines, the youngest last. `program`: only those whose first word ends so."""
-    lines = ((process, command_line(process.pid)) for process in processes())
+def running(text: str, program: str = "", session: int | None = None) -> list[ProcessInfo]:
+    """Processes with this in their command lines, the youngest last. `program`: only those whose first word ends so;
+    `session`: only its own."""
+    asked = (process for process in processes() if session in (None, process.session))
+    lines = ((process, command_line(process.pid)) for process in asked)
     found = [process for process, line in lines if text in line and line.partition(" ")[0].endswith(program)]
     return sorted(found, key=lambda process: process.started)
 

@@ -233,7 +233,7 @@ def _offsets_compacted(kafka: KafkaCluster, topic: str) -> list[int]:
     readers would be missed by one of them."""
     half = COMPACTED_END // 2
     wait_until(lambda: len(_offsets_left(kafka.bootstrap, topic)) < half, "a compacted log", every=0.5)
-    kafka.set_topic(topic, "cleanup.policy", "delete")
+    kafka.alter_topic(topic, {"cleanup.policy": "delete"})
     reads = [_offsets_left(kafka.bootstrap, topic)]
 
     def stopped() -> bool:

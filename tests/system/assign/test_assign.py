@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import ConsumerGroupState
-from confluent_kafka import TopicPartition as Coordinates
 
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.ipc.clock import now_ns
@@ -156,8 +155,7 @@ def test_a_start_outside_the_log_follows_the_policy(kafka: KafkaCluster, topic: 
     kafka.create_topic(topic, 2)
     for partition in range(2):
         produce(kafka.bootstrap, topic, 10, partition=partition)
-    trimmed = Coordinates(topic, 0, 5)
-    kafka.admin().delete_records([trimmed])[trimmed].result(60)
+    kafka.delete_records(topic, {0: 5})
     members = assigned([topic], start={f"{topic}:0": 2, f"{topic}:1": 8}, stop="end")
     member = members.start()
     assert member.exit_code() == 0, member.output()

@@ -14,6 +14,7 @@ from kunicorn.handler.config import Batching, DeadLetterTarget
 from kunicorn.ipc.messages import Failed, FailureKind
 from tests.kafka import KafkaCluster
 from tests.kafka.damage import damage
+from tests.lengths import rest_long
 from tests.system.bare_worker import traffic
 from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.producing import consumed, headers_of
@@ -155,13 +156,7 @@ CORE = [("one in hand", "none"), ("several in hand", "lz4"), ("waiting for a ful
 """Each way once: a client says the same of what it cannot unpack and of what has another checksum."""
 
 
-@pytest.mark.parametrize(
-    ("way", "codec"),
-    [
-        pytest.param(*each, marks=() if each in CORE else pytest.mark.long)
-        for each in itertools.product(WAYS, ("none", "lz4"))
-    ],
-)
+@pytest.mark.parametrize(("way", "codec"), rest_long(itertools.product(WAYS, ("none", "lz4")), CORE))
 def test_what_cannot_be_read_ends_the_grant_and_nothing_behind_it_is_handled(
     processes: Rig, kafka: KafkaCluster, topic: str, way: str, codec: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kunicorn.handler.config import Batching, ProducingTarget, RetryTopic
 from kunicorn.ipc.messages import FetcherStopped
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.bare_worker.rig import Rig, WorkerProcess
 from tests.system.bare_worker.traffic import produce, seen
 from tests.waiting import wait_until
@@ -90,14 +91,8 @@ CORE_OF_RETRIES: list[Cell] = [
 
 def cells(core: list[Cell], *rooms: int) -> pytest.MarkDecorator:
     """Each form over each fetcher with each room, those beyond the core at length."""
-    return pytest.mark.parametrize(
-        ("form", "processes", "room"),
-        [
-            pytest.param(*each, marks=() if each in core else pytest.mark.long)
-            for each in product(FORMS, ("librdkafka", "own"), rooms)
-        ],
-        indirect=["processes"],
-    )
+    every = product(FORMS, ("librdkafka", "own"), rooms)
+    return pytest.mark.parametrize(("form", "processes", "room"), rest_long(every, core), indirect=["processes"])
 
 
 def worker_of(processes: Rig, kafka: KafkaCluster, form: str, room: int, *topics: str, **more: Any) -> WorkerProcess:

@@ -144,7 +144,7 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
     made = LettersTopic.producer
 
     def deleting(topic: LettersTopic) -> Producer:
-        desk.kafka.delete_records(desk.letters, 1)
+        desk.kafka.delete_records(desk.letters, {0: 1})
         return made(topic)
 
     monkeypatch.setattr(LettersTopic, "producer", deleting)
@@ -156,6 +156,6 @@ def test_letters_that_retention_takes_while_a_person_decides_leave_the_others_to
 
 def test_the_plan_counts_letters_that_are_older_than_their_topic_keeps_records(desk: Desk) -> None:
     desk.fill()
-    desk.kafka.set_topic(desk.topic, "retention.ms", "86400000")
+    desk.kafka.alter_topic(desk.topic, {"retention.ms": 86_400_000})
     planned = desk.said("replay", "--yes", "--error", "NoStock")
     assert f"2  to {desk.topic} are older than the topic's retention.ms = 86400000" in planned

@@ -11,6 +11,7 @@ import pytest
 from kunicorn.handler.dead_letters import read
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_outputs, committed_records
 from tests.system.producing import committed_offsets, headers_of, producer
@@ -27,13 +28,7 @@ CORE = {("one", "transactions"), ("several", "transactions")}
 """At least once, bare workers have it: `test_at_least_once.py`."""
 
 
-@pytest.mark.parametrize(
-    ("form", "delivery"),
-    [
-        pytest.param(*each, marks=() if each in CORE else pytest.mark.long)
-        for each in product(FORMS, ("at_least_once", "transactions"))
-    ],
-)
+@pytest.mark.parametrize(("form", "delivery"), rest_long(product(FORMS, ("at_least_once", "transactions")), CORE))
 def test_records_whose_outputs_are_refused_become_dead_letters_and_every_other_has_its_output(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], form: str, delivery: str
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system import procfs
 from tests.system.members import Members, merged
 from tests.system.outputs import committed_records, in_their_order, values_of
@@ -53,13 +54,7 @@ CORE = {("one", "own"), ("key-threads", "librdkafka")}
 """What sends outputs knows neither who fetches nor who calls: each of both once."""
 
 
-@pytest.mark.parametrize(
-    ("form", "fetcher"),
-    [
-        pytest.param(*each, marks=() if each in CORE else pytest.mark.long)
-        for each in product(FORMS, ("librdkafka", "own"))
-    ],
-)
+@pytest.mark.parametrize(("form", "fetcher"), rest_long(product(FORMS, ("librdkafka", "own")), CORE))
 def test_every_input_has_one_output_although_a_worker_is_killed_in_the_middle(
     kafka: KafkaCluster, topic: str, members_of: MembersOf, form: str, fetcher: str
 ) -> None:

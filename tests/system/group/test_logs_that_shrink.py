@@ -49,7 +49,7 @@ def test_retention_that_overtakes_a_slow_member_is_said_and_what_is_left_is_hand
     member = members.start()
     member.wait_running(1)
     member.wait(lambda: handled_up_to(member) > 200, "its first records")
-    kafka.delete_records(topic, start)
+    kafka.delete_records(topic, {0: start})
     member.wait(lambda: resets(member) == 1, "the gap to be met")
     member.wait(lambda: handled_up_to(member) == end, "the end of the log")
     assert member.stop() == 0

@@ -34,7 +34,7 @@ def test_a_position_below_the_logs_start_is_said_counted_and_replaced_by_policy(
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 100)
     commit(kafka, topic, 10)
-    kafka.delete_records(topic, 60)
+    kafka.delete_records(topic, {0: 60})
     members = members_of(kafka.bootstrap, topic, settings={"group": {"auto_offset_reset": policy}})
     member = members.start()
     member.wait(lambda: says_where_it_goes_on(member, 10, first), "a word about it")
@@ -73,7 +73,7 @@ def test_without_a_policy_a_position_outside_the_log_halts_its_partition_alone_a
     commit(kafka, topic, 10, 0)
     for partition in range(2):
         produce(kafka.bootstrap, topic, 100, partition=partition)
-    kafka.delete_records(topic, 60)
+    kafka.delete_records(topic, {0: 60})
     members = members_of(kafka.bootstrap, topic, settings={"group": {"auto_offset_reset": "none"}})
     member = members.start()
     member.wait(lambda: member.partitions("halted"), "a halted partition")

@@ -54,7 +54,8 @@ def test_an_export_that_loses_a_process_equals_the_topic(desk: Desk, form: str, 
         kill(process)
         finish(desk, *command, master=CLUSTER)
     else:
-        os.kill(youngest(process.pid, PROGRAMS[victim]), signal.SIGKILL)
+        # The latest: one that is at work, not the one that forks them.
+        os.kill(running(PROGRAMS[victim], session=process.pid)[-1].pid, signal.SIGKILL)
         out, _ = process.communicate(timeout=START_SECONDS)
         assert process.returncode == 0, out
     names = ["partition", "offset", "key", "value", "timestamp", "timestampType", "headers"]
@@ -66,11 +67,6 @@ def rounds(lake: Path, desk: Desk, process: Any) -> int:
     assert process.poll() is None, process.stdout.read() if process.stdout else ""
     manifest = Desk.told(lake / "_kunicorn")
     return 0 if manifest is None else int(manifest["rounds"])
-
-
-def youngest(session: int, program: str) -> int:
-    """The session's latest process with this in its command line: one at work, not the one that forks them."""
-    return [process.pid for process in running(program) if process.session == session][-1]
 
 
 def exported(desk: Desk, lake: Path, form: str) -> pa.Table:

@@ -410,7 +410,7 @@ def test_a_handler_that_executors_cannot_import_ends_the_job_before_it_has_a_rec
 def test_offsets_that_are_gone_are_named_or_passed_over_as_asked(desk_of: Callable[..., Desk]) -> None:
     desk = desk_of(1)
     produce(desk.kafka.bootstrap, desk.topic, 10)
-    desk.kafka.delete_records(desk.topic, 4)
+    desk.kafka.delete_records(desk.topic, {0: 4})
     wanted = ("--offsets", f'{{"{desk.topic}": {{"0": [1, 10]}}}}')
     with pytest.raises(Exception, match=f"{desk.topic}-0 from 1 to 4, it begins at 4 now"):
         desk.said("backfill", *wanted)
@@ -441,7 +441,7 @@ def test_a_runs_outcomes_are_whole_and_what_is_taken_out_doubled_or_beyond_is_na
     assert named("repeated") == [(desk.topic, 1, 10, 11)]
     assert sorted(named("beyond")) == sorted([(desk.topic, 0, 100, 101), ("gone", 0, 5, 6)])
     assert told["covered"] == 101
-    desk.kafka.delete_records(desk.topic, 20)
+    desk.kafka.delete_records(desk.topic, {0: 20})
     assert json.loads(desk.said(*command, "--json", code=6))["covered"] == 81, "from where the log begins now"
     with pytest.raises(ConfigError, match="has no Parquet files"):
         desk.said("reconcile", str(desk.runs / "nothing"))

@@ -87,9 +87,7 @@ def test_a_killed_driver_loses_nothing_and_the_next_run_repeats_one_round_at_mos
 def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -> None:
     process = desk.start("catch-up", "--master", "local-cluster[2,1,1024]", env=SLOWLY)
     wait_committed(desk, process, ROUND)
-    os.kill(
-        wait_until(lambda: jvm_of(process.pid, "CoarseGrainedExecutorBackend"), "an executor's JVM"), signal.SIGKILL
-    )
+    kill_jvm_of(process.pid, "CoarseGrainedExecutorBackend")
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 0, out
     assert committed(desk) == 3_000
@@ -103,7 +101,7 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_run_goes_on(desk: Desk) -> None
     process = desk.start("backfill", "--run", "cut", "--master", "local[2]", env=SLOWLY)
     run = desk.runs / "cut"
     wait_until(lambda: (Desk.told(run) or {"rounds": 0})["rounds"] >= 1, "a round", START_SECONDS, 0.1)
-    os.kill(wait_until(lambda: jvm_of(process.pid, "SparkSubmit"), "the driver's JVM"), signal.SIGKILL)
+    kill_jvm_of(process.pid, "SparkSubmit")
     out, _ = process.communicate(timeout=START_SECONDS)
     assert process.returncode == 6, out
     # Before that, PySpark's server of accumulators has printed that its connection broke.
@@ -112,9 +110,10 @@ def test_a_driver_whose_jvm_dies_says_so_and_the_run_goes_on(desk: Desk) -> None
     assert tiles(desk.outcomes("cut"), held(end_offsets(desk.kafka.bootstrap, desk.topic, 2)))
 
 
-def jvm_of(session: int, main: str) -> int | None:
-    """The pid of a JVM in that session, by what it runs."""
-    return next((process.pid for process in running(main, "java") if process.session == session), None)
+def kill_jvm_of(session: int, main: str) -> None:
+    """A JVM in that session, by what it runs."""
+    found = wait_until(lambda: running(main, "java", session), f"a JVM of {main}")
+    os.kill(found[0].pid, signal.SIGKILL)
 
 
 def test_a_live_member_that_joins_wins_and_the_run_says_so(

@@ -51,7 +51,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
 
     def cut(_: Settings) -> None:
         """Between the plan and the first task."""
-        desk.kafka.delete_records(desk.topic, 40)
+        desk.kafka.delete_records(desk.topic, {0: 40})
 
     with monkeypatch.context() as moment:
         moment.setattr(export, "without_columns", cut)
@@ -64,7 +64,7 @@ def test_records_that_retention_deletes_underway_end_an_export_or_are_passed_ove
     send(desk.kafka.bootstrap, desk.topic, {0: ["x"] * 50})
 
     def cut_again(_: Settings) -> None:
-        desk.kafka.delete_records(desk.topic, 120)
+        desk.kafka.delete_records(desk.topic, {0: 120})
 
     with monkeypatch.context() as moment:
         moment.setattr(export, "without_columns", cut_again)

@@ -141,7 +141,7 @@ def test_an_open_transaction_is_not_planned(kafka: KafkaCluster, topic: str) -> 
 def test_what_is_gone_is_an_error_that_names_it(kafka: KafkaCluster, topic: str, reading: Readers) -> None:
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
-    kafka.delete_records(topic, 8)
+    kafka.delete_records(topic, {0: 8})
     offsets = reading().offsets
     with pytest.raises(RangeUnreadable, match=f"{topic}-0: offsets 3 to 8 are gone, the log has 8 to 20 now"):
         offsets(topic, 3, 20)
@@ -153,7 +153,7 @@ def test_what_is_gone_is_passed_over_where_that_is_accepted(
 ) -> None:
     kafka.create_topic(topic)
     produce(kafka.bootstrap, topic, 20)
-    kafka.delete_records(topic, 8)
+    kafka.delete_records(topic, {0: 8})
     offsets = reading(passes_over_deleted=True).offsets
     assert offsets(topic, 3, 20) == [*range(8, 20)]
     assert f"{topic}-0: offsets 3 to 8 were deleted before they were read" in caplog.text

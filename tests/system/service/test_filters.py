@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets
 
@@ -43,7 +44,7 @@ def counted(member: MemberProcess, by: str) -> float:
     return member.metric("kunicorn_filtered_records_total", filter=by)
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_CI else pytest.mark.long) for way in WAYS])
+@pytest.mark.parametrize("way", rest_long(WAYS, IN_CI))
 def test_what_comes_through_is_handled_once_and_the_rest_is_counted_and_committed(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], way: str
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import MemberProcess, group_settings, merged
 
 NOISY = """
@@ -140,9 +141,7 @@ FAILING = {
 
 
 # That it is one error, whatever failed, `test_fatal_starts` holds; here the format is new.
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=() if way == "setup" else pytest.mark.long) for way in FAILING]
-)
+@pytest.mark.parametrize("way", rest_long(FAILING, {"setup"}))
 def test_a_start_that_fails_says_so_in_json_and_once(kafka: KafkaCluster, topic: str, tmp_path: Path, way: str) -> None:
     kafka.create_topic(topic, 1)
     (tmp_path / "failing.py").write_text(FAILING[way])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import Members
 from tests.system.producing import produce
 
@@ -66,7 +67,7 @@ IN_CI = {"records", "threads"}
 RECORDS = 200
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_CI else pytest.mark.long) for way in WAYS])
+@pytest.mark.parametrize("way", rest_long(WAYS, IN_CI))
 def test_every_record_is_handled_within_its_middleware_and_workers_set_it_up_and_tear_it_down(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], tmp_path: Path, way: str
 ) -> None:

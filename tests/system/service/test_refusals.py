@@ -17,6 +17,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 
 from kunicorn.errors import ExitCode
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import group_settings, merged, toml
 from tests.waiting import wait_until
 
@@ -117,9 +118,7 @@ Cell = tuple[str, str]
 def cells(names: str, every: Iterable[Cell], core: Collection[Cell]) -> pytest.MarkDecorator:
     """A command and what is wrong, those beyond the core at length: `tests/system/commands/test_check.py` has `check`
     in its own process, and each text has tests of its own."""
-    return pytest.mark.parametrize(
-        names.split(), [pytest.param(*each, marks=() if each in core else pytest.mark.long) for each in every]
-    )
+    return pytest.mark.parametrize(names.split(), rest_long(every, core))
 
 
 @cells(

@@ -8,7 +8,6 @@ import pytest
 
 from tests.kafka import KafkaCluster
 from tests.soak.cut_logs import log_starts
-from tests.soak.faults import delete_records
 from tests.system.producing import produce
 
 pytestmark = pytest.mark.long
@@ -22,8 +21,8 @@ def test_records_are_deleted_and_logs_looked_up_though_the_client_has_last_heard
     kafka.create_topic("t", len(PARTITIONS))
     for number in PARTITIONS:
         produce(kafka.bootstrap, "t", 3, partition=number)
-    assert delete_records(kafka, "t", dict.fromkeys(PARTITIONS, 1)) == dict.fromkeys(PARTITIONS, 1)
+    assert kafka.delete_records("t", dict.fromkeys(PARTITIONS, 1)) == dict.fromkeys(PARTITIONS, 1)
     kafka.lead_anew("t")
-    assert delete_records(kafka, "t", dict.fromkeys(PARTITIONS, 2)) == dict.fromkeys(PARTITIONS, 2)
+    assert kafka.delete_records("t", dict.fromkeys(PARTITIONS, 2)) == dict.fromkeys(PARTITIONS, 2)
     kafka.lead_anew("t")
     assert log_starts(kafka, "t", PARTITIONS) == dict.fromkeys(PARTITIONS, 2)

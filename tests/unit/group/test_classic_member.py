@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import product
-
 import pytest
 
 from kunicorn.group import events as ev
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
-from kunicorn.group.states import CLASSIC, IllegalTransition, State, Transition, state_after
+from kunicorn.group.states import State
 from tests.unit.group.classic_conversation import (
     FENCED,
     GROUP_NOT_FOUND,
@@ -696,11 +693,3 @@ def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> No
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=3), tps(0))
     assert talk.member.history.count == count + 1
     assert talk.member.history.recent[-1].reason == "the coordinator announced a rebalance"
-
-
-def test_every_step_is_in_the_table_or_refused() -> None:
-    taken = {}
-    for state, transition in product(State, Transition):
-        with suppress(IllegalTransition):
-            taken[state, transition] = state_after(CLASSIC, state, transition)
-    assert taken == CLASSIC

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from itertools import product
-
 import pytest
 
 from kunicorn.group import events as ev
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import ConsumerHeartbeatAnswer
-from kunicorn.group.states import CONSUMER, IllegalTransition, State, Transition, state_after
+from kunicorn.group.states import State
 from tests.unit.group.consumer_conversation import (
     FENCED_EPOCH,
     FENCED_INSTANCE,
@@ -435,14 +432,6 @@ def test_a_commit_under_a_stale_epoch_asks_for_a_heartbeat_at_once() -> None:
     talk.tell(ev.CommitRefused(2, "me", STALE_EPOCH))
     talk.order(ev.SendConsumerHeartbeat)
     assert talk.member.owned == frozenset(tps(0))
-
-
-def test_every_step_is_in_the_table_or_refused() -> None:
-    taken = {}
-    for state, transition in product(State, Transition):
-        with suppress(IllegalTransition):
-            taken[state, transition] = state_after(CONSUMER, state, transition)
-    assert taken == CONSUMER
 
 
 @pytest.mark.parametrize("why", ["unanswered", "fenced"])

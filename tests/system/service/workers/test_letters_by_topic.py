@@ -16,6 +16,7 @@ from confluent_kafka import Message
 from kunicorn.commands.demo.judge import Audit
 from kunicorn.positions import TopicPartition
 from tests.kafka import KafkaCluster
+from tests.lengths import rest_long
 from tests.system.members import Members
 from tests.system.outputs import committed_outputs, committed_records
 from tests.system.producing import committed_offsets, consumed, headers_of
@@ -234,7 +235,7 @@ def assert_each_letter_is_in_its_exceptions_topic(stage: Scene) -> None:
 IN_CI = {"records", "columns"}
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in IN_CI else pytest.mark.long) for way in WAYS])
+@pytest.mark.parametrize("way", rest_long(WAYS, IN_CI))
 def test_letters_of_two_exceptions_go_to_two_topics_in_each_way_of_calling_a_handler(
     kafka: KafkaCluster, topic: str, members_of: Callable[..., Members], way: str
 ) -> None:
