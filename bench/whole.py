@@ -3,9 +3,9 @@
     python -m bench.whole [--only WORD …] [--plan]
 
 It takes about three hours, and wants a machine that does nothing else. What a program has written stays when the
-series is cut off; the next run goes on with those that have not measured this code yet, as reports/whole.jsonl has
-it. Their output is beside it. At the end the page says when each part was measured, and on which commit. The exit
-status is 1 if a program ended without having written its section; a goal that was missed is in the section.
+series is cut off; the next run goes on with those that have not measured this code yet, as docs/benchmarks.jsonl has
+it. Their output is in reports/. The page says when each part was measured, and on which commit. The exit status is 1
+if a program ended without having written its section; a goal that was missed is in the section.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tests import checkout
 TITLE = "When this was measured"
 ROOT = Path(__file__).parents[1]
 _REPORTS = ROOT / "reports"
-_LOG = _REPORTS / "whole.jsonl"
+LOG = ROOT / "docs" / "benchmarks.jsonl"
+"""A line for each program that has ended: kept with the page, so that another clone goes on with the series."""
 _CODE = ("service", "bench", "tests/kafka")
 """What a figure depends on, and the tables do not say."""
 _BEFORE_COLUMNS = "21c57acd"
@@ -97,7 +98,6 @@ def main() -> int:
         return 0
     _REPORTS.mkdir(exist_ok=True)
     failed = [program for program in missing if not one(program, code).wrote]
-    write_section(TITLE, page([each for each in kept() if each.code == code]))
     for program in failed:
         print(f"FAILED, and wrote nothing: {program}; its output is {log_of(program)}", flush=True)
     return 1 if failed else 0
@@ -132,8 +132,9 @@ def one(program: str, code: str) -> Measured:
         [title for title, text in after.items() if before.get(title) != text],
         ended.returncode,
     )
-    with _LOG.open("a") as log:
+    with LOG.open("a") as log:
         log.write(json.dumps(asdict(found)) + "\n")
+    write_section(TITLE, page(kept()))
     return found
 
 
@@ -144,17 +145,17 @@ def log_of(program: str) -> Path:
 
 def kept() -> list[Measured]:
     """All that has ended so far, of whatever code."""
-    lines = _LOG.read_text().splitlines() if _LOG.exists() else []
+    lines = LOG.read_text().splitlines() if LOG.exists() else []
     return [Measured(**json.loads(line)) for line in lines]
 
 
 def page(measured: Sequence[Measured]) -> str:
-    """The section that says when the others were measured."""
+    """The section that says when the others were measured, each the last time."""
+    last = {each.program: each for each in measured if each.sections}
     rows = [
         f"| {', '.join(each.sections)} | `python -m {each.program}` | {each.begun} | {each.minutes} | {each.load:.1f} "
         f"| {each.commit} |"
-        for each in measured
-        if each.sections
+        for each in last.values()
     ]
     head = [
         "`make bench-whole`, one program after the other on one machine. *Load*: how many processes wanted a processor",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench import whole
 from bench.pages import PAGE, sections
-from bench.whole import ELSEWHERE, PROGRAMS, TITLE, Measured, missing_of, page
+from bench.whole import ELSEWHERE, PROGRAMS, TITLE, Measured, kept, missing_of, page
 
 BENCH = Path(whole.__file__).parent
 LAST = PROGRAMS[-1]
@@ -37,9 +37,14 @@ def test_a_missed_goal_is_a_figure_and_a_program_that_wrote_nothing_runs_again()
 
 
 def test_the_page_says_of_each_section_when_it_was_measured() -> None:
-    told = page([DONE, replace(DONE, sections=[])])
+    told = page([replace(DONE, begun="2025-12-31 12:00"), DONE, replace(DONE, sections=[])])
     assert f"| A section | `python -m {LAST}` | 2026-01-01 12:00 | 3 | 0.1 | commit |" in told
-    assert told.count("2026") == 1
+    assert told.count(LAST) == 1
+
+
+def test_the_page_has_what_was_kept() -> None:
+    assert bool(kept()) == (TITLE in sections(PAGE.read_text()))
+    assert not kept() or sections(PAGE.read_text())[TITLE].strip() == page(kept()).strip()
 
 
 def test_the_sections_of_a_page_are_found_by_their_titles() -> None:
