@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -70,6 +71,7 @@ def run(leg: Leg, figures: Figures, directory: Path, tell: Callable[[str], None]
     try:
         figures = _driven(leg, figures, directory, tally, tell)
     except (AssertionError, RuntimeError, TimeoutError, KafkaException, subprocess.SubprocessError) as error:
+        (directory / "ended.txt").write_text(traceback.format_exc())
         tally.broken.append(f"the leg was not gone through: {str(error) or repr(error)}")
     finally:
         shutil.rmtree(directory / "kafka" / "secrets", ignore_errors=True)

@@ -29,6 +29,8 @@ _MOVING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
+    # A broker that comes back may leave a question unanswered.
+    KafkaError._TIMED_OUT,
 )
 """What is answered differently a moment later."""
 
@@ -84,8 +86,9 @@ def committed_offsets(
     deadline = time.monotonic() + 60
 
     def answered() -> list[Coordinates] | None:
-        """None: the client was told of another coordinator, of one that still loads, or of an open transaction."""
-        asked = _admin(bootstrap).list_consumer_group_offsets([wanted], require_stable=stable, request_timeout=60)
+        """None: the client was told of another coordinator, of one that still loads, of an open transaction, or
+        nothing."""
+        asked = _admin(bootstrap).list_consumer_group_offsets([wanted], require_stable=stable, request_timeout=10)
         try:
             found: list[Coordinates] = asked[group].result(90).topic_partitions
             for error in filter(None, (each.error for each in found)):
