@@ -100,6 +100,9 @@ def section(rows: Sequence[Row]) -> str:
         f"follower's is the mean of {SAMPLED} members. Heartbeats until the group is settled are in. Ours come every "
         "half second after a change, the Java client's every three, or five with the consumer protocol: ours hear of a "
         "rebalance sooner, and say more.",
+        "A restart of a dynamic member is two changes of its group: it leaves, and comes back. Classic members of ours "
+        "are through with the first one by then and have a generation for each; the Java client's, which hear of it in "
+        "their next heartbeat, are still joining, and have one for both.",
         _table(rows, MESSAGES),
         f"Messages are requests; each has one answer. The frames of {SAMPLED} members, of every leader, and the first "
         "of each shape are real; the others count by their shape. Not in it: offsets that are fetched, commits by the "
