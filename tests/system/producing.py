@@ -29,7 +29,6 @@ _MOVING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
-    # A broker that comes back may leave a question unanswered.
     KafkaError._TIMED_OUT,
 )
 """What is answered differently a moment later."""
@@ -94,7 +93,12 @@ def committed_offsets(
             for error in filter(None, (each.error for each in found)):
                 raise KafkaException(error)
         except KafkaException as error:
-            if error.args[0].code() in _MOVING and time.monotonic() < deadline:
+            code = error.args[0].code()
+            if code == KafkaError._TIMED_OUT:
+                # A client of before the coordinator's restart was seen to get no answer for a minute, asked again and
+                # again, while the group's commits went on.
+                _admin.cache_clear()
+            if code in _MOVING and time.monotonic() < deadline:
                 return None
             raise
         return found
