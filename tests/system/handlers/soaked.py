@@ -37,6 +37,10 @@ def send_batch(batch: Batch) -> list[Send]:
     return [Send(value=output(record), key=record.key) for record in batch]
 
 
+_FROZEN_MS = 300_000
+"""For longer than any fault has a member frozen."""
+
+
 class KeptRecords(offsets_in_sqlite.Payments):
     """The example that keeps offsets beside effects, in the file that the option `path` names."""
 
@@ -44,6 +48,9 @@ class KeptRecords(offsets_in_sqlite.Payments):
         super().setup(worker, options)
         # A killed process leaves to the kernel what it wrote; against a power cut nothing is tried here.
         self.db.execute("PRAGMA synchronous = OFF")
+        # A member that is frozen inside its transaction keeps all others from writing: they wait for it, as they would
+        # for a row of a database server, and do not fail.
+        self.db.execute(f"PRAGMA busy_timeout = {_FROZEN_MS}")
 
     def handle(self, record: Record) -> None:
         self.keep([record])

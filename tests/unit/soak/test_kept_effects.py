@@ -15,6 +15,7 @@ from confluent_kafka import Message
 
 from kunicorn import Record, TopicPartition
 from kunicorn.commands.demo.audit import Kind, read_audit
+from tests.soak.plan import seconds, shapes
 from tests.system.handlers.soaked import KeptBatches, KeptRecords
 
 WORKER: Any = SimpleNamespace(group_id="g")
@@ -55,3 +56,12 @@ def test_a_process_that_is_killed_right_behind_its_commit_has_said_what_it_handl
     ended = [entry.offset for entry in file.entries() if entry.kind == Kind.END]
     assert ended == list(range(committed))
     assert committed
+
+
+def test_whoever_writes_waits_for_a_member_that_is_frozen_inside_its_transaction(tmp_path: Path) -> None:
+    # Others' records failed after 30 s, were handled again by those who had never been hurt, and the leg was broken.
+    handler = KeptRecords()
+    handler.setup(WORKER, {"path": str(tmp_path / "effects.db")})
+    (waits_ms,) = handler.db.execute("PRAGMA busy_timeout").fetchone()
+    handler.teardown()
+    assert waits_ms > 1000 * max(seconds("freeze-member", shape) for shape in shapes())
