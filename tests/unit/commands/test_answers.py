@@ -67,6 +67,12 @@ def test_an_answer_is_text_for_people_and_one_object_for_programs(command: str) 
     assert len(told[1].splitlines()) == 1
 
 
+def test_what_another_client_calls_itself_does_not_drive_the_terminal() -> None:
+    stranger = DescribedMember("m\x1b[2J", "pod\x1b[2J", "client\x1b[2J", "/10.0.0.7", (TP,))
+    lines = StaticMember("shop", Described(0, "", "Stable", [stranger]), stranger).lines()
+    assert [line for line in lines if not line.isprintable()] == []
+
+
 def row_of(command: str) -> str:
     """What the page of commands has of that command's object, with those that it is like or made of."""
     text = (ROOT / "docs" / "commands.md").read_text()
