@@ -306,7 +306,9 @@ class Reset:
     def as_json(self) -> dict[str, Any]:
         return {
             "group": self.group.group_id,
+            "members": len(self.group.members),
             "executed": self.executed,
+            "kept": sorted(self.kept),
             "partitions": [
                 {"topic": m.tp.topic, "partition": m.tp.partition, "committed": m.now, "then": m.then, "note": m.note}
                 for m in self.moves
