@@ -1,58 +1,23 @@
 {{/* The settings as kunicorn will read them: config, and the paths of what auth mounts. As JSON, for fromJson. */}}
 {{- define "kunicorn.settings" -}}
-{{- $kafka := dict -}}
-{{- $http := dict -}}
-{{- $registry := dict -}}
-{{- $otlp := dict -}}
-{{- with .Values.auth.http -}}
-{{- if .existingSecret -}}
-{{- $_ := set $http "token_file" (printf "/etc/kunicorn/http/%s" .tokenKey) -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.auth.httpTls -}}
-{{- if .existingSecret -}}
-{{- $_ := set $http "tls_certificate_file" (printf "/etc/kunicorn/http-tls/%s" .certKey) -}}
-{{- $_ := set $http "tls_key_file" (printf "/etc/kunicorn/http-tls/%s" .keyKey) -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.auth.sasl -}}
-{{- if .existingSecret -}}
-{{- $_ := set $kafka "sasl_password_file" (printf "/etc/kunicorn/sasl/%s" .passwordKey) -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.auth.oauthbearer -}}
-{{- if .existingSecret -}}
-{{- $_ := set $kafka "sasl_oauthbearer_client_secret_file" (printf "/etc/kunicorn/oauthbearer/%s" .clientSecretKey) -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.auth.tls -}}
-{{- if .existingSecret -}}
-{{- range $setting, $key := dict "ssl_ca_location" .caKey "ssl_certificate_location" .certKey "ssl_key_location" .keyKey "ssl_key_password_file" .keyPasswordKey -}}
-{{- if $key -}}
-{{- $_ := set $kafka $setting (printf "/etc/kunicorn/tls/%s" $key) -}}
+{{- $mounted := dict "kafka" dict "http" dict "schema_registry" dict "otlp" dict -}}
+{{- range $auth, $paths := dict
+      "sasl" (dict "kafka.sasl_password_file" "passwordKey")
+      "oauthbearer" (dict "kafka.sasl_oauthbearer_client_secret_file" "clientSecretKey")
+      "tls" (dict "kafka.ssl_ca_location" "caKey" "kafka.ssl_certificate_location" "certKey" "kafka.ssl_key_location" "keyKey" "kafka.ssl_key_password_file" "keyPasswordKey")
+      "http" (dict "http.token_file" "tokenKey")
+      "httpTls" (dict "http.tls_certificate_file" "certKey" "http.tls_key_file" "keyKey")
+      "schemaRegistry" (dict "schema_registry.password_file" "passwordKey" "schema_registry.ssl_ca_location" "caKey" "schema_registry.ssl_certificate_location" "certKey" "schema_registry.ssl_key_location" "keyKey")
+      "otlp" (dict "otlp.headers_file" "headersKey" "otlp.ssl_ca_location" "caKey" "otlp.ssl_certificate_location" "certKey" "otlp.ssl_key_location" "keyKey") -}}
+{{- $secret := get $.Values.auth $auth -}}
+{{- range $setting, $key := $paths -}}
+{{- if and $secret.existingSecret (get $secret $key) -}}
+{{- $name := splitList "." $setting -}}
+{{- $_ := set (get $mounted (first $name)) (last $name) (printf "/etc/kunicorn/%s/%s" (kebabcase $auth) (get $secret $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- with .Values.auth.schemaRegistry -}}
-{{- if .existingSecret -}}
-{{- range $setting, $key := dict "password_file" .passwordKey "ssl_ca_location" .caKey "ssl_certificate_location" .certKey "ssl_key_location" .keyKey -}}
-{{- if $key -}}
-{{- $_ := set $registry $setting (printf "/etc/kunicorn/schema-registry/%s" $key) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- with .Values.auth.otlp -}}
-{{- if .existingSecret -}}
-{{- range $setting, $key := dict "headers_file" .headersKey "ssl_ca_location" .caKey "ssl_certificate_location" .certKey "ssl_key_location" .keyKey -}}
-{{- if $key -}}
-{{- $_ := set $otlp $setting (printf "/etc/kunicorn/otlp/%s" $key) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- mergeOverwrite (deepCopy .Values.config) (dict "kafka" $kafka "http" $http "schema_registry" $registry "otlp" $otlp) | toJson -}}
+{{- mergeOverwrite (deepCopy .Values.config) $mounted | toJson -}}
 {{- end -}}
 
 {{/* What holds where config says nothing: the defaults are kunicorn's own (settings-defaults.json is generated). */}}
@@ -127,13 +92,20 @@
 {{- ternary "HTTPS" "HTTP" (not (empty (dig "http" "tls_certificate_file" "" (include "kunicorn.effective" . | fromJson)))) -}}
 {{- end -}}
 
-{{/* The part of a monitor's endpoint that TLS asks for; empty without. `root` is the chart's context, `monitor` its values. */}}
-{{- define "kunicorn.scrapeTls" -}}
-{{- if eq (include "kunicorn.scheme" .root) "HTTPS" -}}
-scheme: https
-tlsConfig:
-  {{- .monitor.tlsConfig | default (dict "insecureSkipVerify" true) | toYaml | nindent 2 }}
-{{- end -}}
+{{/* What a monitor scrapes. `root` is the chart's context, `monitor` its values. */}}
+{{- define "kunicorn.endpoint" -}}
+- port: http
+  path: /metrics
+  interval: {{ .monitor.interval }}
+  scrapeTimeout: {{ .monitor.scrapeTimeout }}
+  {{- if eq (include "kunicorn.scheme" .root) "HTTPS" }}
+  scheme: https
+  tlsConfig:
+    {{- .monitor.tlsConfig | default (dict "insecureSkipVerify" true) | toYaml | nindent 4 }}
+  {{- end }}
+  relabelings:
+    # What the rules of this release select by.
+    - {targetLabel: release, replacement: {{ include "kunicorn.fullname" .root | quote }}}
 {{- end -}}
 
 {{/* Worker processes of one pod, as the service counts them: workers.count, else the CPU limit rounded up. 0 without

@@ -34,7 +34,7 @@ spec:
     {{- if .Values.check.enabled }}
     - name: check
       args: [check, --wait, --config, /etc/kunicorn/config/config.toml]
-      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.image" .)) | nindent 6 }}
+      {{- include "kunicorn.container" (dict "root" . "image" (include "kunicorn.image" .) "member" true) | nindent 6 }}
     {{- end }}
   {{- end }}
   containers:
@@ -93,8 +93,8 @@ securityContext:
 
 {{/*
 A container that reads the settings. `root` is the chart's context, `image` its image; `member` is set where it joins
-the group, `driver` where it runs a pipeline; `resources` are others than the service's, also where they are none;
-`scratch` is another name of the volume at /tmp.
+the group, or asks as the member that will, `driver` where it runs a pipeline; `resources` are others than the service's,
+also where they are none; `scratch` is another name of the volume at /tmp.
 */}}
 {{- define "kunicorn.container" -}}
 {{- $values := .root.Values -}}

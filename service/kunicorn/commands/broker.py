@@ -186,10 +186,10 @@ def _say_ready(bootstrap: str, topics: Topics, seed: int, say: Callable[[str], N
 
 def named(topics: Sequence[str], partitions: int) -> Topics:
     """Topics of the command line: NAME, or NAME:PARTITIONS. Raises `ConfigError`."""
-    made = []
+    made: dict[str, int] = {}
     for text in topics:
         name, colon, number = text.partition(":")
         if not name or (colon and (not number.isdecimal() or int(number) == 0)):
             raise ConfigError(f"--topic {text}: not a topic; write it such as orders, or orders:8")
-        made.append((name, int(number) if colon else partitions))
-    return Topics(tuple(made), tuple(name for name, _ in made))
+        made[name] = int(number) if colon else partitions
+    return Topics(tuple(made.items()), tuple(made))

@@ -58,7 +58,7 @@ class TooOld:
         why = (
             "are passed over or given up again" if self.setting == MAX_AGE else "may be deleted before they are handled"
         )
-        return f"{self.count:>8}  to {self.topic} are older than {self.setting} = {self.limit_ms}, and {why}"
+        return f"{self.count:>8}  to {printable(self.topic)} are older than {self.setting} = {self.limit_ms}, and {why}"
 
 
 MAX_AGE = "handler.max_age_ms"
@@ -112,7 +112,7 @@ class Plan:
         """The plan for the person who decides."""
         yield f"to send back: {len(self.chosen)}"
         for (topic, error), count in sorted(self.counts.items()):
-            yield f"{count:>8}  {error}  to {topic}"
+            yield printable(f"{count:>8}  {error}  to {topic}")
         if self.left_out:
             yield f"{self.left_out:>8}  left out by the filters"
         if self.replayed:
@@ -311,7 +311,7 @@ class Letters:
         span = f", {utc(self.times[0])} to {utc(self.times[1])}" if self.times else ""
         yield f"{self.topic}: {self.total} dead letter{'' if self.total == 1 else 's'}{span}"
         for (error, source, partition), count in self.groups():
-            yield f"{count:>8}  {error}  {source}-{partition}"
+            yield printable(f"{count:>8}  {error}  {source}-{partition}")
         for why, count in self.foreign.items():
             yield f"{count:>8}  no dead letters of kunicorn's: {why}"
         if self.latest:
@@ -321,7 +321,7 @@ class Letters:
             assert told is not None
             source = f"{told.topic}-{told.partition}@{told.offset}"
             error = f"{told.cause.type}: {one_line(told.cause.message)}"
-            yield f"  {found.partition}@{found.offset}  {utc(told.time_ms)}  {source}  {error}"
+            yield printable(f"  {found.partition}@{found.offset}  {utc(told.time_ms)}  {source}  {error}")
 
     def as_json(self) -> dict[str, Any]:
         groups = [

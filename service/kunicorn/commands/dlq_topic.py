@@ -148,9 +148,9 @@ class Found:
         if told is None:
             yield f"no dead letter of kunicorn's: {self.why}"
         else:
-            yield f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}"
+            yield printable(f"from      {told.topic}-{told.partition}@{told.offset}, group {told.group}")
             yield f"given up  {utc(told.time_ms)} after {told.cause.attempts} attempts, {told.replays} replays before"
-            yield f"error     {told.cause.type}: {one_line(told.cause.message)}"
+            yield printable(f"error     {told.cause.type}: {one_line(told.cause.message)}")
             yield from (f"          {printable(line)}" for line in told.cause.stack.splitlines())
         yield f"timestamp {utc(record.timestamp) if record.timestamp is not None else 'none'}"
         yield f"key       {shown_bytes(record.key)}"

@@ -11,11 +11,12 @@ from typing import Any
 from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, LogOffset
+from kunicorn.ipc.bitmap import is_of_another_topic
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka.stored_positions import Lost, Start, known_ends, resolve, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
-from kunicorn.text import table
+from kunicorn.text import table, topic_id_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Standing:
     """Why one of the offsets is not known."""
     epoch_end: int | None = None
     """Where the log of the committed offset's leader epoch ends; None: not known."""
+    anew: bool = False
+    """Whether what is committed is of another topic, that had this name before."""
 
     @property
     def log(self) -> Edges | None:
@@ -47,12 +50,23 @@ class Standing:
         if self.committed is None or self.end is None:
             return None
         log = Edges(self.first or 0, self.end)
-        return resolve(self.tp, Position(self.committed), log, epoch_end=self.epoch_end)
+        return resolve(self.tp, Position(self.committed), log, epoch_end=self.epoch_end, anew=self.anew)
 
     @property
     def start(self) -> int | None:
         """Offset of `restart`."""
         return None if self.restart is None else self.restart.offset
+
+    @property
+    def loss(self) -> str | None:
+        """What the log does not hold of the committed offset, in words; None: nothing, or it is not known."""
+        if self.log is None or self.restart is None or (loss := self.restart.loss) is None:
+            return None
+        if loss.why is Lost.DELETED:
+            return f"{loss.edge - loss.stored:,} offsets are not in the log any more"
+        if loss.why is Lost.CREATED_ANEW:
+            return "the topic was created anew: committed is an offset of the former one"
+        return "beyond the end: the log was truncated, or the topic created anew"
 
     @property
     def owner(self) -> str | None:
@@ -71,6 +85,7 @@ class Standing:
             "lag": self.lag,
             "member_id": self.member.member_id if self.member is not None else None,
             "problem": self.problem,
+            "loss": self.loss,
         }
 
     @property
@@ -110,15 +125,7 @@ class GroupStanding:
 
 def _row(each: Standing) -> tuple[str | int | None, ...]:
     offsets = (each.committed, each.first, each.end, each.lag)
-    return (each.tp.topic, each.tp.partition, *offsets, each.owner, each.problem or _note(each))
-
-
-def _note(each: Standing) -> str:
-    if each.log is None or each.restart is None or (loss := each.restart.loss) is None:
-        return " "
-    if loss.why is Lost.DELETED:
-        return f"{loss.edge - loss.stored:,} offsets are not in the log any more"
-    return "beyond the end: the log was truncated, or the topic created anew"
+    return (each.tp.topic, each.tp.partition, *offsets, each.owner, each.problem or each.loss or " ")
 
 
 def member_json(member: DescribedMember) -> dict[str, Any]:
@@ -158,11 +165,19 @@ def look(session: ClusterSession) -> GroupStanding:
     told = session.told_epoch_ends({tp: each.leader_epoch for tp, each in committed.items() if tp in partitions})
     epoch_ends, errors = known_ends(told), unanswered(told)
     held = {tp: member for member in group.members for tp in member.partitions}
+    ids = {topic: topic_id_text(known[topic].topic_id) for topic in topics}
+    cluster_id = session.cluster.metadata.cluster_id or ""
+    anew = {
+        tp
+        for tp, each in committed.items()
+        if is_of_another_topic(each.offset, each.metadata, cluster_id, ids.get(tp.topic, ""))
+    }
     rows = tuple(
         replace(
             _standing(tp, answered.get(tp), firsts.get(tp), ends.get(tp), errors.get(tp, ErrorCode.NONE)),
             member=held.get(tp),
             epoch_end=epoch_ends.get(tp),
+            anew=tp in anew,
         )
         for tp in sorted(partitions.union(committed))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.group_lag import GroupStanding, Standing, look
@@ -26,7 +26,7 @@ class TopicLag:
     partitions: int
     lag: int
     worst: int
-    oldest: float | None
+    oldest_seconds: float | None
     unknown: int
     """Partitions whose lag is not known: nothing is committed, or their leader does not answer."""
 
@@ -48,7 +48,16 @@ class Lag:
             yield f"records of {topic} wait {delay_in_words(delay_ms)} for their time, which counts as lag, not as age"
 
     def as_json(self) -> dict[str, object]:
-        return _json(self.group, self.ages)
+        group, ages = self.group, self.ages
+        return {
+            "group": group.group_id,
+            "state": group.state,
+            "members": len(group.members),
+            "lag": sum(each.lag or 0 for each in group.partitions),
+            "topics": [asdict(each) for each in by_topic(group.partitions, ages)],
+            "partitions": [{**each.as_json(), "oldest_seconds": ages.get(each.tp)} for each in group.partitions],
+            "delays_ms": dict(self.delays_ms),
+        }
 
 
 def lag(settings: Settings, most: int) -> Lag:
@@ -83,7 +92,7 @@ def _ages(partitions: Sequence[Standing], told: Mapping[TopicPartition, int], no
 def _shown(group: GroupStanding, ages: Ages, most: int) -> Iterator[str]:
     yield group.head
     topics = by_topic(group.partitions, ages)
-    rows = [(t.topic, t.partitions, t.lag, t.worst, duration(t.oldest), t.unknown) for t in topics]
+    rows = [(t.topic, t.partitions, t.lag, t.worst, duration(t.oldest_seconds), t.unknown) for t in topics]
     yield from table(("topic", "partitions", "lag", "worst", "oldest", "unknown"), rows)
     behind = sorted((each for each in group.partitions if each.lag), key=lambda each: -(each.lag or 0))
     if behind and most:
@@ -96,19 +105,3 @@ def _shown(group: GroupStanding, ages: Ages, most: int) -> Iterator[str]:
 
 def _row(each: Standing, ages: Ages) -> tuple[str | int | None, ...]:
     return (str(each.tp), each.lag, duration(ages.get(each.tp)), each.committed, each.end, each.owner)
-
-
-def _json(group: GroupStanding, ages: Ages) -> dict[str, object]:
-    topics = [
-        {"topic": t.topic, "partitions": t.partitions, "lag": t.lag, "worst": t.worst, "oldest_seconds": t.oldest,
-         "unknown": t.unknown}
-        for t in by_topic(group.partitions, ages)
-    ]  # fmt: skip
-    return {
-        "group": group.group_id,
-        "state": group.state,
-        "members": len(group.members),
-        "lag": sum(each.lag or 0 for each in group.partitions),
-        "topics": topics,
-        "partitions": [{**each.as_json(), "oldest_seconds": ages.get(each.tp)} for each in group.partitions],
-    }

@@ -16,7 +16,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings import Settings
-from kunicorn.text import listed, tell
+from kunicorn.text import listed, printable, tell
 
 Say = Callable[[str], None]
 Confirm = Callable[[], bool]
@@ -34,8 +34,8 @@ class StaticMember:
     def lines(self) -> Iterator[str]:
         member, partitions = self.member, sorted(self.member.partitions)
         yield f"group      {self.group_id}: {self.group.state}, {len(self.group.members)} members"
-        yield f"member     {member.instance_id}: {member.member_id}"
-        yield f"client     {member.client_id} at {member.address}"
+        yield printable(f"member     {member.instance_id}: {member.member_id}")
+        yield printable(f"client     {member.client_id} at {member.address}")
         yield f"partitions {len(partitions)}: {listed(partitions)}".rstrip(": ")
         yield (
             "Removing it starts a rebalance. If its process still runs, it loses its partitions, uncommitted, and "
@@ -78,7 +78,7 @@ def _static_member(group: Described, group_id: str, instance_id: str) -> Describ
         if member.instance_id == instance_id:
             return member
     static = sorted(member.instance_id for member in group.members if member.instance_id is not None)
-    there_are = f"its static members are {', '.join(static)}" if static else "it has no static members"
+    there_are = f"its static members are {printable(', '.join(static))}" if static else "it has no static members"
     raise ConfigError(
         f"group {group_id!r} has no static member {instance_id!r}: {there_are}; correct --instance, or it has left"
     )

@@ -26,16 +26,6 @@ from kunicorn.text import moment, printable, table, tell
 
 
 @dataclass(frozen=True, slots=True)
-class ToEarliest:
-    """Target: the log's start."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToLatest:
-    """Target: the log's end."""
-
-
-@dataclass(frozen=True, slots=True)
 class ToDatetime:
     """Target: the first record that is not older."""
 
@@ -51,7 +41,7 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class ToOffset:
-    """Target: the same offset in every partition."""
+    """Target: the same offset in every partition, or where each log begins (`EARLIEST`) or ends (`LATEST`)."""
 
     offset: int
 
@@ -63,7 +53,7 @@ class FromFile:
     offsets: Mapping[TopicPartition, int]
 
 
-Target = ToEarliest | ToLatest | ToDatetime | ShiftBy | ToOffset | FromFile
+Target = ToDatetime | ShiftBy | ToOffset | FromFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +83,7 @@ class Options:
             return ToOffset(self.to_offset)
         if self.from_file is not None:
             return FromFile(read_file(self.from_file))
-        return ToEarliest() if self.to_earliest else ToLatest()
+        return ToOffset(EARLIEST if self.to_earliest else LATEST)
 
 
 _NAMES: Mapping[str, str] = {
@@ -226,10 +216,6 @@ def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicP
 def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, int]) -> int | None:
     """Offset, `EARLIEST` or `LATEST`; None: the partition is not meant."""
     match target:
-        case ToEarliest():
-            return EARLIEST
-        case ToLatest():
-            return LATEST
         case ToDatetime():
             return found[standing.tp]
         case ToOffset(offset):
@@ -306,7 +292,9 @@ class Reset:
     def as_json(self) -> dict[str, Any]:
         return {
             "group": self.group.group_id,
+            "members": len(self.group.members),
             "executed": self.executed,
+            "kept": sorted(self.kept),
             "partitions": [
                 {"topic": m.tp.topic, "partition": m.tp.partition, "committed": m.now, "then": m.then, "note": m.note}
                 for m in self.moves

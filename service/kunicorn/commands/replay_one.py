@@ -63,10 +63,13 @@ class Replayed:
         return next((each for each in self.run.errors if has_it_wait(each)), None)
 
     @property
-    def attempts(self) -> int:
-        """So many times the service would try it, if it failed likewise each time."""
+    def then(self) -> str | None:
+        """What else the service would do with it, if it failed likewise each time."""
+        if self.waits is not None:
+            return _again(self.waits)
         verdicts = [self.policies.verdict(each, failures=1, failing_ns=0, random=0.0) for each in self.run.errors]
-        return next((each.attempts or 1 for each in verdicts if isinstance(each, TryAgain)), 1)
+        attempts = next((each.attempts or 1 for each in verdicts if isinstance(each, TryAgain)), 1)
+        return f"try it {attempts} times before that" if attempts > 1 else None
 
     @property
     def outputs(self) -> list[SentRecord]:
@@ -86,13 +89,11 @@ class Replayed:
             yield f"header    {printable(name)}: {shown_bytes(value)}"
         yield f"value     {shown_bytes(record.value)}"
         yield f"outcome   {self.outcome} after {self.seconds * 1000:.1f} ms"
-        if (waits := self.waits) is not None:
-            yield f"then      the service would {printable(_again(waits))}"
         if error is not None:
             yield f"error     {type(error).__name__}: {printable(error_message(error))}"
             yield from (f"          {printable(line)}" for line in user_traceback(error).splitlines())
-        if waits is None and (attempts := self.attempts) > 1:
-            yield f"then      the service would try it {attempts} times before that"
+        if (then := self.then) is not None:
+            yield f"then      the service would {printable(then)}"
         for why in self.run.halted.values():
             yield f"halted    its partition would halt before it: {printable(why.splitlines()[0])}"
         for letter in self.run.dead_letters:
@@ -120,6 +121,7 @@ class Replayed:
             "seconds": self.seconds,
             "error": None if error is None else f"{type(error).__name__}: {error_message(error)}",
             "traceback": "" if error is None else user_traceback(error),
+            "then": self.then,
             "halted": next(iter(self.run.halted.values()), None),
             "dead_letters": [
                 {"topic": letter.topic, "headers": _headers(letter.raw_headers)} for letter in self.run.dead_letters

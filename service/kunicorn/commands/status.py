@@ -148,7 +148,7 @@ class ServiceStatus:
 
 
 def _head(now: Told) -> Iterator[str]:
-    lag = sum(p["lag"] or 0 for p in now["partitions"])
+    lags = [p["lag"] for p in now["partitions"] if p["lag"] is not None]
     ages = [p["lag_seconds"] for p in now["partitions"] if p["lag_seconds"] is not None]
     yield f"{now['client_id']} {now['version']}, pid {now['pid']}, up {duration(now['uptime'])}" + (
         ", stopping" if now["stopping"] else ""
@@ -170,7 +170,12 @@ def _head(now: Told) -> Iterator[str]:
     if (assign := now["assign"]) is not None:
         yield f"assign   {assign['finished']} of {assign['partitions']} partitions are finished"
     oldest = duration(max(ages)) if ages else None
-    yield f"lag      {lag:,} records" + (f", the oldest {oldest} old" if oldest is not None else "")
+    unknown = len(now["partitions"]) - len(lags)
+    yield (
+        f"lag      {sum(lags):,} records"
+        + (f", the oldest {oldest} old" if oldest is not None else "")
+        + (f"; not known of {unknown} of {len(now['partitions'])} partitions" if unknown else "")
+    )
 
 
 def _in_short(reason: str | None) -> str | None:

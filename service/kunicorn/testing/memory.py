@@ -278,10 +278,6 @@ class MemoryConsumer:
         """Go on with these behind the last record handed out."""
         self._paused -= {(each.topic, each.partition) for each in partitions}
 
-    def assignment(self) -> list[ClientTopicPartition]:
-        """Assigned partitions."""
-        return [ClientTopicPartition(*place, at) for place, at in self._fetching.items()]
-
     def position(self, partitions: Sequence[ClientTopicPartition]) -> list[ClientTopicPartition]:
         """Offset behind the last record handed out of each."""
         return [

@@ -161,6 +161,7 @@ FIRING = (
         ["KunicornCommitsFailing"],
         {**dict.fromkeys(_PARTITION_SERIES, "_x90"), LAST_COMMIT: "0+60x90"},
     ),
+    Case("handled, not committed, since the pod started", 8, ["KunicornCommitsFailing"], {LAST_COMMIT: "_x90"}),
     Case(
         "a partition whose handler keeps its offsets does not move",
         17,
@@ -208,6 +209,12 @@ SILENT = (
     ),
     Case("nobody produces", 60, (), dict.fromkeys((COMMITTED, POSITION, LOG_END), "9x90")),
     Case("idle for hours, then a commit is old", 60, (), {LAST_COMMIT: "0+60x90", UNCOMMITTED: "0x90"}),
+    Case(
+        "the first record comes long after the start",
+        60,
+        (),
+        {UNCOMMITTED: "0x30 1x0 0x58", LAST_COMMIT: "_x31 3x58"},
+    ),
     Case(
         "all handlers keep their offsets",
         60,

@@ -282,6 +282,14 @@ def test_the_collector_s_headers_come_from_a_secret_and_never_from_the_values(
     assert secret["secretName"] == "orders-collector"
 
 
+@pytest.mark.parametrize(("auth", "key"), [("sasl", "password"), ("oauthbearer", "clientSecret"), ("http", "token")])
+def test_a_secret_without_a_key_of_that_name_is_no_file_of_the_settings(tools: Tools, auth: str, key: str) -> None:
+    # Such as one that has only the user's name. The directory it is mounted at would be the path.
+    sets = ["--set", f"auth.{auth}.existingSecret=s", "--set", f"auth.{auth}.{key}Key="]
+    documents = yaml.safe_load_all(template(tools, "helm4", *sets, files=[EXAMPLE]))
+    assert f"/etc/kunicorn/{auth}" not in Rendered([*filter(None, documents)], []).config()
+
+
 def test_a_rollout_surges_but_where_both_pods_would_handle_the_same_partitions(
     rendered: Callable[[str], Rendered],
 ) -> None:
@@ -298,7 +306,7 @@ def test_static_members_are_a_stateful_set_named_after_its_pods(rendered: Callab
     assert name["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.name"
     assert release.only("Service")["spec"]["clusterIP"] == "None"
     (check,) = release.pod()["initContainers"]
-    assert "KUNICORN_GROUP__GROUP_INSTANCE_ID" not in {each["name"] for each in check.get("env", [])}
+    assert name in check["env"], "it says who takes whose place; as a newcomer it would be one that idles"
     assert release.container()["image"].startswith("registry.example.com/shop/orders@sha256:0")
 
 

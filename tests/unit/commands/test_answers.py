@@ -67,6 +67,20 @@ def test_an_answer_is_text_for_people_and_one_object_for_programs(command: str) 
     assert len(told[1].splitlines()) == 1
 
 
+def test_what_another_client_calls_itself_does_not_drive_the_terminal() -> None:
+    stranger = DescribedMember("m\x1b[2J", "pod\x1b[2J", "client\x1b[2J", "/10.0.0.7", (TP,))
+    lines = StaticMember("shop", Described(0, "", "Stable", [stranger]), stranger).lines()
+    assert [line for line in lines if not line.isprintable()] == []
+
+
+def test_what_decides_over_a_reset_or_explains_a_lag_is_told_to_programs_too() -> None:
+    reset = Reset(GROUP, [Move(TP, 40, 10)], ["retries"]).as_json()
+    assert (reset["members"], reset["kept"]) == (1, ["retries"])
+    waiting = Lag(GROUP, {}, {"orders": 600_000}, 5).as_json()
+    assert waiting["delays_ms"] == {"orders": 600_000}
+    assert [each["loss"] for each in GROUP.as_json()["partitions"]] == [None, "6 offsets are not in the log any more"]
+
+
 def row_of(command: str) -> str:
     """What the page of commands has of that command's object, with those that it is like or made of."""
     text = (ROOT / "docs" / "commands.md").read_text()

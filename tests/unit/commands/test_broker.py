@@ -63,6 +63,7 @@ def test_settings_that_name_patterns_alone_are_refused(tmp_path: Path) -> None:
 
 def test_topics_of_the_command_line_have_the_partitions_they_name() -> None:
     assert named(["orders:3", "refunds"], 8) == Topics((("orders", 3), ("refunds", 8)), ("orders", "refunds"))
+    assert named(["orders", "orders:3"], 8) == Topics((("orders", 3),), ("orders",)), "the mock makes none twice"
 
 
 @pytest.mark.parametrize("wrong", ["", ":3", "orders:", "orders:0", "orders:many"])

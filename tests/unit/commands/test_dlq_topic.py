@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kunicorn.commands.dlq_topic import Replayed, Selection
+from kunicorn.commands.dlq import Plan, TooOld, summary
+from kunicorn.commands.dlq_topic import Found, Replayed, Selection
 from kunicorn.handler.dead_letters import Cause, Told
+from kunicorn.handler.record import Record
 
 NOW = 1_700_000_000_000
 TOLD = Told("orders", 3, 7, "shop", Cause("shop.errors.Permanent", "no", "", 1), NOW, 0, [])
@@ -31,6 +34,18 @@ TOLD = Told("orders", 3, 7, "shop", Cause("shop.errors.Permanent", "no", "", 1),
 )
 def test_a_letter_is_meant_that_passes_every_filter(selection: Selection, taken: bool) -> None:
     assert selection.takes(TOLD, b"k") is taken
+
+
+def test_nothing_that_a_letter_says_reaches_the_terminal_as_it_is() -> None:
+    bell = "\x1b[2J"
+    told = Told(f"orders{bell}", 3, 7, f"shop{bell}", Cause(f"E{bell}", f"no{bell}", f"in{bell}", 1), NOW, 0, [])
+    record = Record.of(Message(topic="letters", partition=0, offset=5, key=bell.encode(), value=bell.encode()))
+    found = Found(0, 5, record, told)
+    plan = Plan(old=[TooOld(told.topic, 1, "handler.max_age_ms", 5)])
+    plan.counts[told.topic, told.cause.type] = plan.others[told.group] = 1
+    lines = [*found.lines(), *summary("letters", [found], 1).lines(), *plan.lines()]
+    assert [line for line in lines if not line.isprintable()] == []
+    assert len([line for line in lines if "[2J" in line]) == 10
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ import pytest
 
 from kunicorn.clients.session import ClusterSession
 from kunicorn.commands.group_lag import GroupStanding, look
-from kunicorn.ipc.bitmap import epoch_word
+from kunicorn.ipc.bitmap import epoch_word, topic_word
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings.load import load
@@ -21,9 +22,14 @@ from tests.fakes.broker import Asked, FakeBroker, Reply, by_partition
 from tests.fakes.messages import blank, nested
 
 ORDERS = UUID(int=77)
+CLUSTER = "ours"
 COMMITTED, END = 100, 150
 EPOCH = 5
 """In which what is committed was written."""
+
+
+def in_cluster(topics: Any) -> Reply:
+    return replace(topics, cluster_id=CLUSTER)
 
 
 def coordinator(broker: FakeBroker, asked: Asked) -> Reply:
@@ -93,7 +99,9 @@ def standing(tmp_path: Path) -> Callable[..., GroupStanding]:
             broker = FakeBroker(1)
             runner.run(broker.__aenter__())
             broker.lead([broker], {"orders": {0: (1, 6), 1: (leader, 6)}}, {"orders": ORDERS})
+            topics = broker.script[Api.METADATA]
             broker.script |= {
+                Api.METADATA: lambda asked: in_cluster(topics(asked)),
                 Api.FIND_COORDINATOR: lambda asked: coordinator(broker, asked),
                 Api.DESCRIBE_GROUPS: empty_group,
                 Api.OFFSET_FETCH: commits(epoch, metadata),
@@ -149,3 +157,15 @@ def test_a_log_that_was_truncated_and_has_grown_is_told_whichever_way_the_commit
     found = standing(epoch, metadata, end=60)
     assert [each.lag for each in found.partitions] == [END - 60, END - 60]
     assert "the log was truncated" in "\n".join(found.lines())
+
+
+def test_an_offset_of_the_topic_that_had_the_name_before_is_no_place_in_this_one(
+    standing: Callable[..., GroupStanding],
+) -> None:
+    """A transaction's commit that comes late counts for a topic that was created anew. The service begins that at its
+    beginning, so all of it is lag."""
+    found = standing(EPOCH, topic_word(COMMITTED, CLUSTER, topic_id_text(UUID(int=76))))
+    assert [each.lag for each in found.partitions] == [END, END]
+    assert "the topic was created anew" in "\n".join(found.lines())
+    of_this_one = standing(EPOCH, topic_word(COMMITTED, CLUSTER, topic_id_text(ORDERS)))
+    assert [each.lag for each in of_this_one.partitions] == [END - COMMITTED] * 2

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kunicorn.commands.group_lag import Standing
-from kunicorn.commands.offsets import (
-    FromFile,
-    ShiftBy,
-    Target,
-    ToDatetime,
-    ToEarliest,
-    ToLatest,
-    ToOffset,
-    lines,
-    planned,
-)
+from kunicorn.commands.offsets import FromFile, ShiftBy, Target, ToDatetime, ToOffset, lines, planned
 from kunicorn.errors import ConfigError
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, TopicPartition
 
 TP = TopicPartition("orders", 0)
 
@@ -29,8 +19,8 @@ def standing(committed: int | None = 50, first: int | None = 10, end: int | None
 @pytest.mark.parametrize(
     ("target", "then", "effect"),
     [
-        (ToEarliest(), 10, "40 again"),
-        (ToLatest(), 100, "50 skipped"),
+        (ToOffset(EARLIEST), 10, "40 again"),
+        (ToOffset(LATEST), 100, "50 skipped"),
         (ToDatetime(0), 70, "20 skipped"),
         (ShiftBy(-20), 30, "20 again"),
         (ToOffset(50), 50, "stays"),
@@ -50,7 +40,7 @@ def test_an_offset_outside_of_the_log_is_kept_within_it_and_said_to_be(target: T
 
 
 def test_a_partition_that_was_never_committed_can_be_put_somewhere_but_not_shifted() -> None:
-    (move,) = planned(ToEarliest(), [standing(committed=None)], {})
+    (move,) = planned(ToOffset(EARLIEST), [standing(committed=None)], {})
     assert (move.now, move.then, move.effect) == (None, 10, "")
     with pytest.raises(ConfigError, match="orders-0 has no committed offset to shift; use --to-earliest"):
         planned(ShiftBy(1), [standing(committed=None)], {})
@@ -66,6 +56,6 @@ def test_partitions_that_a_file_leaves_out_stay() -> None:
 
 
 def test_the_sum_of_a_plan_is_said() -> None:
-    shown = list(lines(planned(ToEarliest(), [standing(), standing(committed=None)], {})))
+    shown = list(lines(planned(ToOffset(EARLIEST), [standing(), standing(committed=None)], {})))
     assert shown[0].split() == ["partition", "committed", "then", "records", "note"]
     assert shown[-1] == "2 partitions: 40 offsets would be handled again, 0 never"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kunicorn.commands.offsets import FromFile, Options, ShiftBy, ToDatetime, ToEarliest, ToLatest, ToOffset, chosen
+from kunicorn.commands.offsets import FromFile, Options, ShiftBy, ToDatetime, ToOffset, chosen
 from kunicorn.errors import ConfigError
-from kunicorn.positions import TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, TopicPartition
 
 NOW_MS = 1_700_000_000_000
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
@@ -18,8 +18,8 @@ EVERYTHING = [*ORDERS, TopicPartition("refunds", 0)]
 @pytest.mark.parametrize(
     ("options", "target"),
     [
-        (Options(to_earliest=True), ToEarliest()),
-        (Options(to_latest=True), ToLatest()),
+        (Options(to_earliest=True), ToOffset(EARLIEST)),
+        (Options(to_latest=True), ToOffset(LATEST)),
         (Options(to_datetime="2h"), ToDatetime(NOW_MS - 7_200_000)),
         (Options(to_datetime="2023-11-14T23:13:20+01:00"), ToDatetime(NOW_MS)),
         (Options(shift_by=-5), ShiftBy(-5)),

@@ -155,6 +155,7 @@ def test_what_was_raised_is_told_with_the_users_frames_and_after_one_try() -> No
     assert "its partition would halt before it: JSONDecodeError" in text
     told_json = json.loads(as_json_text(replayed.as_json()))
     assert (told_json["outcome"], told_json["value"], told_json["offset"]) == ("halted", "nonsense", 7)
+    assert told_json["then"] == "try it 5 times before that"
 
 
 JSON_IS_TRIED_ONCE = {"exceptions": ["json.JSONDecodeError"], "max_attempts": 1}
@@ -301,7 +302,9 @@ def test_a_handler_that_has_its_record_wait_is_called_once() -> None:
     assert "outcome   waits after " in text
     assert "then      the service would call the handler again after 30 s: 429 Too Many Requests" in text
     assert replayed.error is None
-    assert replayed.as_json()["outcome"] == "waits"
+    told_json = replayed.as_json()
+    assert told_json["outcome"] == "waits"
+    assert told_json["then"] == "call the handler again after 30 s: 429 Too Many Requests"
 
 
 def test_a_circuit_breaker_that_the_one_failure_would_open_does_not_probe_the_handler() -> None:

@@ -35,6 +35,11 @@ def test_the_member_its_workers_and_its_lag_are_shown() -> None:
     assert "2 partitions: 2 running" in shown
 
 
+def test_a_lag_that_is_not_known_is_not_shown_as_none() -> None:
+    shown = screen(status(partitions=(partition(0), partition(1, lag=None, lag_seconds=None))))
+    assert "lag      10 records, the oldest 1.5s old; not known of 1 of 2 partitions" in shown
+
+
 def test_a_partition_that_does_not_run_is_shown_with_its_reason() -> None:
     halted = partition(4, state="halted", reason="ValueError at offset 90")
     shown = screen(status(partitions=(partition(0), halted)))

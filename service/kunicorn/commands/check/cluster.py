@@ -5,7 +5,6 @@ partitions that this member would be assigned.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,7 +182,7 @@ def consumed(topics: Sequence[str], metadata: Metadata) -> dict[str, int]:
 
 def _topic(wanted: str, metadata: Metadata) -> Finding:
     if wanted.startswith("^"):
-        matching = [t for t in metadata.topics.values() if t.can_match and re.match(wanted, t.name)]
+        matching = [t for t in metadata.topics.values() if t.can_match and takes([wanted], t.name)]
         return Finding("topics", f"{wanted} matches {_listed(matching)}")
     return _named(wanted, metadata, "", {"rights": "DESCRIBE and READ", "setting": "group.topics (assign.partitions)"})
 

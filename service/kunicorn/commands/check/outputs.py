@@ -15,20 +15,13 @@ import msgspec
 
 from kunicorn.clients.config import encoding_of
 from kunicorn.commands.check.cluster import Finding
-from kunicorn.commands.check.trial import log_format, run
+from kunicorn.commands.check.trial import calling, log_format, run
 from kunicorn.errors import ExitCode, HandlerLoadError
 from kunicorn.handler.config import Encoding
 from kunicorn.handler.encode import NotEncodableYet, Unencodable
 from kunicorn.handler.encode.encoders import Encoder
 from kunicorn.observe import prints
 from kunicorn.settings import Settings
-
-_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from kunicorn.commands.check.outputs import main
-main()
-"""
 
 
 class _Told(msgspec.Struct):
@@ -44,7 +37,7 @@ def output_findings(settings: Settings) -> Iterator[Finding]:
     if (encoding := encoding_of(settings)) is None:
         return
     order = msgspec.json.encode((encoding, settings.producing.topic))
-    ended = run(["-c", _PROGRAM], [log_format(settings)], order, settings.workers.start_timeout_ms / 1000)
+    ended = run(calling(__name__, "main"), log_format(settings), order, settings.workers.start_timeout_ms / 1000)
     try:
         lines = msgspec.json.decode(ended.said, type=list[_Told])
     except msgspec.DecodeError:

@@ -13,9 +13,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import IO
 
 import msgspec
 
@@ -49,83 +48,61 @@ class Ended:
         return "killed: it took too long" if self.code is None else how_it_ended(self.code)
 
 
-def run(
-    program: Sequence[str],
-    arguments: Sequence[str],
-    told: bytes,
-    timeout: float,
-    printed: Callable[[str], None] | None = None,
-) -> Ended:
-    """Run Python with `program` in a process group of its own, until it ends or `timeout` seconds are over. Blocks.
+def calling(module: str, function: str) -> str:
+    """A program that calls the function, with what can be imported here."""
+    return f"import json, sys; sys.path[:] = json.loads(sys.argv[1])\nfrom {module} import {function} as main\nmain()"
 
-    Its first arguments are our `sys.path` as JSON and the descriptor that it answers on; `told` is what it reads on
-    standard input (arguments can be read by every user of the machine). `printed` gets each line of its output, on a
-    thread, as it comes; without it the output goes nowhere.
+
+def run(
+    program: str, log_format: str, told: bytes, timeout: float, printed: Callable[[str], None] | None = None
+) -> Ended:
+    """Run a Python program in a process group of its own, until it ends or `timeout` seconds are over. Blocks.
+
+    Its arguments are our `sys.path` as JSON, the descriptor that it answers on, and `log_format`; `told` is what it
+    reads on standard input (arguments can be read by every user of the machine). `printed` gets each line of its
+    output, on a thread, as it comes; without it the output goes nowhere.
     """
     read_end, write_end = os.pipe()
     importable_here = json.dumps(list(dict.fromkeys([os.getcwd(), *sys.path])))
-    with contextlib.closing(_Input(told)) as given:
+    # In memory: a pipe would fill up where the child does not read.
+    with open(memory_file("told"), "wb+") as given:
+        given.write(told)
+        given.seek(0)
         child = subprocess.Popen(
-            [sys.executable, *program, importable_here, str(write_end), *arguments],
+            [sys.executable, "-c", program, importable_here, str(write_end), log_format],
             pass_fds=[write_end],
             env=without_secrets(os.environ),
-            stdin=given.fd,
+            stdin=given,
             stdout=subprocess.DEVNULL if printed is None else subprocess.PIPE,
             stderr=subprocess.DEVNULL if printed is None else subprocess.STDOUT,
             start_new_session=True,
         )
     os.close(write_end)
     said = bytearray()
-    with _reading(read_end, said), _passing_on(child, printed):
+
+    def read_answer() -> None:
+        with open(read_end, "rb", buffering=0) as pipe:
+            while some := pipe.read(_AT_ONCE):
+                said.extend(some)
+
+    def pass_on() -> None:
+        if printed is not None and child.stdout is not None:
+            for line in child.stdout:
+                printed(line.decode(errors="backslashreplace").rstrip("\n"))
+
+    with _beside(read_answer), _beside(pass_on):
         code = _ended(child, timeout)
     return Ended(code, said.decode(errors="replace"))
 
 
 @contextlib.contextmanager
-def _reading(answer: int, said: bytearray) -> Iterator[None]:
-    """Read the child's answer from that descriptor while it runs: it would block once the pipe is full."""
-
-    def read() -> None:
-        with os.fdopen(answer, "rb", buffering=0) as pipe:
-            while some := pipe.read(_AT_ONCE):
-                said.extend(some)
-
+def _beside(read: Callable[[], None]) -> Iterator[None]:
+    """Read what the child writes while it runs: it would block once the pipe is full."""
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     yield
     # A process that it started and that left its group may hold the other end, for as long as it likes.
     reader.join(_LAST_LINES_SECONDS)
-
-
-@contextlib.contextmanager
-def _passing_on(child: subprocess.Popen[bytes], printed: Callable[[str], None] | None) -> Iterator[None]:
-    """Read what the child prints: it would block once the pipe is full."""
-    if printed is None or child.stdout is None:
-        yield
-        return
-
-    def read(output: IO[bytes]) -> None:
-        for line in output:
-            printed(line.decode(errors="backslashreplace").rstrip("\n"))
-
-    reader = threading.Thread(target=read, args=(child.stdout,), daemon=True)
-    reader.start()
-    yield
-    # A process that it started and that left its group may hold the other end, for as long as it likes.
-    reader.join(_LAST_LINES_SECONDS)
-
-
-class _Input:
-    """Input of the child, in memory: a pipe would fill up where the child does not read."""
-
-    def __init__(self, content: bytes) -> None:
-        self.fd = memory_file("told")
-        os.write(self.fd, content)
-        os.lseek(self.fd, 0, os.SEEK_SET)
-
-    def close(self) -> None:
-        """Close our descriptor; the child has its own."""
-        os.close(self.fd)
 
 
 def _ended(child: subprocess.Popen[bytes], timeout: float) -> int | None:
@@ -191,7 +168,7 @@ def importable(
     `delivery`: how what it returns is sent; None: not at all. `log_format`: that of the service, by which the standard
     streams are plain ones or not.
     """
-    ended = run(["-c", _IMPORT], [log_format], msgspec.json.encode((config, delivery, list(exceptions))), timeout)
+    ended = run(_IMPORT, log_format, msgspec.json.encode((config, delivery, list(exceptions))), timeout)
     if ended.code is None:
         return no_handler(
             f"importing {config.entrypoint!r} took more than {timeout:g} s (workers.start_timeout_ms); do slow work "
@@ -216,12 +193,7 @@ def no_handler(text: str) -> Finding:
     return Finding("handler", text, ExitCode.HANDLER)
 
 
-_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from kunicorn.commands.check.trying import main
-main()
-"""
+_TRYING = "kunicorn.commands.check.trying"
 _TRIAL_TIMEOUT = 120.0
 """Seconds for fetching and handling together, beyond those for the start."""
 
@@ -276,7 +248,7 @@ def tried(settings: Settings, records: int) -> Finding:
         start = set_up(settings)  # The trial would have called it.
         return start if start.failure is not None else _NO_RECORDS
     timeout = settings.workers.start_timeout_ms / 1000 + _TRIAL_TIMEOUT
-    ended = run(["-c", _PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
+    ended = run(calling(_TRYING, "main"), log_format(settings), msgspec.json.encode(order), timeout, _show)
     try:
         result = msgspec.json.decode(ended.said, type=Result)
     except msgspec.DecodeError:
@@ -287,19 +259,11 @@ def tried(settings: Settings, records: int) -> Finding:
     return found(result)
 
 
-_SETUP_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from kunicorn.commands.check.trying import set_up
-set_up()
-"""
-
-
 def set_up(settings: Settings) -> Finding:
     """Finding about `setup` of every handler, called in a child as a worker calls it, and then `teardown`. Blocks."""
     order = _order_of(settings, {"client.id": _client_id(settings)})
     timeout = settings.workers.start_timeout_ms / 1000
-    ended = run(["-c", _SETUP_PROGRAM], [log_format(settings)], msgspec.json.encode(order), timeout, _show)
+    ended = run(calling(_TRYING, "set_up"), log_format(settings), msgspec.json.encode(order), timeout, _show)
     if ended.code is None:
         return no_handler(
             f"setup took more than {timeout:g} s (workers.start_timeout_ms), after which a worker is ended"

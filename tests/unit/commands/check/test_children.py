@@ -145,7 +145,7 @@ os.write(int(sys.argv[2]), f"{os.getpid()} {child.pid}".encode())
 child.wait()
 """
     seconds = 0.5
-    while not (ended := trial.run(["-c", program], [], b"", seconds)).said:
+    while not (ended := trial.run(program, "text", b"", seconds)).said:
         seconds *= 2  # A busy machine takes longer to get so far.
     assert ended.code is None
     pids = [int(pid) for pid in ended.said.split()]
@@ -153,7 +153,7 @@ child.wait()
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:
-    ended = trial.run(["-c", "import os, sys; os.write(int(sys.argv[2]), b'x' * 1_000_000)"], [], b"", 30.0)
+    ended = trial.run("import os, sys; os.write(int(sys.argv[2]), b'x' * 1_000_000)", "text", b"", 30.0)
     assert (ended.code, len(ended.said)) == (0, 1_000_000)
 
 
@@ -166,5 +166,5 @@ if not os.fork():
     os.execv(sys.executable, [sys.executable, "-c", "import select; select.select([], [], [], 120)"])
 """
     began = clock.now()
-    assert trial.run(["-c", program], [], b"", 30.0) == trial.Ended(0, "done")
+    assert trial.run(program, "text", b"", 30.0) == trial.Ended(0, "done")
     assert clock.now() - began < 60
