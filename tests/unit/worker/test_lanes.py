@@ -13,7 +13,6 @@ from kunicorn.worker.fetching.assignment import from_where
 from kunicorn.worker.progress import InFlight, OffsetTracker, Slots, Stage
 from kunicorn.worker.scheduler import Scheduler
 
-TP = TopicPartition("t", 0)
 RECORD = Message()
 NS = iter(range(1, 1 << 60))
 
