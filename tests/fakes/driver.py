@@ -23,6 +23,7 @@ from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.membership.driver import GroupAssignment
 from kunicorn.supervisor.membership.source import StartLookup
 from kunicorn.supervisor.tasks import ServiceTasks
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.fakes.stage import Stage
@@ -41,13 +42,7 @@ GROUP: Mapping[str, Any] = {
 @cache
 def _settings(bootstrap: str, group: str) -> Settings:
     """Checked once: some tests start a member a thousand times."""
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": [bootstrap]},
-            "group": {**GROUP, **json.loads(group)},
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )
+    return settings_of(kafka={"bootstrap_servers": [bootstrap]}, group={**GROUP, **json.loads(group)})
 
 
 class Driver:

@@ -18,6 +18,7 @@ from kunicorn.supervisor.partitions.assignment import Assignment
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.partitions.table import PartitionTable
 from kunicorn.supervisor.workers.process import WorkerState
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 
 
@@ -43,13 +44,7 @@ class PlayedTopics:
 def settings_with(policy: str) -> Settings:
     """Of a group whose partitions start by that policy where nothing is committed. Checked once, as
     `driver._settings`: each stage has them."""
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"], "auto_offset_reset": policy},
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )
+    return settings_of(group={"auto_offset_reset": policy})
 
 
 @dataclass

@@ -12,20 +12,14 @@ from kunicorn.commands.check.outputs import output_findings
 from kunicorn.commands.check.trying import _Shown
 from kunicorn.handler.config import Encoding, OutputEncoding
 from kunicorn.handler.outputs import Outgoing
-from kunicorn.settings import Settings
 from tests.contract.encoding.shop_models import AVRO
+from tests.fakes.complete_settings import settings_of
 
 
 def told(url: str, **producing: Any) -> list[str]:
     """The findings, as lines."""
-    values = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle"},
-        "schema_registry": {"url": url},
-        "producing": {"delivery": "at_least_once", "topic": "totals", **producing},
-    }
-    return [str(each) for each in output_findings(Settings.model_validate(values))]
+    outputs = {"delivery": "at_least_once", "topic": "totals", **producing}
+    return [str(each) for each in output_findings(settings_of(schema_registry={"url": url}, producing=outputs))]
 
 
 def test_each_topics_schemas_are_asked_for_and_what_is_missing_is_told(schemas: Path, registry_url: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kunicorn.commands.check.cluster import registry_findings
 from kunicorn.errors import ExitCode
 from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.schema_registry import registry
 
 NOWHERE = "http://127.0.0.1:1"
@@ -19,21 +20,13 @@ LOGIN = {"username": "orders", "password": "correct-horse"}
 
 def told(**given: Any) -> str:
     """The one finding, as a line."""
-    values = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle", "value": "avro"},
-        "schema_registry": given,
-    }
-    (finding,) = registry_findings(Settings.model_validate(values))
+    (finding,) = registry_findings(settings_of(handler={"value": "avro"}, schema_registry=given))
     assert finding.failure in {None, ExitCode.CONFIGURATION}
     return str(finding)
 
 
 def test_without_a_registry_there_is_nothing_to_say() -> None:
-    kafka, group = {"bootstrap_servers": ["127.0.0.1:1"]}, {"id": "shop", "topics": ["orders"]}
-    settings = Settings.model_validate({"kafka": kafka, "group": group, "handler": {"entrypoint": "shop:handle"}})
-    assert list(registry_findings(settings)) == []
+    assert list(registry_findings(settings_of())) == []
 
 
 def test_one_that_answers_is_well_even_where_it_has_no_schema_yet(schemas: Path) -> None:
@@ -74,15 +67,6 @@ def test_a_handler_whose_time_is_over_before_the_registrys_is_told(registry_url:
 
 def impatient(url: str, handler_timeout_ms: int, *, of_outputs: bool) -> Settings:
     """Of a handler that decodes by the registry, or whose outputs are encoded by it."""
-    values = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {
-            "entrypoint": "shop:handle",
-            "handler_timeout_ms": handler_timeout_ms,
-            "value": "bytes" if of_outputs else "avro",
-        },
-        "schema_registry": {"url": url},
-    }
+    handler = {"handler_timeout_ms": handler_timeout_ms, "value": "bytes" if of_outputs else "avro"}
     producing = {"producing": {"delivery": "at_least_once", "topic": "totals", "value": "avro"}} if of_outputs else {}
-    return Settings.model_validate({**values, **producing})
+    return settings_of(handler=handler, schema_registry={"url": url}, **producing)

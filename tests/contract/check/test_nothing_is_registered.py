@@ -18,6 +18,7 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.settings import Settings
 from tests.contract.encoding import shop_models
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 
 MESSAGE = Message(topic="orders", partition=0, offset=7, value=b"{}", timestamp=(1, 1_700_000_000_000))
@@ -37,20 +38,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def own(registry_url: str) -> Settings:
     """Settings of a service whose workers register a schema of its own."""
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": "registering_shop:handle", "max_attempts": 1},
-            "schema_registry": {"url": registry_url},
-            "producing": {
-                "delivery": "at_least_once",
-                "topic": "totals",
-                "value": "avro",
-                "value_schema": f"{shop_models.__name__}:COUNT",
-                "register_schemas": True,
-            },
-        }
+    return settings_of(
+        handler={"entrypoint": "registering_shop:handle", "max_attempts": 1},
+        schema_registry={"url": registry_url},
+        producing={
+            "delivery": "at_least_once",
+            "topic": "totals",
+            "value": "avro",
+            "value_schema": f"{shop_models.__name__}:COUNT",
+            "register_schemas": True,
+        },
     )
 
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
+from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder, Rows
-from kunicorn.handler.arrow import rows_of
+from kunicorn.handler.arrow import SCHEMA, rows_of
 from kunicorn.handler.messages import Run, asked, keys, values
 from kunicorn.handler.record import Batch, DecodedBatch, DecodedRecord, Record
 from kunicorn.handler.rows import (
@@ -69,8 +70,7 @@ def messages() -> list[Message]:
     ]
 
 
-@pytest.fixture
-def rows(decoder_class: type[Decoder]) -> Rows:
+def answered(decoder_class: type[Decoder]) -> Rows:
     """The same out of a response with two batches: the producer's time, and the broker's."""
 
     def written(of: Sequence[Any], base: int) -> list[bytes]:
@@ -94,6 +94,11 @@ def rows(decoder_class: type[Decoder]) -> Rows:
     response = decoder.decode(body, VERSION)
     (part,) = response.partitions
     return response.rows.cut(part.first_row, part.rows, part.last_epoch)
+
+
+@pytest.fixture
+def rows(decoder_class: type[Decoder]) -> Rows:
+    return answered(decoder_class)
 
 
 def told(run: Run) -> list[tuple[object, ...]]:
@@ -191,12 +196,6 @@ def test_a_record_apart_is_one_of_the_clients_messages_and_takes_no_more_than_it
         lambda run: list(values(run)),
         lambda run: list(keys(run)),
         lambda run: list(asked(run, "offset")),
-        lambda run: list(following_offsets(run)),
-        lambda run: following_offsets(run[3:]),
-        lambda run: [fitting(run, most) for most in (0, 1, 3, 4, 7, 8, None)],
-        lambda run: value_bytes([run, run[1:]]),
-        lambda run: [ends(run), ends(run[1:3])],
-        lambda run: [first_timestamp(run), first_timestamp(run[3:])],
         lambda run: headers_bytes(run[2]),
         lambda run: Batch(run).values() + Batch(run).keys(),
         lambda run: [Batch(run).offsets(), Batch(run).timestamps(), Batch(run).headers()],
@@ -207,6 +206,18 @@ def test_a_record_apart_is_one_of_the_clients_messages_and_takes_no_more_than_it
 )
 def test_runs_are_asked_the_same(rows: Rows, ask: Callable[[Run], object]) -> None:
     assert ask(of(rows)) == ask(messages())
+
+
+def test_where_runs_begin_and_end_and_how_large_they_are(rows: Rows) -> None:
+    for run in (of(rows), messages()):
+        assert list(following_offsets(run)) == [4, 5, 8, 9, 10], "there is a gap"
+        assert following_offsets(run[2:]) == range(8, 11)
+        assert (ends(run), ends(run[1:4])) == ((3, 9), (4, 8))
+        parts = before(run, 7), beginning_at(run, 5), without(run, {4, 8})
+        assert [[each.offset() for each in part] for part in parts] == [[3, 4], [7, 8, 9], [3, 7, 9]]
+        assert value_bytes([run, run[1:]]) == 2 * (0 + 1 + 0 + 3 + 4)
+        assert [fitting(run, most) for most in (0, 1, 3, 4, 7, 8, None)] == [1, 3, 3, 4, 4, 5, 5]
+        assert [first_timestamp(run[first:]) for first in (0, 1, 3)] == [FIRST_TIME, FIRST_TIME + 7, BROKERS_TIME]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +250,21 @@ def test_runs_are_cut_and_joined_the_same(rows: Rows, part: Callable[[Run], Run]
     columns: Any = found
     assert columns.batch.drop_columns("topic").equals(rows_of(expected).drop_columns("topic"))
     assert columns.batch.column("topic").to_pylist() == ["orders"] * len(expected)
+
+
+def test_rows_of_two_responses_are_joined(decoder_class: type[Decoder]) -> None:
+    both: Any = joined([of(answered(decoder_class))[:2], of(answered(decoder_class))[2:]])
+    assert told(both) == told(messages())
+    assert both.batch.column("topic").to_pylist() == ["orders"] * len(GIVEN)
+
+
+def test_columns_of_messages_have_the_types_that_are_promised() -> None:
+    untimed = Message(topic="orders", partition=3, offset=10, timestamp=(0, 0))
+    batch = rows_of([*messages(), untimed])
+    assert batch.schema.equals(SCHEMA)
+    assert SCHEMA.equals(reference.SCHEMA), "handlers get the same from both fetchers"
+    assert batch.column("value").to_pylist() == [b"", b"v", None, b"vvv", b"vvvv", None]
+    assert batch.column("timestamp").cast("int64").to_pylist() == [*(time for *_, time in GIVEN), None]
 
 
 @pytest.mark.parametrize("dropped", [{150}, {0, 120, 299}, set(range(0, 300, 2)), set(range(100, 300, 3))])

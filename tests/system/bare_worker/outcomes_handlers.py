@@ -1,7 +1,6 @@
 """Handlers that say what is to become of their records."""
 
 HANDLERS = """
-import os
 import time
 from datetime import timedelta
 
@@ -44,14 +43,4 @@ def say(record):
     if record.value.startswith(b"raise "):
         raise SAYS[record.value[6:]]
     return SAYS.get(record.value, "anything else")
-
-
-def say_of_all(records):
-    for record in records:
-        note(record)
-        if record.value == b"fail":
-            raise ValueError("no such customer")
-        if record.value == b"die":
-            os._exit(9)
-    return SAYS.get(records[0].value)
 """

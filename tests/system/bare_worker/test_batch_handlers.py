@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kunicorn.handler.config import Batching, Decoding
+from kunicorn.handler.config import Batching
 from kunicorn.handler.dead_letters import read
-from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher
+from kunicorn.ipc.messages import FetcherStopped
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.letters import letter_target, letters, letters_topic
@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 HANDLERS = """
 import dataclasses
 
-from kunicorn import Batch, BatchError, Record
+from kunicorn import Batch, BatchError
 from tests.system.bare_worker.noting import HERE, note
 
 
@@ -47,10 +47,6 @@ def insert(batch):
 
 def take(orders: list[Order], batch: Batch):
     note(",".join(f"{record.offset}={order.id}" for order, record in zip(orders, batch)))
-
-
-def take_one(order: Order, record: Record):
-    note(f"{record.offset}={order.id}")
 """
 
 BATCH = {"mode": "batch", "max_attempts": 2, "on_failure": "dead_letter"}
@@ -126,59 +122,3 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter_at_once_and_the_rest_of_it
     assert (letter.value(), told.cause.type, told.cause.attempts) == (b"secret", "kunicorn.Undecodable", 1)
     assert told.cause.message.startswith(f"{topic}-0@3: its value is no JSON of Order: ")
     assert "secret" not in told.cause.message
-
-
-@OWN_AT_LENGTH
-def test_a_record_that_cannot_be_decoded_goes_its_own_way(
-    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    decoding = Decoding(on_undecodable="skip")
-    worker = start(1, "take_one", mode="record", decoding=decoding, on_failure="halt")
-    produce(kafka.bootstrap, topic, ['{"id": 0}', "[]", '{"id": 2}'])
-    worker.consumed(1, 3)
-    assert seen(processes.directory) == ["0=0", "2=2"]
-    assert [told.skipped for told in counts(worker.ping())] == [1]
-
-
-@OWN_AT_LENGTH
-def test_without_a_rule_of_its_own_it_halts_its_partition_with_the_reason(
-    start: Start, kafka: KafkaCluster, topic: str
-) -> None:
-    worker = start(1, "take_one", mode="record", on_failure="halt")
-    produce(kafka.bootstrap, topic, ["secret"])
-    failed = worker.expect(Failed)
-    assert failed.offset == 0
-    assert failed.error.startswith(f"Undecodable: {topic}-0@0: its value is no JSON of Order: ")
-    assert "secret" not in failed.error
-
-
-@OWN_AT_LENGTH
-def test_several_records_in_hand_at_a_time_are_decoded_as_one_is(
-    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    worker = start(1, "take_one", mode="record", concurrency=4, ordering="none")
-    produce(kafka.bootstrap, topic, ['{"id": 0}', "[]", '{"id": 2}', '{"id": 3}'])
-    worker.consumed(1, 4)
-    assert sorted(seen(processes.directory)) == ["0=0", "2=2", "3=3"]
-    assert [letter.value() for letter in letters(kafka, topic, 1)] == [b"[]"]
-
-
-@OWN_AT_LENGTH
-def test_what_is_done_ahead_of_a_failed_record_is_told_to_whoever_goes_on(
-    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    worker = start(
-        1,
-        "insert",
-        batching=Batching(batch_max_ms=300, memory_bytes=1 << 20),
-        retry_backoff_ms=60_000,
-        retry_backoff_max_ms=60_000,
-    )
-    produce(kafka.bootstrap, topic, ["a", "fail", "early", "b", "early"])
-    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to wait")
-    worker.stop(1)
-    (stopped,) = worker.expect(FetcherStopped).partitions
-    assert stopped.offset == 1
-    worker.tell(StartFetcher([FetcherStart(2, 2, topic, 0, stopped.offset, -1, done=stopped.done)]))
-    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the record to fail once more")
-    assert seen(processes.directory) == ["0,1,2,3,4", "1,3"]

@@ -29,17 +29,6 @@ def test_a_record_that_always_fails_ends_its_grant_and_no_other(
     assert (told.records, told.failures, told.retries) == (101, 3, 2)
 
 
-def test_a_record_that_fails_once_is_handled_by_the_next_try_and_the_partition_goes_on(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["a", "once", "b", "c"])
-    worker = processes.worker("fail_when_told", kafka.bootstrap, [topic])
-    worker.start(topic, {0: 0})
-    worker.consumed(1, 4)
-    assert seen(processes.directory) == ["0@0=a", "0@1 fails", "0@1=once", "0@2=b", "0@3=c"]
-
-
 def test_the_wait_for_the_next_try_holds_up_nobody(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 2)
     produce(kafka.bootstrap, topic, ["fail"], 0)
@@ -68,17 +57,6 @@ def test_sys_exit_in_a_handler_fails_its_record_at_once_and_not_the_worker(
     worker.consumed(2, 1)
 
 
-def test_a_batch_is_tried_again_as_it_was(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["a", "b", "fail", "c"])
-    worker = processes.worker("fail_batch_when_told", kafka.bootstrap, [topic], mode="batch", batch_max_records=2)
-    worker.start(topic, {0: 0})
-    assert worker.expect(Failed).offset == 2
-    tries = [line for line in seen(processes.directory) if line.startswith("0@2")]
-    assert len(tries) == 3
-    assert len(set(tries)) == 1
-
-
 def test_an_offset_outside_the_log_ends_the_grant_and_another_one_works(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -90,17 +68,6 @@ def test_an_offset_outside_the_log_ends_the_grant_and_another_one_works(
     assert (failed.kind, failed.offset) == (FailureKind.OUT_OF_RANGE, 1000)
     worker.start(topic, {0: 0}, grant=2)
     worker.consumed(2, 2)
-
-
-def test_a_start_without_an_offset_is_refused_and_never_taken_for_the_end(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    worker = processes.worker("see", kafka.bootstrap, [topic])
-    worker.start(topic, {0: -1})
-    failed = worker.expect(Failed)
-    assert (failed.kind, failed.offset) == (FailureKind.PARTITION, -1)
-    assert "no start offset" in failed.error
 
 
 def test_client_properties_that_librdkafka_refuses_are_reported(processes: Rig, kafka: KafkaCluster) -> None:

@@ -110,15 +110,6 @@ def test_a_batch_handler_gets_lists_of_one_partition(processes: Rig, kafka: Kafk
         assert sum(sizes) == 1000
 
 
-def test_an_async_handler_is_awaited_record_by_record(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, (f"v{i}" for i in range(1000)))
-    worker = processes.worker("see_async", kafka.bootstrap, [topic])
-    worker.start(topic, {0: 0})
-    worker.consumed(1, 1000)
-    assert seen(processes.directory) == [f"0@{i}=v{i}" for i in range(1000)]
-
-
 def test_setup_gets_the_options_and_teardown_runs_when_drained(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, ["Ann"])

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from kunicorn.handler.config import FailureRule
 from kunicorn.handler.dead_letters import read
-from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, StartFetcher, TimedOut, WorkerFailed
+from kunicorn.ipc.messages import Failed, FetcherStart, StartFetcher, TimedOut, WorkerFailed
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.letters import letter_target, letters, letters_topic
@@ -111,19 +111,6 @@ def test_while_the_dead_letter_topic_is_away_its_partition_waits_with_a_reason_a
 
 
 @OWN_AT_LENGTH
-def test_a_partition_that_waits_for_the_dead_letter_topic_stops_at_once_and_the_record_is_not_done(
-    start: Start, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["fail"])
-    worker = start(max_attempts=1, on_failure="dead_letter")
-    wait_until(lambda: worker.ping().parked_count == {"dead_letter": 1}, "the partition to wait")
-    worker.stop(1)
-    (stopped,) = worker.expect(FetcherStopped).partitions
-    assert (stopped.grant, stopped.offset) == (1, 0)
-
-
-@OWN_AT_LENGTH
 def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_says_which_limit(
     start: Start, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -134,17 +121,6 @@ def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_sa
     assert failed.offset == 0
     assert f"too large for the dead-letter topic '{letters_topic(topic)}'" in failed.error
     assert "max.message.bytes" in failed.error
-
-
-@OWN_AT_LENGTH
-def test_a_failed_batch_becomes_dead_letters_as_a_whole(start: Start, kafka: KafkaCluster, topic: str) -> None:
-    kafka.create_topic(topic, 1)
-    kafka.create_topic(letters_topic(topic), 1)
-    produce(kafka.bootstrap, topic, ["a", "b", "fail", "c", "d"])
-    more = {"mode": "batch", "batch_max_records": 2, "max_attempts": 2, "on_failure": "dead_letter"}
-    worker = start(handler="say_of_all", **more)
-    worker.consumed(1, 5)
-    assert [letter.value() for letter in letters(kafka, topic, 2)] == [b"fail", b"c"]
 
 
 @OVER_BOTH_FETCHERS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import defaultdict
 from pathlib import Path
@@ -10,17 +9,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from kunicorn.ipc.bitmap import read, written
+from kunicorn.ipc.bitmap import written
 from kunicorn.ipc.clock import now_ns
 from kunicorn.ipc.messages import (
-    Drain,
     DrainOver,
-    Failed,
     FetcherStart,
     FetcherStopped,
     StartFetcher,
     TimedOut,
-    WorkerFailed,
 )
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
@@ -29,8 +25,6 @@ from tests.system.bare_worker.rig import (
     OWN_AT_LENGTH,
     Rig,
     WorkerProcess,
-    configuration,
-    handler_of,
 )
 from tests.system.bare_worker.traffic import seen
 from tests.waiting import wait_until
@@ -50,13 +44,10 @@ def note(word, record):
 
 
 def obey(record):
-    """`wait`: until the file "go" exists. `fail`: raise until the file "well" exists. `die`: end the process."""
+    """`wait`: until the file "go" exists. `die`: end the process."""
     note("begin", record)
     if record.value == b"die":
         os._exit(9)
-    if record.value == b"fail" and not (HERE / "well").exists():
-        note("fail", record)
-        raise ValueError("not yet")
     if record.value == b"wait":
         while not (HERE / "go").exists():
             time.sleep(0.005)
@@ -67,9 +58,6 @@ def obey(record):
 
 async def obey_async(record):
     note("begin", record)
-    if record.value == b"fail" and not (HERE / "well").exists():
-        note("fail", record)
-        raise ValueError("not yet")
     try:
         if record.value == b"wait":
             while not (HERE / "go").exists():
@@ -79,15 +67,6 @@ async def obey_async(record):
     finally:
         note("end" if record.value != b"wait" or (HERE / "go").exists() else "left", record)
 '''
-CROWDS = """
-
-by_key = obey
-in_no_order = obey_async
-
-
-async def one_by_one(record):
-    await obey_async(record)
-"""
 BOTH = pytest.mark.parametrize("handler", ["obey", "obey_async"])
 
 
@@ -136,23 +115,6 @@ def test_records_of_a_key_are_handled_in_order_and_those_of_others_beside_them(
     assert (pong.handled, pong.in_flight, worker.slot(1).handled) == (1500, 0, 1500)
 
 
-@BOTH
-@OWN_AT_LENGTH
-def test_a_key_in_retry_wait_holds_up_no_other_and_goes_on_in_its_order(
-    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
-) -> None:
-    worker = worker_of(processes, kafka, topic, handler, max_attempts=1000)
-    send(kafka, topic, ("bad", "fail"), ("bad", "v"), *((f"k{n % 5}", "v") for n in range(100)))
-    worker.start(topic, {0: 0})
-    wait_until(lambda: len(told(processes.directory, "end")) == 100, "the other keys")
-    assert worker.slot(1).consumed.offset == 0, "invariant 1"
-    wait_until(lambda: worker.ping().parked_count == {"retry": 1}, "the failed one to wait")
-    (processes.directory / "well").touch()
-    worker.consumed(1, 102)
-    assert [offset for offset in told(processes.directory, "end") if offset < 2] == [0, 1]
-    assert len(told(processes.directory, "end")) == 102
-
-
 @OVER_BOTH_FETCHERS
 def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = worker_of(processes, kafka, topic, "obey")
@@ -176,27 +138,6 @@ def test_a_killed_worker_repeats_only_what_was_in_hand(processes: Rig, kafka: Ka
     successor.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 5, -1, done=written(5, done))]))
     successor.consumed(1, 200)
     assert sorted(told(processes.directory, "begin")) == sorted([*range(200), *slow])
-
-
-@BOTH
-@OWN_AT_LENGTH
-def test_a_drain_waits_for_what_is_in_hand_starts_nothing_and_tells_what_is_done_ahead(
-    processes: Rig, kafka: KafkaCluster, topic: str, handler: str
-) -> None:
-    worker = worker_of(processes, kafka, topic, handler, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
-    send(kafka, topic, ("bad", "fail"), ("a", "wait"), ("b", "v"), ("a", "v"))
-    worker.start(topic, {0: 0})
-    wait_until(lambda: told(processes.directory, "end") == [2], "the one that does not wait")
-    worker.stop(1)
-    worker.ping()
-    assert not worker.heard
-    (processes.directory / "go").touch()
-    (stopped,) = worker.expect(FetcherStopped).partitions
-    assert stopped.offset == 0, "neither the failed one nor what is behind"
-    assert read(0, stopped.done) == {1, 2}
-    assert told(processes.directory, "end") == [2, 1]
-    worker.tell(Drain(0))
-    assert worker.exit_status() == 0
 
 
 @OWN_AT_LENGTH
@@ -266,33 +207,6 @@ def test_a_suspect_is_tried_alone_and_poison_is_kept_from_the_handler_wherever_i
     assert sorted(told(processes.directory, "begin")) == list(range(60))
 
 
-@OWN_AT_LENGTH
-def test_a_halt_ends_the_grant_when_what_is_beside_it_is_done(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    worker = worker_of(processes, kafka, topic, "obey", max_attempts=1)
-    send(kafka, topic, ("a", "wait"), ("b", "fail"), ("c", "v"))
-    worker.start(topic, {0: 0})
-    wait_until(lambda: 1 in told(processes.directory, "fail"), "the failure")
-    worker.ping()
-    assert not worker.heard
-    (processes.directory / "go").touch()
-    failed = worker.expect(Failed)
-    assert failed.offset == 1
-    assert read(1, failed.done) == {2}
-    assert failed.error.startswith("ValueError: not yet")
-
-
-def test_a_plain_function_without_concurrency_has_no_order_but_its_partitions(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    processes.module(HANDLERS)
-    worker = processes.unconfigured("obey")
-    worker.tell(configuration(kafka.bootstrap, "handlers_under_test:obey", [topic], ordering="key"))
-    refusal = worker.expect(WorkerFailed)
-    assert refusal.stage == "settings"
-    assert re.match("handler.ordering = 'key', but the handler is a plain function", refusal.error)
-    assert worker.exit_status() == 2
-
-
 @OVER_BOTH_FETCHERS
 def test_what_is_kept_ahead_is_bounded_and_a_slow_key_holds_up_no_other_partition(
     processes: Rig, kafka: KafkaCluster, topic: str
@@ -322,25 +236,3 @@ def test_a_worker_with_one_record_in_hand_passes_over_what_one_with_several_had_
     worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, done=written(0, {1, 2, 5}))]))
     worker.consumed(1, 6)
     assert told(processes.directory, "begin") == [0, 3, 4]
-
-
-@OWN_AT_LENGTH
-def test_several_handlers_each_have_their_own_order_and_hands(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    names = [f"{kind}-{topic}" for kind in ("key", "none", "one")]
-    for name in names:
-        kafka.create_topic(name, 1)
-        send(kafka, name, *((f"k{n % 2}", "wait") for n in range(6)))
-    processes.module(HANDLERS + CROWDS)
-    orders = [
-        handler_of("by_key", names[0], ordering="key", concurrency=4),
-        handler_of("in_no_order", names[1], ordering="none", concurrency=3),
-        handler_of("one_by_one", names[2]),
-    ]
-    worker = processes.worker("by_key", kafka.bootstrap, names, handlers=orders)
-    worker.tell(StartFetcher([FetcherStart(n, n, name, 0, 0, -1) for n, name in enumerate(names, start=1)]))
-    wait_until(lambda: len(told(processes.directory, "begin")) == 6, "two keys, three of any, and one")
-    assert (sorted(told(processes.directory, "begin")), worker.ping().in_flight) == ([0, 0, 0, 1, 1, 2], 6)
-    (processes.directory / "go").touch()
-    for grant in (1, 2, 3):
-        worker.consumed(grant, 6)
-    assert len(told(processes.directory, "end")) == 18

@@ -81,23 +81,13 @@ def spin(record):
 
 
 def fail_when_told(record):
-    """`fail` always fails, `once` the first time, `exit` calls sys.exit."""
+    """`fail` always fails, `exit` calls sys.exit."""
     if record.value == b"fail":
         note(f"{record.partition}@{record.offset} fails")
         raise ValueError("no such customer")
-    if record.value == b"once" and not (HERE / "failed-once").exists():
-        (HERE / "failed-once").touch()
-        note(f"{record.partition}@{record.offset} fails")
-        raise ValueError("not yet")
     if record.value == b"exit":
         sys.exit(7)
     see(record)
-
-
-def fail_batch_when_told(records):
-    note(f"{records[0].partition}@{records[0].offset}+{len(records)}")
-    if any(record.value == b"fail" for record in records):
-        raise ValueError("no such customer")
 
 
 class WithOptions:

@@ -27,7 +27,6 @@ from tests.deploy.tools import Tools
 
 RULES = CHART / "alerts" / "rules.yaml"
 NAMES = re.findall(r"- alert: (\w+)", RULES.read_text())
-RECORDED = re.findall(r"- record: (\S+)", RULES.read_text())
 
 _WHERE = 'namespace="shop",job="orders",pod="orders-1",instance="10.0.0.1:9400",group="orders",release="RELEASE"'
 _GROUP = _WHERE

@@ -15,7 +15,7 @@ from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
 from kunicorn.errors import ExitCode
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
-from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 
 NOW = 1_700_000_000_000
 Delivered = Callable[[KafkaError | None, Message | None], None]
@@ -134,16 +134,9 @@ def test_a_program_is_told_what_was_sent_also_where_that_was_not_all(
     topic = PlayedTopic([b"a", b"b"], PlayedProducer(answers))
     monkeypatch.setattr(dlq, "opened", lambda *_: nullcontext(topic))
     told: list[dict[str, Any]] = []
-    own = Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "shop", "topics": ["orders"]},
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )
     with nullcontext() if len(answers) == 2 else pytest.raises(NotAllReplayed):
         dlq.run(
-            own,
+            settings_of(),
             Selection(),
             None,
             from_beginning=False,
@@ -175,13 +168,8 @@ def test_letters_of_other_groups_are_counted_and_those_without_a_group_are_sent(
 HOUR = 3_600_000
 
 
-def settings_of(**tables: Any) -> Settings:
-    kafka, group = {"bootstrap_servers": ["broker:9092"]}, {"id": "shop", "topics": ["orders", "refunds"]}
-    return Settings.model_validate({"kafka": kafka, "group": group, **tables})
-
-
 def test_letters_that_no_handler_would_see_are_counted_by_what_they_are_too_old_for() -> None:
-    settings = settings_of(handler={"entrypoint": "shop:pay", "max_age_ms": HOUR})
+    settings = settings_of(group={"topics": ["orders", "refunds"]}, handler={"max_age_ms": HOUR})
     times = {"orders": [NOW - 3 * HOUR, NOW - 2 * HOUR, NOW], "refunds": [NOW]}
     old = too_old(times, settings, {"orders": 150 * 60_000, "refunds": HOUR}, NOW)
     assert [(each.topic, each.count, each.setting) for each in old] == [

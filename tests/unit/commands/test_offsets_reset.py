@@ -15,16 +15,10 @@ from kunicorn.commands.offsets import NotAllReset, Options, reset
 from kunicorn.errors import ExitCode
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
-from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 
 TPS = [TopicPartition("orders", number) for number in range(2)]
-SETTINGS = Settings.model_validate(
-    {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle"},
-    }
-)
+SETTINGS = settings_of(group={"id": "shop"})
 
 
 class PlayedSession:

@@ -17,6 +17,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
 from kunicorn.text import as_json_text
 from kunicorn.worker.fetching import own_fetcher
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 
 HANDLERS = """
@@ -101,14 +102,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(fetcher: str = "librdkafka", **handler: Any) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"], "fetcher": fetcher},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": "desk_shop:handle", **handler},
-            "dead_letters": {"topic": "dead"},
-        }
-    )
+    own = {"entrypoint": "desk_shop:handle", **handler}
+    return settings_of(kafka={"fetcher": fetcher}, handler=own, dead_letters={"topic": "dead"})
 
 
 def message(value: bytes | None) -> Message:
@@ -200,15 +195,11 @@ def test_a_dead_letter_that_would_be_sent_is_shown() -> None:
 
 
 def test_a_handler_beside_others_has_the_dead_letter_topic_that_one_of_them_asks_for() -> None:
-    own = Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g"},
-            "handlers": [
-                {"entrypoint": "desk_shop:handle_busy", "topics": ["refunds"], "on_failure": "dead_letter"},
-                {"entrypoint": "desk_shop:handle", "topics": ["orders"]},
-            ],
-        }
+    own = settings_of(
+        handlers=[
+            {"entrypoint": "desk_shop:handle_busy", "topics": ["refunds"], "on_failure": "dead_letter"},
+            {"entrypoint": "desk_shop:handle", "topics": ["orders"]},
+        ]
     )
     replayed = replay_one.replay(own, message(b'{"total": -1}'))
     assert replayed.outcome == "dead_letter"
@@ -260,9 +251,7 @@ def test_a_batch_handler_gets_a_batch_of_one_and_setup_and_teardown_run() -> Non
 
 def test_what_would_be_sent_is_shown_as_its_readers_would_decode_it_and_of_a_failure_nothing() -> None:
     own = settings(entrypoint="desk_shop:handle_and_send")
-    own = Settings.model_validate(
-        {**own.model_dump(exclude_unset=True), "producing": {"delivery": "at_least_once", "value": "json"}}
-    )
+    own = settings_of(**own.model_dump(exclude_unset=True), producing={"delivery": "at_least_once", "value": "json"})
     replayed = replay_one.replay(own, message(b'{"total": 3}'))
     lines = list(replayed.lines())
     assert "output    would go to totals: key k, value {'total': 3}" in lines
@@ -326,12 +315,7 @@ def test_a_record_whose_decoder_is_away_ends_the_replay() -> None:
 
 
 def test_a_topic_that_no_handler_takes_is_refused_before_a_broker_is_asked() -> None:
-    tables = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-        "group": {"id": "g"},
-        "handlers": [{"entrypoint": "desk_shop:handle", "topics": ["orders"]}],
-    }
-    own = Settings.model_validate(tables)
+    own = settings_of(handlers=[{"entrypoint": "desk_shop:handle", "topics": ["orders"]}])
     refused = "no handler takes topic 'g.dead-letters'.*dlq show"
     with pytest.raises(ConfigError, match=refused):
         replay_one.find(own, TopicPartition("g.dead-letters", 0), 12)

@@ -15,6 +15,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.observe.status import Status
 from kunicorn.settings import HttpSettings, Settings
 from tests.fakes.answering import Answer, answering
+from tests.fakes.complete_settings import settings_of
 from tests.unit.observe.snapshots import assigned, partition, status, worker
 
 
@@ -114,10 +115,4 @@ def test_a_service_that_cannot_be_asked_is_told(http: HttpSettings) -> None:
 
 
 def with_http(http: HttpSettings) -> Settings:
-    values: dict[str, dict[str, Any]] = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle"},
-        "http": http.model_dump(),
-    }
-    return Settings.model_validate(values)
+    return settings_of(group={"id": "shop"}, http=http.model_dump())

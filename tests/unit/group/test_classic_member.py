@@ -9,8 +9,6 @@ from kunicorn.group.member import Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
 from kunicorn.group.states import State
 from tests.unit.group.classic_conversation import (
-    FENCED,
-    GROUP_NOT_FOUND,
     ILLEGAL_GENERATION,
     LOADING,
     MEMBER_ID_REQUIRED,
@@ -209,68 +207,11 @@ def test_nothing_is_committed_between_join_and_sync() -> None:
     assert talk.may_commit()
 
 
-@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, ""), (GROUP_NOT_FOUND, "")])
-@pytest.mark.scenario(
-    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterDroppingOutOfTheGroup",
-    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterResettingGenerationId",
-    "0113 p_lost_partitions_heartbeat_illegal_generation",
-)
-def test_a_fencing_error_loses_the_partitions_and_rejoins_at_once(error: int, kept: str) -> None:
-    talk = Conversation()
-    talk.settle(0, 1)
-    talk.heartbeat(error)
-    assert talk.order(ev.Lose).partitions == tps(0, 1)
-    join = talk.order(ev.SendJoin)
-    assert (join.member_id, join.generation, join.owned) == (kept, NO_GENERATION, ())
-    assert "Revoke" not in talk.kinds(), "what is lost is not drained and committed"
-
-
-def test_a_fencing_answer_to_a_heartbeat_of_an_older_generation_is_ignored() -> None:
-    talk = Conversation()
-    talk.settle(0)
-    beat = talk.beat
-    assert beat is not None
-    talk.tell(ev.TopicsChanged("orders grew"))
-    talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
-    talk.tell(ev.HeartbeatAnswered(beat, UNKNOWN_MEMBER, commit_pending=False))
-    assert "Lose" not in talk.kinds()
-    assert talk.member.member_id == "me"
-
-
-@pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE])
-@pytest.mark.scenario("0143 test_heartbeat_find_coordinator")
-def test_a_moved_coordinator_costs_neither_id_nor_generation_nor_partitions(error: int) -> None:
-    talk = Conversation()
-    talk.settle(0, 1)
-    talk.heartbeat(error)
-    talk.order(ev.ForgetCoordinator)
-    talk.tell(ev.Tick(), after=1)
-    talk.order(ev.FindCoordinator)
-    talk.tell(ev.CoordinatorFound())
-    beat = talk.order(ev.SendHeartbeat)
-    assert (beat.generation, beat.member_id) == (1, "me")
-    assert talk.member.state is State.STABLE
-    assert talk.member.owned == frozenset(tps(0, 1))
-
-
 def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_again() -> None:
     talk = Conversation()
     talk.settle(0)
     talk.heartbeat(NOT_AVAILABLE, commit_pending=True)
     assert "ForgetCoordinator" not in talk.kinds()
-
-
-@pytest.mark.scenario("testRetainMemberIdAfterJoinGroupDisconnect")
-def test_a_join_that_goes_unanswered_is_sent_again_with_the_same_id_after_a_look_up() -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.heartbeat(REBALANCING)
-    talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "connection reset"))
-    talk.order(ev.ForgetCoordinator)
-    talk.tell(ev.Tick(), after=1)
-    talk.tell(ev.CoordinatorFound())
-    join = talk.order(ev.SendJoin)
-    assert (join.member_id, join.generation, join.owned) == ("me", 1, tps(0))
 
 
 @pytest.mark.scenario("testCoordinatorDiscoveryExponentialBackoff", "CoordinatorRequestManagerTest")
@@ -287,14 +228,6 @@ def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None
         talk.order(ev.FindCoordinator)
     assert waits[0] < 0.13
     assert 0.7 < waits[-1] <= 1.2
-
-
-def test_a_fenced_instance_is_refused_for_good_and_its_partitions_are_lost() -> None:
-    talk = Conversation(instance_id="pod-0")
-    talk.settle(0)
-    talk.heartbeat(FENCED)
-    assert talk.kinds() == ["Lose", "Fail"]
-    assert talk.tell(ev.Tick(), after=60) == []
 
 
 def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_survived() -> None:
@@ -545,22 +478,6 @@ def test_a_static_member_goes_without_leave_group() -> None:
     assert "SendLeave" not in talk.kinds()
 
 
-def test_a_leave_while_a_join_is_parked_drains_and_commits_at_once() -> None:
-    talk = Conversation()
-    talk.settle(0, 1)
-    talk.heartbeat(REBALANCING)
-    talk.order(ev.SendJoin)
-    talk.tell(ev.LeaveWanted("SIGTERM"))
-    revoke = talk.order(ev.Revoke)
-    assert revoke.partitions == tps(0, 1)
-    assert talk.may_commit(), "brokers take commits until all have joined"
-    talk.heartbeat(REBALANCING)
-    talk.tell(ev.Released(revoke))
-    leave = talk.order(ev.SendLeave)
-    talk.tell(ev.LeaveAnswered(leave, 0))
-    assert talk.member.state is State.LEFT
-
-
 def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_committed_only_there() -> None:
     talk = Conversation()
     talk.settle(0, 1)
@@ -642,20 +559,6 @@ def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
     assert talk.member.state is State.LEFT
     assert talk.order(ev.Lose).partitions == tps(0)
     assert talk.tell(ev.Released(revoke)) == []
-
-
-@pytest.mark.scenario(
-    "testCommitOffsetIllegalGenerationWithNewGeneration",
-    "0113 r_lost_partitions_commit_illegal_generation",
-    "TestCommitFatalMemberErrorTriggersRejoin",
-)
-def test_a_commit_refused_under_an_older_generation_changes_nothing() -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.tell(ev.CommitRefused(0, "me", ILLEGAL_GENERATION))
-    assert talk.member.state is State.STABLE
-    talk.tell(ev.CommitRefused(1, "me", ILLEGAL_GENERATION))
-    assert talk.order(ev.Lose).partitions == tps(0)
 
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")

@@ -10,7 +10,6 @@ from kunicorn.group.protocol import ConsumerHeartbeatAnswer
 from kunicorn.group.states import State
 from tests.unit.group.consumer_conversation import (
     FENCED_EPOCH,
-    FENCED_INSTANCE,
     LOADING,
     NAMES,
     NOT_AVAILABLE,
@@ -105,18 +104,6 @@ def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() ->
     assert talk.order(ev.Revoke).partitions == tps(0)
 
 
-@pytest.mark.scenario("testFencedMemberStopHeartbeatUntilItReleasesAssignmentToRejoin", "0147 fenced")
-def test_a_fenced_member_loses_its_partitions_and_joins_again_at_once_under_the_same_id() -> None:
-    for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
-        talk = Conversation()
-        talk.settle(0, 1)
-        talk.answer(error=error)
-        assert talk.order(ev.Lose).partitions == tps(0, 1)
-        join = talk.order(ev.SendConsumerHeartbeat)
-        assert (join.epoch, join.member_id, join.full, join.owned) == (0, "me", True, ())
-        assert not talk.member.may_commit
-
-
 @pytest.mark.scenario("testDelayedReconciliationResultDiscarded*")
 def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
     talk = Conversation()
@@ -127,15 +114,6 @@ def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None
     talk.tell(ev.Released(revoke))
     assert talk.ordered == []
     assert talk.member.state is State.JOINING
-
-
-@pytest.mark.scenario("testSameAssignmentReconciledAgainWhenFenced")
-def test_the_same_assignment_is_taken_up_again_after_a_fencing() -> None:
-    talk = Conversation()
-    talk.settle(0, 1)
-    talk.answer(error=FENCED_EPOCH)
-    talk.answer(owned(0, 1), epoch=5)
-    assert talk.order(ev.Assign).partitions == tps(0, 1)
 
 
 @pytest.mark.scenario(
@@ -173,41 +151,11 @@ def test_a_lost_acknowledgement_is_repeated() -> None:
     assert talk.member.state is State.STABLE
 
 
-@pytest.mark.parametrize("error", [NOT_AVAILABLE, NOT_COORDINATOR])
-@pytest.mark.scenario("0147 retriable")
-def test_a_coordinator_that_moved_costs_neither_epoch_nor_partitions(error: int) -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.answer(error=error)
-    talk.order(ev.ForgetCoordinator)
-    assert talk.member.owned == frozenset(tps(0))
-    assert talk.member.generation == 2
-
-
 def test_error_15_beside_a_commit_means_the_same_node_again() -> None:
     talk = Conversation()
     talk.settle(0)
     talk.answer(error=NOT_AVAILABLE, commit_pending=True)
     assert "ForgetCoordinator" not in talk.kinds()
-
-
-@pytest.mark.scenario("0147 retriable")
-def test_a_coordinator_that_loads_is_asked_again_after_a_pause() -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.answer(error=LOADING)
-    assert talk.ordered == []
-    assert talk.now < talk.member.deadline() < talk.now + 2
-
-
-@pytest.mark.scenario("NegativeEpochIgnored")
-def test_nothing_is_adopted_from_an_answer_with_an_error_or_a_negative_epoch() -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.answer(owned(7), error=LOADING)
-    assert talk.member.owned == frozenset(tps(0))
-    talk.answer(epoch=-7)
-    assert talk.member.generation == 2
 
 
 @pytest.mark.scenario("0147 unknown topic id")
@@ -365,15 +313,6 @@ def test_behind_another_coordinator_a_killed_member_holds_the_slot_for_a_whole_s
     while talk.now < moved + SESSION + 1:
         talk.answer(error=UNRELEASED)
         assert "Fail" not in talk.kinds()
-
-
-@pytest.mark.scenario("0147 fatal")
-def test_a_fenced_instance_is_fatal() -> None:
-    talk = Conversation(instance_id="pod-0")
-    talk.settle(0)
-    talk.answer(error=FENCED_INSTANCE)
-    assert "group_instance_id" in talk.order(ev.Fail).message
-    assert talk.order(ev.Lose).partitions == tps(0)
 
 
 def test_a_broker_without_the_protocol_turns_a_member_that_never_joined_into_a_classic_one() -> None:

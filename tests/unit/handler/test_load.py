@@ -85,25 +85,19 @@ def test_a_missing_module_is_named_with_where_it_was_looked_for(module: Path) ->
     assert "PYTHONPATH" in text
 
 
-def test_a_module_missing_inside_the_import_is_not_taken_for_the_handlers(module: Path) -> None:
-    module.write_text("import no_such_library")
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("a = 1\nimport no_such_library\n", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("a = 1\nb = a / 0\n", "ZeroDivisionError: division by zero"),
+        ("a = 1\nb = a / 0\n", "b = a / 0"),
+        ("a = 1\ndef handle(record:\n", "SyntaxError"),
+    ],
+)
+def test_what_the_import_of_a_module_ends_by_is_told_with_file_and_line(module: Path, source: str, said: str) -> None:
+    module.write_text(source)
     text = error(f"{MODULE}:handle")
-    assert "ModuleNotFoundError: No module named 'no_such_library'" in text
-    assert f"{MODULE}.py:1" in text
-
-
-def test_a_module_that_raises_is_told_with_file_and_line(module: Path) -> None:
-    module.write_text("a = 1\nb = a / 0\n")
-    text = error(f"{MODULE}:handle")
-    assert "ZeroDivisionError: division by zero" in text
-    assert f"{MODULE}.py:2" in text
-    assert "b = a / 0" in text
-
-
-def test_a_syntax_error_is_told_with_file_and_line(module: Path) -> None:
-    module.write_text("a = 1\ndef handle(record:\n")
-    text = error(f"{MODULE}:handle")
-    assert "SyntaxError" in text
+    assert said in text
     assert f"{MODULE}.py:2" in text
 
 

@@ -13,7 +13,7 @@ from kunicorn.observe.http import Server
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal, SeekMove
 from kunicorn.observe.status import Status
-from kunicorn.settings import HttpSettings, Settings
+from kunicorn.settings import HttpSettings
 from tests.unit.observe.snapshots import status
 
 TOKEN = "correct-horse-battery"
@@ -54,18 +54,6 @@ class Service:
     def _note(self, action: str, what: Any) -> Done:
         self.done.append((action, what))
         return Done(ok=True, said=f"{action} is done")
-
-
-def settings_of(**http: object) -> Settings:
-    """A service's, whose `[http]` is given."""
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": "shop:handle"},
-            "http": http,
-        }
-    )
 
 
 @asynccontextmanager

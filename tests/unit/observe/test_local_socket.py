@@ -23,7 +23,8 @@ import pytest
 
 from kunicorn.commands.control import RunningService
 from kunicorn.observe import http, requests
-from tests.unit.observe.serving import Service, serving, settings_of
+from tests.fakes.complete_settings import settings_of
+from tests.unit.observe.serving import Service, serving
 
 PORT, ANOTHER = 70_001, 70_002
 """None that is: the names are of this test alone."""
@@ -81,7 +82,7 @@ def test_the_socket_is_a_file_for_its_user_alone_and_gone_when_the_service_is(di
 async def test_orders_come_by_the_file_and_a_server_that_stops_removes_it(directory: Path) -> None:
     service = Service()
     async with serving(service) as server:
-        running = RunningService.of(settings_of(port=server.port), None, None)
+        running = RunningService.of(settings_of(http={"port": server.port}), None, None)
         assert (await asyncio.to_thread(running.ask, "resume", {}))["ok"]
         assert [stat.S_ISSOCK(file.lstat().st_mode) for file in within(directory)] == [True]
     assert within(directory) == []
@@ -147,7 +148,7 @@ async def test_a_service_without_a_place_for_a_file_takes_orders_all_the_same(mo
     log = mock.Mock()
     monkeypatch.setattr(http, "log", log)
     async with serving(Service()) as server:
-        running = RunningService.of(settings_of(port=server.port), None, None)
+        running = RunningService.of(settings_of(http={"port": server.port}), None, None)
         assert (await asyncio.to_thread(running.ask, "resume", {}))["ok"]
     said = [str(call.args[0]) for call in log.info.mock_calls]
     assert any("by a socket without a file: neither /tmp nor TMPDIR takes one" in line for line in said), said

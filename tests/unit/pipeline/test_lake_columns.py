@@ -25,6 +25,7 @@ from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.storage import Directory, Manifest
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
+from tests.fakes.complete_settings import tables_of
 
 PLAIN = Decoding()
 
@@ -140,14 +141,8 @@ def test_a_decoder_that_is_not_there_is_told_before_any_record() -> None:
 
 def settings_of(*handlers: dict[str, Any]) -> Settings:
     own = {"entrypoint": "tests.unit.pipeline.test_lake_columns:opaque"}
-    return load_tables(
-        Path("config.toml"),
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-            "group": {"id": "lake"},
-            "handlers": [{**own, "topics": [f"topic-{at}"], **each} for at, each in enumerate(handlers)],
-        },
-    )
+    every = [{**own, "topics": [f"topic-{at}"], **each} for at, each in enumerate(handlers)]
+    return load_tables(Path("config.toml"), tables_of(handlers=every))
 
 
 ONE = pa.schema([("value", pa.struct([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))])

@@ -21,6 +21,7 @@ from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes
 from kunicorn.positions import OffsetRange
 from kunicorn.settings import load
 from kunicorn.settings.load import load_tables
+from tests.fakes.complete_settings import tables_of
 from tests.unit.pipeline.secured_config import CONFIG, SECRET
 
 
@@ -62,15 +63,14 @@ def test_a_letter_keeps_its_records_time_even_if_no_calendar_has_it(timestamp: i
 def test_the_topic_is_that_of_the_rule_of_the_reason_or_of_the_handler(
     reason: str, by_rule: str | None, topic: str
 ) -> None:
-    tables: dict[str, Any] = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-        "group": {"id": "shop"},
-        "dead_letters": {"topics": {"poison": "poison"}},
-        "handlers": [
+    tables = tables_of(
+        group={"id": "shop"},
+        dead_letters={"topics": {"poison": "poison"}},
+        handlers=[
             {"entrypoint": "shop:handle", "topics": ["orders"], "on_failure": "dead_letter"},
             {"entrypoint": "shop:refund", "topics": ["refunds"], "dead_letter_topic": "refunds.dead-letters"},
         ],
-    }
+    )
     settings = load_tables(Path("config.toml"), tables)
     given = {"topic": "refunds", "reason": reason, "letter_topic": by_rule}
     assert topic_in(given, settings) == topic

@@ -21,14 +21,7 @@ from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
-from kunicorn.settings import (
-    GroupSettings,
-    HandlerSettings,
-    HttpSettings,
-    KafkaSettings,
-    PipelineSettings,
-    Settings,
-)
+from tests.fakes.complete_settings import settings_of
 from tests.unit.pipeline.played_log import PlayedLog
 
 NEW = RunState((OffsetRange("orders", 0, 0, 20),), topics={"orders": "id"})
@@ -95,18 +88,13 @@ class Scene:
 
     def start(self, state: RunState = NEW) -> RunState:
         file: Any = None
-        settings = Settings(
-            kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
-            group=GroupSettings(id="shop", topics=("orders",)),
-            handler=HandlerSettings(entrypoint="x:y"),
-            http=HttpSettings(enabled=False),
-            pipeline=PipelineSettings(
-                max_offsets_per_trigger=10,
-                ordering="none" if self.pieces else "partition",
-                min_partitions=self.pieces,
-                max_records_per_second=self.rate,
-            ),
-        )
+        pipeline = {
+            "max_offsets_per_trigger": 10,
+            "ordering": "none" if self.pieces else "partition",
+            "min_partitions": self.pieces,
+            "max_records_per_second": self.rate,
+        }
+        settings = settings_of(http={"enabled": False}, pipeline=pipeline)
         job = RangeJob(
             name="backfill",
             settings=settings,

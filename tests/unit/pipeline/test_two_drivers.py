@@ -42,14 +42,8 @@ from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import Edges, OffsetRange, TopicPartition
-from kunicorn.settings import (
-    GroupSettings,
-    HandlerSettings,
-    HttpSettings,
-    KafkaSettings,
-    PipelineSettings,
-    Settings,
-)
+from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 
 TOPIC = "orders"
 PARTITIONS = [TopicPartition(TOPIC, number) for number in range(2)]
@@ -168,20 +162,15 @@ class World:
             self.orphans.pop(self.rng.randrange(len(self.orphans)))()
 
     def _settings(self, pieces: int | None) -> Settings:
-        return Settings(
-            kafka=KafkaSettings(bootstrap_servers=("kafka:9092",)),
-            group=GroupSettings(id="shop", topics=(TOPIC,)),
-            handler=HandlerSettings(entrypoint="x:y"),
-            http=HttpSettings(enabled=False),
-            pipeline=PipelineSettings(
-                directory=str(self.directory / "runs"),
-                ordering="none",
-                min_partitions=pieces,
-                max_offsets_per_trigger=10,
-                iceberg_catalog="test",
-                iceberg=self.catalog,
-            ),
-        )
+        pipeline = {
+            "directory": str(self.directory / "runs"),
+            "ordering": "none",
+            "min_partitions": pieces,
+            "max_offsets_per_trigger": 10,
+            "iceberg_catalog": "test",
+            "iceberg": self.catalog,
+        }
+        return settings_of(handler={"entrypoint": "x:y"}, http={"enabled": False}, pipeline=pipeline)
 
     # As the cluster's session -----------------------------------------------------------------------------------
 

@@ -12,20 +12,15 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.config import OutputEncoding
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables
+from tests.fakes.complete_settings import tables_of
 
 REGISTRY = {"url": "http://registry.example:8081"}
 
 
 def given(registry: Any = REGISTRY, **producing: Any) -> Settings:
     """Settings with that section."""
-    tables = {
-        "kafka": {"bootstrap_servers": ["b:1"]},
-        "group": {"id": "shop", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle"},
-        "schema_registry": registry,
-        "producing": {"delivery": "at_least_once", **producing},
-    }
-    return load_tables(Path("c.toml"), tables)
+    outputs = {"delivery": "at_least_once", **producing}
+    return load_tables(Path("c.toml"), tables_of(schema_registry=registry, producing=outputs))
 
 
 def test_without_encoders_there_is_nothing_to_encode() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kunicorn.settings.load import load_tables
+from tests.fakes.complete_settings import tables_of
 from tests.markdown import ROOT, Block, blocks
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -22,16 +23,9 @@ EXAMPLES = [
 def least_beside(shown: dict[str, Any]) -> dict[str, Any]:
     """What else has to be said: a page says it elsewhere."""
     login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "orders"}
-    least: dict[str, Any] = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-        "schema_registry": {"url": "http://127.0.0.1:8081"},
-    }
+    least = {**tables_of(**shown), "schema_registry": {"url": "http://127.0.0.1:8081"}}
     if shown.get("kafka", {}).keys() == {"sasl_password_file"}:
         least["kafka"] |= login
-    if "assign" not in shown:
-        least["group"] = {"id": "shop"} if "handlers" in shown else {"id": "shop", "topics": ["orders"]}
-    if "handlers" not in shown:
-        least["handler"] = {"entrypoint": "shop.handlers:handle"}
     if "producing" in shown:
         least["producing"] = {"delivery": "at_least_once"}
     return least

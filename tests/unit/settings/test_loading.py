@@ -10,8 +10,9 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.librdkafka.properties import OWNED_PROPERTIES
-from kunicorn.settings import Settings, at_a_desk, load, shown
+from kunicorn.settings import at_a_desk, load, shown
 from kunicorn.settings.problems import problems_of
+from tests.fakes.complete_settings import settings_of
 from tests.unit.settings.files import LEAST, loaded, problem, problems
 
 
@@ -42,13 +43,7 @@ def test_the_machines_environment_does_not_leak_in(tmp_path: Path, monkeypatch: 
 
 def test_settings_made_in_code_do_not_depend_on_the_machines_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http", '{"port": 1}')
-    made = Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-            "group": {"id": "orders", "topics": ["orders"]},
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )
+    made = settings_of()
     assert made.http.port == 9400
 
 

@@ -11,14 +11,13 @@ from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.settings.load import load_tables, shown
 from kunicorn.settings.security import without_secrets
+from tests.fakes.complete_settings import tables_of
 
 SECRET = "s3cr3t"
 
 
 def loaded(**otlp: Any) -> Settings:
-    kafka = {"bootstrap_servers": ["127.0.0.1:9092"]}
-    group, handler = {"id": "shop", "topics": ["orders"]}, {"entrypoint": "shop:handle"}
-    return load_tables(Path("config.toml"), {"kafka": kafka, "group": group, "handler": handler, "otlp": otlp})
+    return load_tables(Path("config.toml"), tables_of(otlp=otlp))
 
 
 @pytest.mark.parametrize(

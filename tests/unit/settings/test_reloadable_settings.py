@@ -10,17 +10,12 @@ from pydantic import SecretStr
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
 from kunicorn.settings.load import reloaded
+from tests.fakes.complete_settings import settings_of
 
 
 def settings(**sections: dict[str, Any]) -> Settings:
-    whole: dict[str, dict[str, Any]] = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-        "group": {"id": "orders", "topics": ["orders"]},
-        "handler": {"entrypoint": "shop:handle"},
-        "workers": {"count": 2},
-    }
-    tables: Any = {name: whole.get(name, {}) | sections.get(name, {}) for name in whole.keys() | sections.keys()}
-    return Settings(**tables)
+    own: dict[str, dict[str, Any]] = {"group": {"id": "orders"}, "workers": {"count": 2}}
+    return settings_of(**{**sections, **{name: section | sections.get(name, {}) for name, section in own.items()}})
 
 
 NOW = settings()

@@ -40,14 +40,6 @@ def next_life(stage: Stage) -> FetcherStart:
     return stage.start_of(0)
 
 
-def test_the_successor_of_a_killed_worker_is_told_what_is_done_ahead(stage: Stage) -> None:
-    stage.give(0)
-    handle(stage, 0, 105, {107, 109}, {105, 106})
-    start = next_life(stage)
-    assert start.offset == 105
-    assert read(105, start.done) == {107, 109}
-
-
 def test_what_is_done_ahead_is_kept_over_lives_and_forgotten_once_it_lies_behind(stage: Stage) -> None:
     stage.give(0)
     handle(stage, 0, 105, {107, 109}, ())

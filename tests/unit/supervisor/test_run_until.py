@@ -17,12 +17,12 @@ from kunicorn.ipc import clock
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.ipc.messages import Failed, FailureKind, StopFetcher
 from kunicorn.positions import TopicPartition
-from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.limits import Until, until_of
 from kunicorn.supervisor.partitions.lag import watch_ends
 from kunicorn.supervisor.partitions.partition import Partition
 from kunicorn.supervisor.run_until import RunUntil
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 from tests.fakes.virtual_loop import in_virtual_time
@@ -319,24 +319,19 @@ async def test_what_a_lost_partition_was_handled_up_to_is_not_its_end() -> None:
     assert bench.stage.state(0) is PartitionState.RESOLVING
 
 
-def settings(**sections: Any) -> Settings:
-    own = {"kafka": {"bootstrap_servers": ["127.0.0.1:9"]}, "handler": {"entrypoint": "shop:handle"}}
-    return Settings.model_validate({**own, "group": {"id": "g", "topics": ["orders"]}, **sections})
-
-
 @pytest.mark.parametrize(("protocol", "patience"), [("classic", 20.0), ("consumer", 45.0)])
 def test_those_of_a_dead_member_are_waited_for_by_the_session_that_decides(protocol: str, patience: float) -> None:
-    group = {"id": "g", "topics": ["orders"], "session_timeout_ms": 20_000, "group_protocol": protocol}
-    found = until_of(settings(group=group), end=True, max_records=None, run_for=None, stop_at=None)
+    group = {"session_timeout_ms": 20_000, "group_protocol": protocol}
+    found = until_of(settings_of(group=group), end=True, max_records=None, run_for=None, stop_at=None)
     assert found.idle_patience == patience
 
 
 def test_what_the_command_line_asks_for() -> None:
     nothing: dict[str, Any] = {"end": False, "max_records": None, "run_for": None, "stop_at": None}
-    assert until_of(settings(), **nothing) == Until()
-    assert until_of(settings(), **{**nothing, "run_for": "10m", "end": True}) == Until(end=True, seconds=600)
+    assert until_of(settings_of(), **nothing) == Until()
+    assert until_of(settings_of(), **{**nothing, "run_for": "10m", "end": True}) == Until(end=True, seconds=600)
     at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    assert until_of(settings(), **{**nothing, "stop_at": at}).stop_at_ms == pytest.approx(
+    assert until_of(settings_of(), **{**nothing, "stop_at": at}).stop_at_ms == pytest.approx(
         wall_ms() + 3_600_000, abs=10_000
     )
 
@@ -351,12 +346,12 @@ def test_what_the_command_line_asks_for() -> None:
 )
 def test_what_means_nothing_is_refused(given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        until_of(settings(), end=False, max_records=None, run_for=given.get("run_for"), stop_at=given.get("stop_at"))
+        until_of(settings_of(), end=False, max_records=None, run_for=given.get("run_for"), stop_at=given.get("stop_at"))
 
 
 def test_with_assign_the_end_is_a_setting() -> None:
     with pytest.raises(ConfigError, match=r'assign\.stop = "end"'):
         until_of(
-            settings(group={}, assign={"partitions": ["orders"]}),
+            settings_of(group={}, assign={"partitions": ["orders"]}),
             end=True, max_records=None, run_for=None, stop_at=None,
         )  # fmt: skip

@@ -20,19 +20,19 @@ from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.snapshot import Snapshot
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedPool
 from tests.fakes.stage import Stage, tps
 
 KEEPER, OTHER = "shop.books:Book", "shop.mail:send"
 
 
-def settings_of(*entrypoints: str) -> Settings:
+def handled_by(*entrypoints: str) -> Settings:
     """Settings of a handler each for the topics orders, orders1, ..."""
     handlers = [
         {"entrypoint": entrypoint, "topics": [f"orders{number or ''}"]} for number, entrypoint in enumerate(entrypoints)
     ]
-    kafka = {"bootstrap_servers": ["127.0.0.1:9"]}
-    return Settings.model_validate({"kafka": kafka, "group": {"id": "shop"}, "handlers": handlers})
+    return settings_of(handlers=handlers)
 
 
 class ShownPool(PlayedPool):
@@ -91,7 +91,7 @@ def series(status: Status) -> Mapping[str, float]:
 
 
 def test_what_a_handler_keeps_itself_is_not_shown_as_behind_in_its_commits() -> None:
-    member = Member(settings_of(KEEPER), frozenset({KEEPER}))
+    member = Member(handled_by(KEEPER), frozenset({KEEPER}))
     member.begin()
     member.handle(5000)
     status = member.status()
@@ -107,7 +107,7 @@ def test_what_a_handler_keeps_itself_is_not_shown_as_behind_in_its_commits() -> 
 def test_what_others_commit_is_shown_beside_a_handler_that_keeps_its_offsets(
     entrypoints: tuple[str, str], committed: int | None
 ) -> None:
-    member = Member(settings_of(*entrypoints), frozenset({KEEPER}))
+    member = Member(handled_by(*entrypoints), frozenset({KEEPER}))
     member.begin()
     member.handle(150)
     status = member.status()
@@ -117,7 +117,7 @@ def test_what_others_commit_is_shown_beside_a_handler_that_keeps_its_offsets(
 
 
 def test_what_workers_commit_is_shown_as_committed_at_every_look_and_not_at_the_next_turn_of_a_timer() -> None:
-    member = Member(settings_of(OTHER), workers_commit=True)
+    member = Member(handled_by(OTHER), workers_commit=True)
     member.begin()
     for upto in (150, 200):
         member.handle(upto)
@@ -129,7 +129,7 @@ def test_what_workers_commit_is_shown_as_committed_at_every_look_and_not_at_the_
 
 @pytest.mark.parametrize("keepers", [frozenset[str](), frozenset({"another:one"})])
 def test_where_the_supervisor_commits_its_last_commit_and_what_it_committed_are_shown(keepers: frozenset[str]) -> None:
-    member = Member(settings_of(OTHER), keepers)
+    member = Member(handled_by(OTHER), keepers)
     member.begin()
     member.handle(150)
     shown = series(member.status())

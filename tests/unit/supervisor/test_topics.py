@@ -17,10 +17,10 @@ from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
-from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.topics import Departed, Topics, forget_departed
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, cluster_of
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
 
@@ -430,13 +430,7 @@ def test_nothing_is_left_of_a_topic_that_is_gone_where_brokers_match_the_pattern
 
 
 def test_nothing_that_was_looked_up_for_a_topic_is_left_in_the_settings_in_force_once_it_is_gone() -> None:
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["^day-.*"]},
-            "handler": {"entrypoint": "shop:handle", "delay_ms": 60_000},
-        }
-    )
+    settings = settings_of(group={"topics": ["^day-.*"]}, handler={"delay_ms": 60_000})
     in_force = SettingsInForce(settings, lambda: settings)
     assert [in_force.delay_ms(name) for name in ("day-1", "day-2")] == [60_000, 60_000]
     in_force.forget("day-1")

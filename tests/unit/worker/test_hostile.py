@@ -50,7 +50,6 @@ AT_ONCE = {
     "worse": "tests.unit.worker.hostile_handlers.Worse",
     "gives-up": "kunicorn.DeadLetter",
 }
-HARMLESS = {"skips", "says-odd"}
 LETTERS = RETRIED | AT_ONCE
 NOT_SENT = "kunicorn.NotToBeSent"
 

@@ -1,14 +1,11 @@
-"""Which record may start next, and how far a partition is done: for every order in which records can end."""
+"""Which record may start next, and how far a partition is done, step by step."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import Any
 
 import pytest
 from confluent_kafka import Message
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kunicorn.ipc.bitmap import WINDOW, written
 from kunicorn.positions import Position, TopicPartition
@@ -16,7 +13,6 @@ from kunicorn.worker.fetching.assignment import from_where
 from kunicorn.worker.progress import InFlight, OffsetTracker, Slots, Stage
 from kunicorn.worker.scheduler import Scheduler
 
-TP = TopicPartition("t", 0)
 RECORD = Message()
 NS = iter(range(1, 1 << 60))
 
@@ -226,179 +222,6 @@ def test_a_closed_partition_starts_nothing_and_what_runs_still_counts() -> None:
     scheduler.finish(second)
     assert list(one.done_ahead()) == [2]
     assert scheduler.bytes == 0
-
-
-class Played:
-    """What a handler and a supervisor saw, and what the rules forbid."""
-
-    def __init__(self, ordering: str, concurrency: int, keys: list[str | None]) -> None:
-        self.ordering, self.concurrency, self.keys = ordering, concurrency, keys
-        self.finished: set[int] = set()
-        self.handled: dict[object, list[int]] = defaultdict(list)
-        self.begin(0, set())
-
-    def begin(self, consumed: int, done: set[int]) -> None:
-        """A worker takes over."""
-        self.scheduler = Scheduler()
-        self.tracker = tracker(Slots(self.ordering, self.concurrency), consumed, done_before=done)
-        self.running: list[InFlight] = []
-        self.failed: list[InFlight] = []
-        self.waiting: list[InFlight] = []
-        self.sending: list[InFlight] = []
-        self.next = consumed
-
-    def arrive(self) -> None:
-        if self.next < len(self.keys):
-            key = self.keys[self.next]
-            self.scheduler.arrive(self.tracker, self.next, 0, None if key is None else key.encode(), "", 1)
-            self.next += 1
-
-    def start(self) -> None:
-        if (flight := self.scheduler.start(self.tracker.slots, next(NS))) is None:
-            return
-        assert flight.offset not in self.finished, "handled twice"
-        lane = self.lane_of(flight.offset)
-        held = (*self.running, *self.failed, *self.sending)
-        assert lane not in {self.lane_of(each.offset) for each in held}, "two of a lane at a time"
-        before = [o for o in range(flight.offset) if self.lane_of(o) == lane]
-        assert self.finished.issuperset(before), "invariant 4: out of order"
-        self.running.append(flight)
-        assert len(self.running) <= self.concurrency
-
-    def finish(self, index: int) -> None:
-        if self.running:
-            flight = self.running.pop(index % len(self.running))
-            self.finished.add(flight.offset)
-            self.scheduler.finish(flight)
-
-    def send(self, index: int) -> None:
-        """The handler has returned, with outputs."""
-        if self.running:
-            flight = self.running.pop(index % len(self.running))
-            self.scheduler.send(flight, lane_waits=True)
-            self.sending.append(flight)
-
-    def deliver(self, index: int) -> None:
-        if self.sending:
-            flight = self.sending.pop(index % len(self.sending))
-            self.finished.add(flight.offset)
-            self.scheduler.finish(flight)
-
-    def refuse(self, index: int) -> None:
-        """The brokers take no output of it: it has failed."""
-        if self.sending:
-            flight = self.sending.pop(index % len(self.sending))
-            self.scheduler.claim(flight, next(NS))
-            self.scheduler.wait(flight, "retry", "")
-            self.waiting.append(flight)
-
-    def fail(self, index: int) -> None:
-        if self.running:
-            flight = self.running.pop(index % len(self.running))
-            self.scheduler.fail(flight)
-            self.failed.append(flight)
-
-    def meet(self, index: int) -> None:
-        """The loop comes to it."""
-        if self.failed:
-            flight = self.failed.pop(index % len(self.failed))
-            self.scheduler.claim(flight, next(NS))
-            self.scheduler.wait(flight, "retry", "")
-            self.waiting.append(flight)
-
-    def put_back(self, index: int) -> None:
-        """It was interrupted, or is refused with what is before it."""
-        if self.failed:
-            self.scheduler.queue_again(self.failed.pop(index % len(self.failed)))
-
-    def again(self, index: int) -> None:
-        if self.waiting:
-            flight = self.waiting.pop(index % len(self.waiting))
-            if flight.held:
-                self.scheduler.queue_again(flight)
-
-    def shed(self, index: int) -> None:
-        """And fetch again from there on."""
-        if self.scheduler.shed(self.tracker, index % 5):
-            self.next = from_where(self.tracker).offset
-
-    def put_off(self, index: int) -> None:
-        """Its next record is to wait: it is not fetched meanwhile, and then anew."""
-        self.next = from_where(self.tracker).offset
-
-    def crash(self, index: int) -> None:
-        """SIGKILL, or a hand-over: the successor knows what is done."""
-        done = set(self.tracker.done_ahead())
-        self.begin(self.tracker.consumed, done)
-
-    def check(self) -> None:
-        assert self.finished.issuperset(range(self.tracker.consumed)), "invariant 1: passed an unfinished record"
-        ahead = {o for o in self.finished if o >= self.tracker.consumed}
-        assert set(self.tracker.done_ahead()) == ahead, "what is done ahead"
-        assert self.scheduler.in_flight == self.tracker.slots.busy == len(self.running)
-        assert self.scheduler.parked_bytes == sum(flight.size for flight in self.waiting)
-
-    def lane_of(self, offset: int) -> object:
-        key = self.keys[offset]
-        if self.ordering == "partition":
-            return "all"
-        return offset if self.ordering == "none" or key is None else key
-
-    def complete(self) -> None:
-        """Everything ends well from here on."""
-        for _ in range(10 * len(self.keys) + 10):
-            self.meet(0)
-            self.again(0)
-            self.arrive()
-            self.start()
-            self.finish(0)
-            self.deliver(0)
-        assert self.tracker.consumed == len(self.keys), "something is never handled"
-        assert self.scheduler.bytes == 0
-
-
-_STEPS = [
-    "arrive",
-    "start",
-    "finish",
-    "fail",
-    "meet",
-    "put_back",
-    "again",
-    "shed",
-    "put_off",
-    "crash",
-    "send",
-    "deliver",
-    "refuse",
-]
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(_STEPS),
-        st.integers(0, 50),
-    ),
-    max_size=120,
-)
-WEIGHTS = {"arrive": 4, "start": 4}
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from(["partition", "key", "none"]),
-    st.integers(1, 5),
-    st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=25),
-    STEPS,
-)
-def test_invariants_1_and_4_hold_whatever_ends_fails_is_dropped_or_killed(
-    ordering: str, concurrency: int, keys: list[str | None], steps: list[tuple[str, int]]
-) -> None:
-    played = Played(ordering, concurrency, keys)
-    for name, index in steps:
-        for _ in range(WEIGHTS.get(name, 1)):
-            step = getattr(played, name)
-            step() if name in WEIGHTS else step(index)
-            played.check()
-    played.complete()
 
 
 def test_a_record_that_failed_is_no_longer_held_once_its_partition_is_closed() -> None:

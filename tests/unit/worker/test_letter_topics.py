@@ -14,6 +14,7 @@ from kunicorn.handler.config import REASONS
 from kunicorn.handler.retry import Reason
 from kunicorn.settings.load import load_tables
 from kunicorn.testing import HandlerTest, record
+from tests.fakes.complete_settings import tables_of
 
 HANDLER = {"on_failure": "dead_letter", "max_attempts": 1, "max_age_ms": 3_600_000, "on_expired": "dead_letter"}
 TOPICS = {"topics": {"handler": "said", "expired": "old"}, "topic": "all"}
@@ -57,8 +58,7 @@ def test_a_rules_topic_is_among_those_that_have_to_exist_and_may_not_be_consumed
     with pytest.raises(ConfigError, match="would be consumed again and again"):
         run([record("a")], {}, failures=[rule])
     handler = {"entrypoint": "shop:handle", "failures": [{**rule, "dead_letter_topic": "by-rule"}]}
-    group = {"id": "shop", "topics": ["orders"]}
-    tables = {"kafka": {"bootstrap_servers": ["127.0.0.1:9092"]}, "group": group, "handler": handler}
+    tables = tables_of(group={"id": "shop"}, handler=handler)
     assert load_tables(Path("config.toml"), tables).dead_letter_topics == ("shop.dead-letters", "by-rule")
 
 

@@ -324,7 +324,6 @@ def test_brokers_that_take_no_metadata_are_named_with_the_setting_that_lets_them
 
 # -- any order -------------------------------------------------------------------------------------------------------
 
-CALLS = {"begin": RETRIABLE, "flush": ABORTABLE, "offsets": ABORTABLE, "commit": ABORTABLE, "abort": RETRIABLE}
 FAULTS = st.dictionaries(
     st.tuples(st.sampled_from(["flush", "offsets", "commit"]), st.integers(0, 5)),
     st.sampled_from([ABORTABLE, RETRIABLE]),

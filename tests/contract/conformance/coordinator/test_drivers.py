@@ -173,7 +173,7 @@ def _unknown_error(asked: Asked) -> Reply:
 
 
 @pytest.mark.scenario("0143 test_heartbeat_find_coordinator", "0147 retriable", "test_coordinator__do_heartbeat")
-@refused(14, 15, 16, -1, consumer=[14, 16])
+@refused(14, 15, 16, -1, consumer=[14, 15, 16])
 def test_a_heartbeat_that_meets_a_coordinator_in_trouble_costs_no_rebalance(protocol: str, error: int) -> None:
     async def story(stage: Stage) -> None:
         member = await stage.start(group_protocol=protocol)

@@ -9,6 +9,7 @@ from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, SyncAnswer
 from kunicorn.group.states import State
 from tests.unit.group.classic_conversation import (
     FENCED,
+    GROUP_NOT_FOUND,
     ILLEGAL_GENERATION,
     LOADING,
     NOT_AVAILABLE,
@@ -33,6 +34,20 @@ def look_up_anew(talk: Conversation) -> None:
     talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
     talk.order(ev.FindCoordinator)
     talk.tell(ev.CoordinatorFound())
+
+
+def refused(talk: Conversation, asked: str, error: int) -> None:
+    """That request of a stable member, of the generation that it is in or joins, is answered with the error."""
+    if asked == "heartbeat":
+        talk.heartbeat(error)
+    elif asked == "join":
+        talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
+    elif asked == "sync":
+        talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(error), talk.now))
+    else:
+        if asked == "commit beside a join":
+            rejoin(talk)
+        talk.tell(ev.CommitRefused(talk.member.generation, "me", error))
 
 
 # -- joining and syncing -------------------------------------------------------------------------------------
@@ -64,12 +79,24 @@ def test_a_join_that_meets_a_moved_coordinator_is_sent_to_the_new_one_with_the_s
     assert (join.member_id, join.generation, join.owned) == ("me", 1, tps(0))
 
 
-@pytest.mark.scenario("testJoinGroupRequestWithFencedInstanceIdException", "test_failed_group_join")
-@pytest.mark.parametrize("error", [23, 24, 26, 30, 35, 81, FENCED])
-def test_a_refusal_that_only_a_person_can_cure_ends_a_join_with_its_remedy(error: int) -> None:
+@pytest.mark.scenario(
+    "testJoinGroupRequestWithFencedInstanceIdException",
+    "testCommitOffsetFencedInstanceWithRebalancingGeneration",
+    "test_failed_group_join",
+)
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        *(("join", error) for error in (23, 24, 26, 30, 35, 81, FENCED)),
+        ("heartbeat", FENCED),
+        ("commit beside a join", FENCED),
+    ],
+)
+def test_a_refusal_that_only_a_person_can_cure_ends_the_member_with_its_remedy(asked: str, error: int) -> None:
     talk = Conversation(instance_id="pod-0")
     talk.settle(0)
-    talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
+    refused(talk, asked, error)
+    assert talk.kinds() == ["Lose", "Fail"]
     assert talk.order(ev.Lose).partitions == tps(0)
     assert f"({error}): " in talk.order(ev.Fail).message
     assert talk.member.state is State.FAILED
@@ -238,22 +265,36 @@ def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_
     assert talk.order(ev.SendSync).plan == {"me": tps(0)}
 
 
-@pytest.mark.scenario("0113 q_lost_partitions_illegal_generation", "test_failed_sync_group")
+@pytest.mark.scenario(
+    "0113 p_lost_partitions_heartbeat_illegal_generation",
+    "0113 q_lost_partitions_illegal_generation",
+    "0113 r_lost_partitions_commit_illegal_generation",
+    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterDroppingOutOfTheGroup",
+    "shouldLoseAllOwnedPartitionsBeforeRejoiningAfterResettingGenerationId",
+    "TestCommitFatalMemberErrorTriggersRejoin",
+    "test_commit_failed_scenarios",
+    "test_failed_sync_group",
+)
 @pytest.mark.parametrize(
     ("asked", "error", "kept"),
-    [("join", ILLEGAL_GENERATION, "me"), ("join", UNKNOWN_MEMBER, ""), ("sync", UNKNOWN_MEMBER, "")],
+    [
+        ("join", ILLEGAL_GENERATION, "me"),
+        ("join", UNKNOWN_MEMBER, ""),
+        ("sync", UNKNOWN_MEMBER, ""),
+        ("heartbeat", ILLEGAL_GENERATION, "me"),
+        ("heartbeat", UNKNOWN_MEMBER, ""),
+        ("heartbeat", GROUP_NOT_FOUND, ""),
+        ("commit", ILLEGAL_GENERATION, "me"),
+        ("commit", UNKNOWN_MEMBER, ""),
+    ],
 )
-def test_a_join_or_sync_that_tells_of_a_fencing_loses_everything_before_the_next_join(
+def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
     asked: str, error: int, kept: str
 ) -> None:
     talk = Conversation()
     talk.settle(0, 1)
-    join = rejoin(talk)
-    if asked == "join":
-        talk.tell(ev.Joined(join, JoinAnswer(error)))
-    else:
-        talk.tell(ev.Synced(talk.join(join, generation=2), SyncAnswer(error), talk.now))
-    assert talk.kinds() == ["Lose", "SendJoin"]
+    refused(talk, asked, error)
+    assert talk.kinds() == ["Lose", "SendJoin"], "what is lost is not drained and committed"
     assert talk.order(ev.Lose).partitions == tps(0, 1)
     again = talk.order(ev.SendJoin)
     assert (again.member_id, again.generation, again.owned) == (kept, NO_GENERATION, ())
@@ -404,25 +445,6 @@ def test_a_commit_refused_while_the_next_generation_is_joined_leaves_that_join_a
     talk.tell(ev.CommitRefused(talk.member.generation, "me", error))
     assert not {"Lose", "SendJoin"} & set(talk.kinds())
     assert talk.member.owned == frozenset(tps(0))
-
-
-@pytest.mark.scenario("testCommitOffsetFencedInstanceWithRebalancingGeneration")
-def test_a_commit_that_tells_of_a_fenced_instance_is_fatal_even_while_joining() -> None:
-    talk = Conversation(instance_id="pod-0")
-    talk.settle(0)
-    rejoin(talk)
-    talk.tell(ev.CommitRefused(1, "me", FENCED))
-    assert talk.kinds() == ["Lose", "Fail"]
-
-
-@pytest.mark.scenario("TestCommitFatalMemberErrorTriggersRejoin", "test_commit_failed_scenarios")
-@pytest.mark.parametrize(("error", "kept"), [(ILLEGAL_GENERATION, "me"), (UNKNOWN_MEMBER, "")])
-def test_a_commit_that_tells_of_a_fencing_loses_everything_and_joins_at_once(error: int, kept: str) -> None:
-    talk = Conversation()
-    talk.settle(0)
-    talk.tell(ev.CommitRefused(1, "me", error))
-    assert talk.kinds() == ["Lose", "SendJoin"]
-    assert talk.order(ev.SendJoin).member_id == kept
 
 
 @pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect", "test_commit_failed_scenarios")

@@ -46,7 +46,12 @@ STATES = {
 }
 
 
-@pytest.mark.scenario("testFencingWhenStateIs*", "0147 fenced")
+@pytest.mark.scenario(
+    "testFencingWhenStateIs*",
+    "testFencedMemberStopHeartbeatUntilItReleasesAssignmentToRejoin",
+    "testSameAssignmentReconciledAgainWhenFenced",
+    "0147 fenced",
+)
 @pytest.mark.parametrize("error", [FENCED_EPOCH, UNKNOWN_MEMBER])
 @pytest.mark.parametrize("state", STATES)
 def test_fenced_in_any_state_a_member_loses_all_it_owns_and_joins_anew(state: State, error: int) -> None:
@@ -58,8 +63,11 @@ def test_fenced_in_any_state_a_member_loses_all_it_owns_and_joins_anew(state: St
     lost = [command.partitions for command in talk.ordered if isinstance(command, ev.Lose)]
     assert lost == ([tuple(sorted(had))] if had else [])
     assert (talk.state(), talk.member.generation, talk.member.owned) == (State.JOINING, NO_GENERATION, frozenset())
-    again = talk.next_beat()
-    assert (again.epoch, again.member_id, again.full, again.owned) == (0, "me", True, ())
+    assert not talk.member.may_commit
+    again = talk.order(ev.SendConsumerHeartbeat)
+    assert (again.epoch, again.member_id, again.full, again.owned) == (0, "me", True, ()), "at once"
+    talk.answer(owned(0, 1), epoch=5)
+    assert talk.order(ev.Assign).partitions == tps(0, 1), "also where it is the same as before"
 
 
 @pytest.mark.scenario("testFencingWhenStateIs*")
@@ -126,7 +134,7 @@ def test_an_assignment_that_is_sent_again_is_not_taken_up_again() -> None:
 @pytest.mark.scenario("0147 fatal")
 @pytest.mark.parametrize("error", [24, 30, 42, 81, 82, 112, 128])
 def test_what_only_a_person_can_cure_ends_the_service_and_says_the_remedy(error: int) -> None:
-    talk = Conversation()
+    talk = Conversation(instance_id="pod-0")
     talk.settle(0)
     talk.answer(error=error, message="the brokers' own words")
     assert talk.order(ev.Lose).partitions == tps(0)
@@ -140,7 +148,9 @@ def test_what_only_a_person_can_cure_ends_the_service_and_says_the_remedy(error:
 def test_what_passes_is_asked_again_in_full_and_costs_nothing(error: int) -> None:
     talk = Conversation()
     talk.settle(0)
-    talk.answer(error=error)
+    talk.answer(owned(7), error=error)
+    assert talk.ordered == []
+    assert talk.now < talk.member.deadline() < talk.now + 2, "after a pause"
     again = talk.next_beat()
     assert (again.epoch, again.full, again.owned) == (2, True, owned(0))
     assert talk.member.owned == frozenset(tps(0))

@@ -44,11 +44,9 @@ def assert_only_partition_0_is_halted(stage: Scene, member: MemberProcess, reaso
     assert report.holds, report
 
 
-def with_a_failing_record(
-    scene: SceneMaker, value: str, handler: str = "marked:handle", **more: Any
-) -> tuple[Scene, MemberProcess]:
+def with_a_failing_record(scene: SceneMaker, value: str, **more: Any) -> tuple[Scene, MemberProcess]:
     """Offset 1 of partition 0 cannot be handled; one worker has both partitions."""
-    stage: Scene = scene(2, workers=1, handler=handler, **more)
+    stage: Scene = scene(2, workers=1, **more)
     member = stage.members.start()
     member.wait_running(2)
     stage.send(1, "fine")
@@ -102,22 +100,6 @@ def test_each_partition_whose_record_fails_halts_with_its_reason_and_takes_no_ot
     # KIP-580: 200 ms and 400 ms, each up to a fifth more or less.
     assert first >= 0.16
     assert second >= 0.32
-
-
-@pytest.mark.long
-def test_an_async_handler_that_raises_halts_its_partition(scene: SceneMaker) -> None:
-    stage, member = with_a_failing_record(scene, "raise", "marked:handle_async")
-    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
-    assert len(stage.begun(0, 1)) == 3
-
-
-@pytest.mark.long
-def test_a_batch_handler_that_raises_halts_its_partition_before_the_batch(scene: SceneMaker) -> None:
-    stage, member = with_a_failing_record(
-        scene, "raise", "marked:handle_batch", settings={"handler": {"mode": "batch"}}
-    )
-    assert_only_partition_0_is_halted(stage, member, "NoSuchCustomer: no customer in 0@1")
-    assert len(stage.begun(0, 1)) == 3
 
 
 @pytest.mark.parametrize("value", ["die", pytest.param("crash", marks=pytest.mark.long)])

@@ -15,6 +15,7 @@ from kunicorn.commands.check.session import _findings_here
 from kunicorn.errors import ExitCode
 from kunicorn.ipc import clock
 from kunicorn.settings import Settings, workers
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 from tests.waiting import runs, wait_until
 
@@ -44,14 +45,7 @@ class handle:
 
 
 def settings(**of_workers: Any) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": "slow_shop:handle"},
-            "workers": of_workers,
-        }
-    )
+    return settings_of(handler={"entrypoint": "slow_shop:handle"}, workers=of_workers)
 
 
 @pytest.mark.parametrize(

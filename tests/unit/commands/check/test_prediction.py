@@ -15,18 +15,13 @@ from kunicorn.kafka.consumer_protocol import encode_subscription
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 
 BOTH = {"partition_assignment_strategy": ["cooperative-sticky", "range"]}
 
 
 def settings(**group: Any) -> Settings:
-    values: dict[str, dict[str, Any]] = {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:1"]},
-        "group": {"id": "shop", "topics": ["orders"], **group},
-        "handler": {"entrypoint": "shop:handle"},
-        "workers": {"count": 4},
-    }
-    return Settings.model_validate(values)
+    return settings_of(group={"id": "shop", **group}, workers={"count": 4})
 
 
 def group(strategy: str, *owned: int, topics: tuple[str, ...] = ("orders",), instance: str | None = None) -> Described:

@@ -17,6 +17,7 @@ from kunicorn.ipc.ledger import Ledger
 from kunicorn.settings import Settings
 from kunicorn.supervisor.workers.config import configure
 from kunicorn.worker.assembly import CannotServe, assemble
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 
 HANDLERS = """
@@ -44,14 +45,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(entrypoint: str, handler: dict[str, Any], **tables: Any) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"], **tables.pop("kafka", {})},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": f"checked_shop:{entrypoint}", **handler},
-            **tables,
-        }
-    )
+    return settings_of(handler={"entrypoint": f"checked_shop:{entrypoint}", **handler}, **tables)
 
 
 def refusal(own: Settings) -> CannotServe:

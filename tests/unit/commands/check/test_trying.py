@@ -18,7 +18,7 @@ from kunicorn.errors import ExitCode
 from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.positions import OffsetRange
-from kunicorn.settings import Settings
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 
 HANDLERS = """
@@ -79,14 +79,7 @@ def seen() -> list[Any]:
 
 
 def tried(values: Sequence[bytes], entrypoint: str = "handle", **handler: Any) -> Finding:
-    own = Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "group": {"id": "g", "topics": ["orders"]},
-            "handler": {"entrypoint": f"tried_shop:{entrypoint}", **handler},
-            "dead_letters": {"topic": "dead"},
-        }
-    )
+    own = settings_of(handler={"entrypoint": f"tried_shop:{entrypoint}", **handler}, dead_letters={"topic": "dead"})
     tally = trying.Tally()
     worker = Worker(0, os.getpid(), "g", "kunicorn-check")
     handlings = HandlerRegistry.set_up(handler_configs(own), worker, trying.called, on_filtered=lambda _: tally.dropped)

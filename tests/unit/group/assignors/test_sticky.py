@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 from kunicorn.group.assignors.sticky import StickyAssignor, pack_assignment
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.positions import TopicPartition
-from tests.contract.assignors.groups import Group, after, groups, loads, member, moved, of, steady
+from tests.contract.assignors.groups import Group, after, groups, member, moved, of, steady
 
 plan = StickyAssignor().plan
 
 
 def without(group: Group, *member_ids: str) -> Group:
     return replace(group, members=tuple(m for m in group.members if m.member_id not in member_ids))
-
-
-def joined_by(group: Group, *newcomers: str) -> Group:
-    topics = group.members[0].subscription.topics
-    return replace(group, members=(*group.members, *(member(name, topics) for name in newcomers)))
 
 
 def running(group: Group) -> Group:
@@ -49,23 +44,6 @@ def test_a_group_with_unequal_subscriptions_starts_and_shrinks_as_the_documented
     }
     rest = without(running(group), "C0")
     assert plan(rest.members, rest.partitions) == {"C1": of("t0", 0) + of("t1", 0, 1), "C2": of("t2", 0, 1, 2)}
-
-
-def test_when_a_member_leaves_only_its_partitions_move() -> None:
-    group = running(Group(tuple(member(f"m{n}", ("t",)) for n in range(4)), {"t": 20}))
-    rest = without(group, "m1")
-    assert moved(rest, plan(rest.members, rest.partitions)) == 0
-
-
-def test_a_member_that_joins_takes_no_more_than_its_share() -> None:
-    group = running(Group(tuple(member(f"m{n}", ("t",)) for n in range(4)), {"t": 20}))
-    grown = joined_by(group, "m4")
-    assert moved(grown, plan(grown.members, grown.partitions)) == 4
-
-
-def test_partitions_added_to_a_topic_move_nothing() -> None:
-    group = running(Group((member("a", ("t",)), member("b", ("t",))), {"t": 4}))
-    assert moved(group, plan(group.members, {"t": 9})) == 0
 
 
 def test_a_deleted_topic_is_forgotten_and_the_rest_stays_if_it_is_even() -> None:
@@ -98,13 +76,6 @@ def test_members_that_revoked_everything_before_they_joined_are_known_by_their_u
 def test_the_claim_of_a_member_that_missed_a_generation_loses() -> None:
     members = [member("late", ("t",), of("t", 0, 1), 1), member("here", ("t",), of("t", 0, 1), 2)]
     assert plan(members, {"t": 4}) == {"here": of("t", 0, 1), "late": of("t", 2, 3)}
-
-
-@steady
-@given(group=groups(alike=True, min_members=1))
-def test_with_equal_subscriptions_loads_differ_by_at_most_one(group: Group) -> None:
-    sizes = loads(plan(group.members, group.partitions))
-    assert sizes[0] - sizes[-1] <= 1
 
 
 @steady

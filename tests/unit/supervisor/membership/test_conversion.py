@@ -15,19 +15,13 @@ from kunicorn.kafka.coordinator import Coordinator
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe.metrics import Metrics
-from kunicorn.settings import Settings
 from kunicorn.supervisor.membership.requests import ConsumerRequests, LookUp
 from tests.fakes.broker import Asked, FakeBroker, Reply, cluster_of
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.coordinator_broker import CoordinatorBroker
 from tests.fakes.messages import blank, blank_response, nested
 
-SETTINGS = Settings.model_validate(
-    {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9092"]},
-        "group": {"id": "g", "topics": ["orders"], "group_protocol": "consumer"},
-        "handler": {"entrypoint": "shop:handle"},
-    }
-)
+SETTINGS = settings_of(group={"group_protocol": "consumer"})
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from kunicorn.settings import Settings
 from kunicorn.supervisor.membership.manual import ManualAssignment
 from kunicorn.supervisor.membership.source import StartLookup
 from kunicorn.supervisor.tasks import ServiceTasks
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.driver import until
 from tests.fakes.obedient_worker import ObedientWorker
 from tests.fakes.stage import Stage, tps
@@ -108,17 +109,8 @@ class World(_Topics):
 
 
 def _settings(stop: str, partitions: Sequence[str] = ("orders",)) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-            "assign": {
-                "partitions": partitions,
-                "start": "latest" if stop == "never" else "earliest",
-                "stop": stop,
-            },
-            "handler": {"entrypoint": "shop:handle"},
-        }
-    )
+    start = "latest" if stop == "never" else "earliest"
+    return settings_of(assign={"partitions": partitions, "start": start, "stop": stop})
 
 
 def play(story: Callable[[World], Any], stop: str) -> None:

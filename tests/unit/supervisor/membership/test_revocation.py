@@ -14,26 +14,14 @@ from kunicorn.group.states import PartitionState
 from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.settings import Settings
 from kunicorn.supervisor.membership.revoke import Revocation
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.stage import Stage, consumed, tps
 from tests.fakes.virtual_loop import in_virtual_time
 
-SETTINGS = Settings.model_validate(
-    {
-        "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-        "group": {
-            "id": "orders",
-            "topics": ["orders"],
-            "drain_timeout_ms": 10_000,
-            "commit_timeout_ms": 3000,
-            "max_poll_interval_ms": 60_000,
-        },
-        "handler": {"entrypoint": "shop:handle"},
-    }
-)
+SETTINGS = settings_of(group={"drain_timeout_ms": 10_000, "commit_timeout_ms": 3000, "max_poll_interval_ms": 60_000})
 
 
 class World:

@@ -52,6 +52,8 @@ class World:
         self.leaderless = False
         """No leader answers where its log begins or ends."""
         self.looked_up = 0
+        self.held: list[asyncio.Event] | None = None
+        """Look-ups are answered when these are set, one for each; None: at once."""
         self.topic_id: UUID | None = UUID(int=1)
         self.learns: UUID | None = None
         """Which topic has the name, as the brokers tell whoever asks for its id."""
@@ -82,6 +84,9 @@ class World:
                 starts.committed[tp] = Position(self.committed[tp], 3)
             else:
                 starts.chosen[tp] = Position(FIRST if self._policy == "earliest" else self.end)
+        if self.held is not None:
+            self.held.append(asyncio.Event())
+            await self.held[-1].wait()
         return starts
 
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
@@ -118,6 +123,12 @@ class World:
         """Where the worker was last told to begin."""
         start = self.stage.workers[0].starts().get(TopicPartition("orders", number))
         return None if start is None else start.offset
+
+    async def give_back(self, tp: TopicPartition) -> None:
+        """It is revoked before anything of it is handled."""
+        await self.commits.wait_answered()
+        await self.assignment.revoke([tp], clock.now() + 5, clock.now() + 10)
+        self.assignment.forget([tp])
 
     async def create_topic_anew(self, consumed: int) -> None:
         """It is deleted and created again while partition 0 is handled up to there."""
@@ -217,6 +228,44 @@ def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_ha
         assert (world.start_of(0), world.committed[ZERO]) == (700, 700)
 
     play(story)
+
+
+def test_a_partition_that_left_and_came_back_does_not_begin_where_nothing_was_committed() -> None:
+    async def story(world: World) -> None:
+        world.may_commit = False
+        world.assignment.assign([ZERO])
+        await asyncio.sleep(1.0)
+        await world.give_back(ZERO)
+        world.assignment.assign([ZERO])
+        await asyncio.sleep(1.0)
+        assert world.start_of(0) is None
+        world.may_commit = True
+        world.changed.notify()
+        await until(lambda: world.start_of(0) == END)
+        assert world.committed == {ZERO: END}
+
+    play(story, policy="latest")
+
+
+def test_a_partition_that_left_and_came_back_does_not_begin_where_it_was_when_it_left() -> None:
+    async def story(world: World) -> None:
+        held: list[asyncio.Event] = []
+        world.held = held
+        world.committed[ZERO] = 510
+        world.assignment.assign([ZERO])
+        await until(lambda: len(held) == 1)
+        await world.give_back(ZERO)
+        world.committed[ZERO] = 520  # by its owner in between
+        world.assignment.assign([ZERO])
+        await until(lambda: len(held) == 2)
+        held[0].set()
+        await asyncio.sleep(1.0)
+        assert world.start_of(0) is None
+        held[1].set()
+        await until(lambda: world.start_of(0) is not None)
+        assert world.start_of(0) == 520
+
+    play(story, policy="latest")
 
 
 def test_a_committed_offset_that_the_log_has_lost_is_counted_and_one_that_it_has_is_not() -> None:

@@ -9,14 +9,16 @@ from unittest import mock
 from kunicorn.group.states import PartitionState
 from kunicorn.ipc.messages import CommitAs, CommitOver, CommitWanted, ToWorker
 from kunicorn.kafka.metadata import Metadata
-from kunicorn.settings import Settings
 from kunicorn.supervisor.facts import MemberState
 from kunicorn.supervisor.tasks import ServiceTasks
 from kunicorn.supervisor.workers.transactions import OpenTransactions, TransactionalIds
 from kunicorn.supervisor.workforce import Blueprints
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, consumed
-from tests.unit.supervisor.world import SETTINGS
+
+SETTINGS = settings_of()
+PREFIXED = settings_of(producing={"delivery": "transactions", "transactional_id_prefix": "p", "topic": "out"})
 
 
 def member_of(generation: int = 4, instance_id: str | None = None) -> MemberState:
@@ -129,24 +131,17 @@ def test_a_dead_workers_partitions_go_on_where_the_brokers_say_and_not_the_ledge
 
 
 def test_places_have_ids_of_their_own_that_successors_take_in_turns() -> None:
-    named = SETTINGS.model_copy(
-        update={"producing": SETTINGS.producing.model_copy(update={"transactional_id_prefix": "p"})}
-    )
-    ids = TransactionalIds(named)
+    ids = TransactionalIds(PREFIXED)
     assert [ids.of(0, 0), ids.of(0, 1), ids.of(0, 2), ids.of(3, 0)] == ["p-0-0", "p-0-1", "p-0-0", "p-3-0"]
 
 
 def test_a_worker_that_ends_what_was_left_open_is_told_the_other_id_of_its_place() -> None:
-    kafka, group = {"bootstrap_servers": ["127.0.0.1:9"]}, {"id": "orders", "topics": ["orders"]}
-    producing = {"delivery": "transactions", "transactional_id_prefix": "p", "topic": "out"}
-    handler = {"entrypoint": "shop:handle"}
-    settings = Settings.model_validate({"kafka": kafka, "group": group, "handler": handler, "producing": producing})
     connections: Any = mock.MagicMock()
     connections.tokens, connections.cluster.metadata = None, Metadata()
     connections.topics.subscribed.return_value = ("orders",)
     rates: Any = mock.Mock()
     rates.first_share.return_value = 1.0
-    blueprint = Blueprints(settings, connections, rates).of(1, settings, mock.AsyncMock())
+    blueprint = Blueprints(PREFIXED, connections, rates).of(1, PREFIXED, mock.AsyncMock())
 
     def told(turn: int, *, inherits: bool) -> tuple[object, str]:
         producing = blueprint.configure(3, turn, inherits).producing
@@ -168,5 +163,5 @@ def test_two_members_on_one_host_have_different_ids_and_a_restart_finds_its_own_
 
 
 def test_a_static_member_is_named_by_its_instance_id() -> None:
-    static = SETTINGS.model_copy(update={"group": SETTINGS.group.model_copy(update={"group_instance_id": "pod-7"})})
+    static = settings_of(group={"id": "orders", "group_instance_id": "pod-7"})
     assert TransactionalIds(static).of(1, 0) == "orders-pod-7-1-0"

@@ -15,11 +15,11 @@ from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, Stopped
 from kunicorn.observe.metrics import Metrics
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.positions import EARLIEST, LATEST, Position, TopicPartition
-from kunicorn.settings import Settings
 from kunicorn.supervisor.notifier import Notifier
 from kunicorn.supervisor.offsets.commits import OffsetCommitter
 from kunicorn.supervisor.offsets.seek import Seeker
 from kunicorn.supervisor.partitions.poison import Poison
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import Stage, tps
 
@@ -78,18 +78,7 @@ class Bench:
         self.stage.give(0, 1)
         table = self.stage.assignment.table
         self.commits = OffsetCommitter(self.broker, table.consumed, table.committed, Metrics())
-        settings = Settings.model_validate(
-            {
-                "kafka": {"bootstrap_servers": ["127.0.0.1:9"]},
-                "group": {
-                    "id": "g",
-                    "topics": ["orders"],
-                    "drain_timeout_ms": drain_timeout_ms,
-                    "commit_timeout_ms": commit_timeout_ms,
-                },
-                "handler": {"entrypoint": "shop:handle"},
-            }
-        )
+        settings = settings_of(group={"drain_timeout_ms": drain_timeout_ms, "commit_timeout_ms": commit_timeout_ms})
         log: Any = self.log
         self.seeker = Seeker(settings, self.stage.assignment, self.commits, log)
         for number in (0, 1):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from kunicorn.positions import NO_OFFSET, NO_TIMESTAMP
 from kunicorn.supervisor.partitions.partition import Age
 
-P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 NOW = 1_800_000_000_000
 SECOND, HOUR, DAY = 1000, 3_600_000, 86_400_000
 

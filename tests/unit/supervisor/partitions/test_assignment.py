@@ -476,15 +476,6 @@ async def test_a_revoke_does_not_touch_the_partitions_that_stay(stage: Stage) ->
     assert stage.state(1) is PartitionState.STARTING
 
 
-async def test_a_worker_that_dies_in_a_drain_releases_what_the_ledger_says(stage: Stage) -> None:
-    stage.give(0)
-    stage.workers[0].consume(stage.start_of(0), 117, in_hand=1)
-    revoke = await drained(stage, [0])
-    stage.die()
-    await revoke
-    assert consumed(stage) == {0: 117}
-
-
 async def test_a_worker_that_does_not_let_go_meets_the_ladder_and_the_partition_is_said_to_be_stuck(
     stage: Stage,
 ) -> None:
