@@ -116,7 +116,8 @@ def _totals(legs: Sequence[Figures], code: str) -> Iterator[str]:
     hours = sum(each.seconds for each in legs) / 3600
     yield _wrapped(
         f"So far {len(legs)} legs in {hours:.1f} hours, of the code `{code}`: members' sources, as "
-        "`python -m tests.soak --code` names them. A change of them voids what was measured before it."
+        "`python -m tests.soak --code` names them. A change of them voids what was measured before it: where the "
+        "command names another code, the next run begins anew."
     )
     in_order = sum(each.rebalances + each.restarts for each in legs)
     met = _met(legs)

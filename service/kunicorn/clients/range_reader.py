@@ -24,6 +24,7 @@ from kunicorn.errors import PeerError
 from kunicorn.handler.messages import Run
 from kunicorn.handler.record import offset_of
 from kunicorn.handler.rows import between_times
+from kunicorn.librdkafka.begin import hold_against_log
 from kunicorn.librdkafka.errors import RETRIABLE, UNREACHED, fault_of, log_refused_fetch, parted
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, Edges, OffsetRange, TopicPartition
 
@@ -148,8 +149,9 @@ class RangeReader:
         """Topics that the client has metadata of."""
         self._away: frozenset[TopicPartition] = frozenset()
         """Partitions that are not assigned, as they are set aside."""
-        self._positions: dict[TopicPartition, int] = {}
+        self._positions: dict[TopicPartition, ClientPartition] = {}
         """Where the client goes on, of partitions that were assigned anew."""
+        self._epochs = NO_EPOCHS
 
     def read(
         self,
@@ -167,10 +169,9 @@ class RangeReader:
         """
         ranges = {each.tp: each for each in wanted if each.start < each.stop}
         self._warm_up({each.topic for each in ranges.values()})
-        self._away, self._positions = frozenset(), {}
-        places = [(tp, each.start, epochs.get(tp, NO_EPOCH)) for tp, each in ranges.items()]
-        self.consumer.assign([ClientPartition(*tp, start, leader_epoch=epoch) for tp, start, epoch in places])
+        self._away, self._positions, self._epochs = frozenset(), {}, epochs
         try:
+            self._assign(ranges.values())
             yield from self._until_the_end(ranges, aside)
         finally:
             self.consumer.unassign()
@@ -222,15 +223,19 @@ class RangeReader:
         self._keep_positions(each for each in left.values() if each.tp not in self._away)
         self._away = away
         there = [each for each in left.values() if each.tp not in away]
-        self.consumer.assign([ClientPartition(*each.tp, self._begin(each)) for each in there])
+        self._assign(there)
         return True
+
+    def _assign(self, ranges: Iterable[OffsetRange]) -> None:
+        """Have the client fetch these and no others."""
+        begun = [self._begin(each) for each in ranges]
+        self.consumer.assign(begun)
+        hold_against_log(self.consumer, begun)
 
     def _keep_positions(self, ranges: Iterable[OffsetRange]) -> None:
         if asked := [ClientPartition(*each.tp) for each in ranges]:
             read: Any = self.consumer.position(asked)
-            self._positions |= {
-                TopicPartition(each.topic, each.partition): each.offset for each in read if each.offset >= 0
-            }
+            self._positions |= {TopicPartition(each.topic, each.partition): each for each in read if each.offset >= 0}
 
     def _fetch(self) -> list[Message]:
         """Records that are there now: `consume(n, t)` alone would wait the whole `t` unless `n` records come."""
@@ -270,11 +275,14 @@ class RangeReader:
         failed."""
         ranges = [each for each in ranges if each.tp not in self._away]
         self._keep_positions(ranges)
-        self._positions[tp] = first
-        self.consumer.assign([ClientPartition(*each.tp, self._begin(each)) for each in ranges])
+        self._positions[tp] = ClientPartition(*tp, first)
+        self._assign(ranges)
 
-    def _begin(self, wanted: OffsetRange) -> int:
-        return max(wanted.start, self._positions.get(wanted.tp, NO_OFFSET))
+    def _begin(self, wanted: OffsetRange) -> ClientPartition:
+        read = self._positions.get(wanted.tp)
+        if read is not None and read.offset >= wanted.start:
+            return read
+        return ClientPartition(*wanted.tp, wanted.start, leader_epoch=self._epochs.get(wanted.tp, NO_EPOCH))
 
     def _first_left(self, wanted: OffsetRange, message: Message) -> int | None:
         """Where the log begins, if that is behind the offset that was asked for; None: that was not deleted."""

@@ -270,6 +270,14 @@ class MemoryConsumer:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
             self._given.pop((each.topic, each.partition), None)
 
+    def seek(self, partition: ClientTopicPartition) -> None:
+        """Fetch it from there on. Raises `KafkaException` if it is not assigned."""
+        place = partition.topic, partition.partition
+        if place not in self._fetching:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self._fetching[place] = partition.offset
+        self._given.pop(place, None)
+
     def pause(self, partitions: Sequence[ClientTopicPartition]) -> None:
         """Hand out nothing of these until `resume`."""
         self._paused |= {(each.topic, each.partition) for each in partitions}

@@ -179,6 +179,13 @@ class StoryConsumer:
             kept_ns = (1 + self._teller.below(100)) * 1_000_000 if self._teller.keeps_positions else 0
             self._forgotten_at[place] = STEPS.now + kept_ns
 
+    def seek(self, partition: TopicPartition) -> None:
+        STEPS.check()
+        place = Place(partition.topic, partition.partition)
+        if place not in self._fetching:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        assert self._fetching[place] == partition.offset, f"{place} begins elsewhere than it was assigned"
+
     def pause(self, partitions: Sequence[TopicPartition]) -> None:
         STEPS.check()
         self._paused |= self._assigned(partitions)

@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic
 
 from kunicorn.commands.demo.audit import Kind, read_audit
-from kunicorn.positions import TopicPartition
+from kunicorn.ipc.messages import FailureKind
+from kunicorn.positions import Position, TopicPartition
+from kunicorn.worker.fetching.client import KnownTopics, Librdkafka, Login
+from kunicorn.worker.fetching.fetched import Taken
 from tests.kafka import KafkaCluster
 from tests.system.commands.desk import Desk
 from tests.system.group.journal import handled_up_to
@@ -123,6 +127,39 @@ def test_after_an_unclean_election_commands_count_from_where_the_logs_part_as_a_
     again.wait(lambda: resets(again) == 1, "the reset to be counted")
     assert again.stop() == 0
     assert handled(members) == [*range(150), *range(100, 180)]
+
+
+def test_a_worker_that_takes_over_a_log_that_was_cut_and_has_grown_again_notices(
+    three: KafkaCluster, topic: str
+) -> None:
+    """Nobody fetched it meanwhile, as where it moves from one worker to another in an unclean election (KIP-320)."""
+    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
+    three.admin().create_topics([wanted])[topic].result(60)
+    leader, follower = three.broker(1), three.broker(2)
+    produce(three.bootstrap, topic, 100)
+    three.wait_until_whole()
+    follower.kill()
+    produce(three.bootstrap, topic, 50)
+    leader.kill()
+    follower.start()
+    wait_until(lambda: leader_of(three, topic) == follower.id, "an unclean election", every=0.2)
+    produce(three.bootstrap, topic, 80)
+    # As workers have it: what has no offset in the log is an error.
+    consumer = Consumer({"bootstrap.servers": three.bootstrap, "group.id": topic, "auto.offset.reset": "error"})
+    client, place = Librdkafka(consumer, KnownTopics(consumer), Login(None)), TopicPartition(topic, 0)
+    try:
+        client.learn([topic], 60)
+        client.assign({place: Position(150, 0)})
+
+        def taken() -> Taken | None:
+            return client.take(100, 0.2, gathers=False, several_topics=False)
+
+        found = wait_until(taken, "a word of the client", every=0)
+        ((at_fault, kind, _),) = found.faults
+        assert (list(found.runs), at_fault, kind) == ([], place, FailureKind.TRUNCATED)
+    finally:
+        consumer.close()
 
 
 def leader_of(kafka: KafkaCluster, topic: str) -> int:

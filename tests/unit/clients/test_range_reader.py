@@ -101,6 +101,8 @@ class Assigned(Scripted):
     def __init__(self, *batches: list[Message]) -> None:
         super().__init__(*batches)
         self.assigned: list[list[tuple[int, int]]] = []
+        self.held: list[tuple[int, int, int | None]] = []
+        """Against the log: partition, offset, leader epoch."""
         self._at: dict[int, int] = {}
 
     def consume(self, count: int, timeout: float) -> list[Message]:
@@ -111,15 +113,21 @@ class Assigned(Scripted):
     def assign(self, partitions: list[Any]) -> None:
         self.assigned.append([(each.partition, each.offset) for each in partitions])
 
+    def seek(self, partition: ClientPartition) -> None:
+        self.held.append((partition.partition, partition.offset, partition.leader_epoch))
+
     def position(self, partitions: list[Any]) -> list[ClientPartition]:
-        return [ClientPartition("orders", each.partition, self._at.get(each.partition, -1001)) for each in partitions]
+        return [
+            ClientPartition("orders", each.partition, self._at.get(each.partition, -1001), leader_epoch=7)
+            for each in partitions
+        ]
 
 
 def test_a_partition_that_is_set_aside_is_assigned_again_where_it_was() -> None:
     client: Any = Assigned([record(10), record(0, 1)], [record(1, 1)], [], [record(11), record(12), end(2, 1)])
     aside: set[TopicPartition] = set()
     seen = []
-    for batch in RangeReader(client, 60.0).read(*TWO, aside=aside):
+    for batch in RangeReader(client, 60.0).read(*TWO, epochs={TWO[1].tp: 3}, aside=aside):
         seen.append(places([batch]))
         if len(seen) == 1:
             aside.add(TWO[0].tp)
@@ -129,6 +137,8 @@ def test_a_partition_that_is_set_aside_is_assigned_again_where_it_was() -> None:
     assert [each for batch in seen[2:] for each in batch] == [(0, 11), (0, 12)]
     assert client.assigned[:2] == [[(0, 10), (1, 0)], [(1, 1)]]
     assert client.assigned[2][0] == (0, 11)
+    # Wherever it begins: each log may have been cut meanwhile.
+    assert client.held == [(1, 0, 3), (1, 1, 7), (0, 11, 7)]
 
 
 def test_nobody_waits_for_what_is_set_aside() -> None:

@@ -49,6 +49,9 @@ class PlayedClient:
             raise self.refusal
         self.assigned |= {TopicPartition(p.topic, p.partition): (p.offset, p.leader_epoch) for p in partitions}
 
+    def seek(self, partition: ClientPartition) -> None:
+        assert self.assigned[TopicPartition(partition.topic, partition.partition)][0] == partition.offset
+
     def incremental_unassign(self, partitions: list[ClientPartition]) -> None:
         for each in partitions:
             del self.assigned[TopicPartition(each.topic, each.partition)]

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.ipc.messages import Family, Password, Sample, Token
+from kunicorn.librdkafka.begin import hold_against_log
 from kunicorn.librdkafka.errors import parted
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.catalogue import Declared, Kind
@@ -259,7 +260,13 @@ class Librdkafka:
 
     def assign(self, places: Mapping[TopicPartition, Position]) -> None:
         """See `Client`."""
-        self.consumer.incremental_assign([_from(tp, position) for tp, position in places.items()])
+        begun = [_from(tp, position) for tp, position in places.items()]
+        self.consumer.incremental_assign(begun)
+        try:
+            hold_against_log(self.consumer, begun)
+        except KafkaException:
+            self.unassign(places)
+            raise
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """See `Client`."""
