@@ -20,13 +20,13 @@ from types import FrameType
 from typing import Protocol
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
-from kunicorn.errors import ExitCode, ServiceError
+from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Say, Tasks, watched
-from kunicorn.pipeline.spark import Job, open_session, stopped_behind, told_without_executors
+from kunicorn.pipeline.spark import Job, JobFailed, open_session, stopped_behind, told_without_executors
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -90,6 +90,19 @@ def stopping() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def leaving_something() -> Iterator[None]:
+    """Have what goes away within the block, a store or the brokers, end the job with exit code 6: its settings were
+    good, and whoever starts it again has it go on. Raises `JobFailed`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if not isinstance(error, StoreFailed) and not isinstance(error.__cause__, PeerError):
+            raise
+        raise JobFailed(f"{error}. What is underway does not count; start the job again, and it goes on") from error
 
 
 class Next(Protocol):
@@ -159,7 +172,7 @@ class _Loop:
 
     def __call__(self, state: RunState) -> RunState:
         self._exposed.moved(state.counts, state.rounds, total(state.left))
-        with watched(self._spark.tasks, self._show):
+        with leaving_something(), watched(self._spark.tasks, self._show):
             if state.underway:
                 self._start(state, state.underway, again=True)
             while True:

@@ -21,7 +21,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import bounds_of
-from kunicorn.pipeline.range_job import Stop, stopping
+from kunicorn.pipeline.range_job import Stop, leaving_something, stopping
 from kunicorn.pipeline.report import FinishedStream, Say, command, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
@@ -107,8 +107,9 @@ class Batches:
             raise _StopAsked
         self.busy = True
         try:
-            self.begin(number, not self.through)
-            self._finish(summaries(frame.collect()), number)
+            with leaving_something():
+                self.begin(number, not self.through)
+                self._finish(summaries(frame.collect()), number)
         except ServiceError as error:
             self.failure = error
             raise

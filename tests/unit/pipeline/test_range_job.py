@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.kafka.errors import BrokersUnreachable
 from kunicorn.pipeline import range_job
 from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
+from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -204,6 +206,32 @@ def test_a_failure_anywhere_ends_the_job_and_its_spark_and_nothing_behind_it_is_
     with pytest.raises(ConfigError, match="no"):
         scene.start()
     assert scene.called[-2:] == [where, "spark stops"]
+
+
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [("executors", 2), ("ready", 2), ("begun 1", 6), ("topics", 6), ("counted 10", 6), ("written 20", 6)],
+)
+def test_a_store_that_goes_away_once_the_job_has_begun_leaves_something_and_before_that_a_setting_may_be_wrong(
+    scene: Scene, where: str, code: int
+) -> None:
+    def fail() -> None:
+        raise StoreFailed("s3://runs cannot be used")
+
+    scene.at[where] = fail
+    with pytest.raises(ServiceError, match="s3://runs cannot be used") as ended:
+        scene.start()
+    assert ended.value.exit_code == code
+    assert ("start the job again, and it goes on" in str(ended.value)) == (code == 6)
+
+
+def test_brokers_that_go_away_while_the_job_runs_leave_something(scene: Scene) -> None:
+    def fail() -> None:
+        raise ConfigError("no broker answers") from BrokersUnreachable("no broker answers")
+
+    scene.at["topics"] = fail
+    with pytest.raises(JobFailed, match=r"no broker answers\. What is underway does not count; start the job again"):
+        scene.start()
 
 
 def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(scene: Scene) -> None:
