@@ -126,6 +126,8 @@ class Part:
     halted_at: int | None = None
     begin: int = 0
     """Where the records that have arrived end."""
+    moved_at: float | None = None
+    """When (`time.monotonic`) records were last found to have ended; None: it has had none."""
 
     def __post_init__(self) -> None:
         self.tiling = Tiling(self.whole)
@@ -446,6 +448,8 @@ class ConcurrentRanges:
         """Rows of the records that have nothing unfinished before them."""
         with self._table.lock:
             passed, part.tracker.passed = part.tracker.passed, []
+        if passed:
+            part.moved_at = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
         for offset in passed:
             if part.halted_at is not None and offset > part.halted_at:

@@ -502,6 +502,9 @@ class HandleRanges:
         ]
         handler = ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0]))
         handler.handle(parts, self._records(ranges, handler.aside))
+        over = time.monotonic()
+        for part, each in zip(parts, tries, strict=True):
+            each.outcomes.waited = 0.0 if part.moved_at is None else over - part.moved_at
 
     def _take_up(self, whole: OffsetRange) -> InHand:
         return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again, may_have_died=self.may_have_died)
