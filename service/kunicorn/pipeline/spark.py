@@ -219,14 +219,17 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     return spark
 
 
+_AT_THE_START = re.compile(r"spark\.driver\.extra|spark\.(kerberos|yarn)\.keytab$")
+"""Settings that count only where a JVM starts: its own options, and the keytab's path, by which it logs in."""
+
+
 def _launch(settings: Mapping[str, str]) -> None:
     """Start the JVM without the secrets among the settings, which it is told once it runs: PySpark would make arguments
     of them, which everybody on this machine sees.
     """
     from pyspark import SparkConf, SparkContext
 
-    # A JVM's own options count only where it starts.
-    plain = [each for each in settings.items() if each[0].startswith("spark.driver.extra") or not has_secret(*each)]
+    plain = [each for each in settings.items() if _AT_THE_START.match(each[0]) or not has_secret(*each)]
     if len(plain) < len(settings):
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(plain))
 

@@ -68,11 +68,13 @@ def test_a_job_refuses_a_server_of_spark_connect_as_its_master(tmp_path: Path) -
         open_session(settings, "sc://spark:15002", "run")
 
 
-def test_no_secret_of_sparks_settings_is_an_argument_of_a_process(
+def test_no_secret_of_sparks_settings_is_an_argument_of_a_process_and_all_that_a_jvm_starts_by_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the keytab it logs in as it starts, and not later."""
     secrets = '"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n"spark.hadoop.url" = "jdbc:x://me:hunter2@h"\n'
-    settings = loaded(tmp_path, f'{LEAST}[pipeline.spark]\n{secrets}"spark.driver.memory" = "3g"\n')
+    plain = '"spark.driver.memory" = "3g"\n"spark.kerberos.keytab" = "/etc/shop.keytab"\n'
+    settings = loaded(tmp_path, f"{LEAST}[pipeline.spark]\n{secrets}{plain}")
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
     submit.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\nexit 1\n')
@@ -84,6 +86,7 @@ def test_no_secret_of_sparks_settings_is_an_argument_of_a_process(
         open_session(settings, "spark://spark:7077", "run")
     arguments = (tmp_path / "arguments").read_text()
     assert "spark.driver.memory=3g" in arguments
+    assert "spark.kerberos.keytab=/etc/shop.keytab" in arguments
     assert "hunter2" not in arguments
 
 
