@@ -16,7 +16,7 @@ ends, and hands the group back. Runs in the driver.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
@@ -30,7 +30,7 @@ from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.state import Run, Runs, RunState, write_tiles
 from kunicorn.pipeline.storage import StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -304,7 +304,7 @@ def _run(
         write_left(runs, found.committed, settings.group.id, say)
 
     def begun(state: RunState) -> None:
-        runs.save(advanced(run, state))
+        runs.save(replace(run, state=state))
         wait_until_empty(settings, 0)
 
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
@@ -312,7 +312,7 @@ def _run(
         # topics have just been found to be the same.
         try:
             # First: behind the commit nobody handles these records again, and a kill there would cost their rows.
-            runs.save(advanced(run, state))
+            runs.save(replace(run, state=state))
         except StoreFailed:
             # That costs their rows. Nothing of them is handled twice.
             holding.move(state.positions)
@@ -332,8 +332,6 @@ def _run(
         ready=ready,
         begun=begun,
         ended=ended,
-        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
-        discard=lambda summary: outcomes.delete(summary.file),
     )
     state = job(run.state, master, run.id, say)
     go_on = f"{command(JOB, '--config', file.path, master=master)}, or the live service"

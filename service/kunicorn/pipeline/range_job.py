@@ -25,7 +25,7 @@ from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Say, Tasks, watched
 from kunicorn.pipeline.spark import Job, JobFailed, open_session, stopped_behind, told_without_executors
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import RunState, write_tiles
 from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
@@ -121,7 +121,7 @@ class RangeJob:
     settings: Settings
     file: SettingsFile
     directory: Directory
-    """Where its tasks write: every executor has to reach it."""
+    """Where its tasks write, as the outcome table of a run: every executor has to reach it."""
     handler: bool = True
     """Whether executors need the handler."""
     task: Callable[[bool, TaskLimits], Task]
@@ -133,10 +133,6 @@ class RangeJob:
     """Saves what has to be known after a crash, before ranges are begun."""
     ended: Callable[[RunState, Sequence[Summary]], None]
     """Makes ranges count that have ended, and whose logs are still the same."""
-    written: Callable[[RunState], None] = lambda _: None
-    """Writes the state's tiles into the outcome table."""
-    discard: Callable[[Summary], None] = lambda _: None
-    """Deletes what a range has left that does not count."""
     together: bool = False
     """Whether all that is underway counts at once."""
     at_once: int = 1
@@ -215,7 +211,7 @@ class _Loop:
         # Their ranges are cut anew: what is written of them now would stand beside it.
         for each in whole:
             if each not in counting and each.file:
-                self._job.discard(each)
+                self._job.directory.delete(each.file)
         state = state.end(counting, began - self._counted_at)
         self._counted_at = began
         check_logs(self._job.settings, state, {each.range.tp: state.positions[each.range.tp] for each in counting})
@@ -232,7 +228,7 @@ class _Loop:
         self._written_at = time.monotonic()
         if not state.tiles:
             return state
-        self._job.written(state)
+        write_tiles(self._job.directory, state.tiles, state.rounds)
         return state.written()
 
     def _show(self, tasks: Tasks) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,7 +187,7 @@ class Counted:
         starts = {ORDERS: Position(7), REFUNDS: Position(4)}
         found = TakeOver(starts, self.state.ranges, group.ids, dict(group.stored), {}, [])
         new = runs.start("catch-up", "x:y", "", self.state, "one", "shop")
-        self.run = lambda: catch_up._run(settings, file, runs, new, found, "local", lambda _: None)
+        self.run: Callable[[], object] = partial(catch_up._run, settings, file, runs, new, found, "local", print)
 
     def _count(self, hooks: Any) -> RunState:
         summary = Summary(*ORDERS, 7, 20, 20, 13, 0, 0, None, "", 1.0)

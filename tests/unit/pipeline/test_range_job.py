@@ -18,7 +18,7 @@ from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import JobFailed
-from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.state import RunState, Tile
 from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -54,11 +54,16 @@ class Scene:
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
         monkeypatch.setattr(range_job, "check_logs", lambda settings, state, counted: self._note("topics"))
+        monkeypatch.setattr(range_job, "write_tiles", self._write)
+        monkeypatch.setattr(Directory, "delete", lambda _, name: self._note(f"discarded {name}"))
         self._directory = Directory(str(directory))
 
     def _note(self, name: str) -> None:
         self.called.append(name)
         self.at.get(name, lambda: None)()
+
+    def _write(self, outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
+        self._note(f"written {sum(each.records for each in tiles)}")
 
     def check_executors(self, directory: Directory, *, handler: bool) -> None:
         self._note("executors")
@@ -93,7 +98,7 @@ class Scene:
     def _summary(self, each: OffsetRange) -> Summary:
         until = self.halting.get(each, each.stop)
         why = None if until == each.stop else "no"
-        return Summary(*each, until, until - each.start, 0, 0, why, "f" if why else "", 1.0)
+        return Summary(*each, until, until - each.start, 0, 0, why, str(each.start) if why else "", 1.0)
 
     def start(self, state: RunState = NEW) -> RunState:
         file: Any = None
@@ -119,8 +124,6 @@ class Scene:
             ready=lambda: self._note("ready"),
             begun=lambda state: self._note(f"begun {len(state.underway)}"),
             ended=lambda state, summaries: self._note(f"counted {state.done}"),
-            written=lambda state: self._note(f"written {sum(each.records for each in state.tiles)}"),
-            discard=lambda summary: self._note(f"discarded {summary.start}"),
             together=self.together,
         )
         return job(state, "local[1]", "run", lambda line: None)
