@@ -14,18 +14,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyspark
 from pyspark.accumulators import AccumulatorParam
 
 from kunicorn.allocator import library_of, with_library
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
-from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.report import Say, Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.beside import beside
@@ -89,13 +90,8 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 
 
 def check_installed() -> None:
-    """Raise `ConfigError` with what to install where PySpark or a Java is missing. Runs `java -version`."""
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: {install_extra('pipeline')}") from error
-    if _version(pyspark.__version__) < _OLDEST:
+    """Raise `ConfigError` with what to install where PySpark is too old, or a Java is missing. Runs `java -version`."""
+    if _version() < _OLDEST:
         raise ConfigError(
             f"PySpark is {pyspark.__version__}, and jobs need Spark 3.5 or later: install the cluster's version"
         )
@@ -109,7 +105,7 @@ def check_installed() -> None:
         raise ConfigError(f"Spark needs a Java, and {java} cannot be run ({error}): {_JAVA_REMEDY}") from error
     # Java 8 calls itself 1.8.
     version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    oldest = _JAVA if _version(pyspark.__version__) >= (4,) else _JAVA_OF_SPARK_3
+    oldest = _JAVA if _version() >= (4,) else _JAVA_OF_SPARK_3
     if told.returncode != 0 or version is None or int(version[1]) < oldest:
         found = (told.stderr or told.stdout).strip().partition("\n")[0]
         raise ConfigError(f"Spark needs Java {oldest} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
@@ -124,40 +120,27 @@ def check_master(master: str) -> None:
         )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2]))
 
 
 def has_source() -> bool:
     """Whether this PySpark has what the source `kunicorn` is made of."""
-    import pyspark
-
-    return _version(pyspark.__version__) >= _WITH_SOURCE
-
-
-def check_source(who: str) -> None:
-    """Raise `ConfigError` where this PySpark has no data sources, for `who`."""
-    _check(_WITH_SOURCE, who)
-
-
-def check_filters(who: str) -> None:
-    """Raise `ConfigError` where this PySpark hands no filters to data sources, for `who`."""
-    _check(_WITH_FILTERS, who)
-
-
-def check_streams(who: str) -> None:
-    """Raise `ConfigError` where this PySpark is too old for streams of the source, for `who`."""
-    _check(_WITH_STREAMS, who)
+    return _version() >= _WITH_SOURCE
 
 
 def _check(oldest: tuple[int, ...], who: str) -> None:
-    import pyspark
-
-    if _version(pyspark.__version__) < oldest:
+    if _version() < oldest:
         raise ConfigError(
             f"{who} needs Spark {'.'.join(map(str, oldest))} or later, and PySpark is {pyspark.__version__}: backfill, "
             f"catch-up, export, reconcile and transform run on this one"
         )
+
+
+check_source, check_filters, check_streams = (
+    partial(_check, oldest) for oldest in (_WITH_SOURCE, _WITH_FILTERS, _WITH_STREAMS)
+)
+"""Each raises `ConfigError`, for whom it is given, where this PySpark lacks that."""
 
 
 def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
@@ -374,7 +357,7 @@ class Job:
         tasks = min(_MOST_CHECKS, self.cores())
         check = CheckExecutor(self._file, directory, probe, handler)
         try:
-            found = self._collect(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+            found = collected(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
         finally:
             directory.delete(probe)
         for row in found:
@@ -408,7 +391,7 @@ class Job:
         """Body of a thread: wait for one Spark job."""
         error: Exception | None = None
         try:
-            self._collect(work)
+            collected(work)
         except Exception as raised:
             error = raised
         self._arrived.put(_Collected(ranges, error))
@@ -450,9 +433,6 @@ class Job:
             return found
         return replace(found, offsets=noted_so_far(self._hands, underway))
 
-    def _collect(self, frame: DataFrame) -> list[Any]:
-        return asked_of_spark(lambda: list(frame.collect()))
-
     def cores(self) -> int:
         """See `cores_of`."""
         return cores_of(self._spark)
@@ -489,13 +469,13 @@ def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
     )
 
 
-def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
+def collected(frame: DataFrame) -> list[Any]:
     """Rows of a query. Raises `JobFailed` with the message of a failed task, without Spark's stack around it."""
     from pyspark.errors import PySparkException
 
     try:
         with _jvm_answers():
-            return ask()
+            return list(frame.collect())
     except PySparkException as error:
         raise JobFailed(_gave_up(error)) from error
 

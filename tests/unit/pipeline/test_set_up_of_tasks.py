@@ -136,7 +136,7 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
     assert outcomes.names(".parquet") == [summary.file]
 
 
-class AsyncPlain(Plain):
+class SideBySide:
     """Has several records in hand."""
 
     async def handle(self, record: Any) -> None:
@@ -163,7 +163,7 @@ def test_of_ranges_side_by_side_each_tells_its_own_time_by_which_its_partition_g
             yield [Message(*slow.tp, 0, value=b"v")]
 
     path = tmp_path / "config.toml"
-    path.write_text(task_settings(f"{__name__}:AsyncPlain"))
+    path.write_text(task_settings(f"{__name__}:SideBySide"))
     handled.clear()
     clock = SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns)
     for module in (concurrent, range_outcomes, ranges):
