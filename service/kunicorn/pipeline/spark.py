@@ -170,6 +170,7 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     check_master(master)
     if master.startswith("local"):
         _share_python()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -179,8 +180,11 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     try:
         _launch(told)
         spark = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        # Of a master that the JVM refuses, or a port that it does not get, there is a stack around what and why.
+        why = re.findall(r"^(?:: |Caused by: )(.+)$", text := str(error), re.MULTILINE)
+        said = "; ".join(dict.fromkeys([why[0], why[-1]])) if why else text
+        raise ConfigError(f"Spark does not start with --master {master}: {said}") from error
     if not hasattr(spark, "sparkContext"):
         # Of an environment that connects every session by itself, whatever the master: SPARK_REMOTE, Databricks.
         raise ConfigError(
