@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from kunicorn.pipeline.backfill import Request, planned
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.reconcile import reconcile
 from kunicorn.pipeline.shares import Shares
-from kunicorn.pipeline.state import Runs, RunState, Tile, advanced, place, write_tiles
+from kunicorn.pipeline.state import Runs, RunState, Tile, place, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import settings_file
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -175,7 +175,7 @@ def measured(partitions: int, directory: Path) -> Measured:
         manifests: list[int] = []
 
         def save(state: RunState) -> None:
-            runs.save(advanced(run, state))
+            runs.save(replace(run, state=state))
             newest = max((directory / "runs" / "size").glob("manifest-*.json"))
             manifests.append(newest.stat().st_size)
 
@@ -194,7 +194,6 @@ def measured(partitions: int, directory: Path) -> Measured:
             at_once=AT_ONCE,
             begun=begin,
             ended=lambda state, summaries: save(state),
-            written=lambda state: write_tiles(runs.outcomes("size"), state.tiles, state.rounds),
         )
         state = job(run.state, "local[2]", "size", lambda line: None)
         took = time.monotonic() - begun[0]

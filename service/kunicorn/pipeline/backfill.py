@@ -33,10 +33,10 @@ from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, write_tiles
 from kunicorn.pipeline.storage import Overtaken
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
-from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.pipeline.tasks.range_outcomes import rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import EARLIEST, LATEST, OffsetRange
 from kunicorn.settings import Settings
@@ -142,7 +142,7 @@ def dry_run_of_resumed(settings: Settings, run: str) -> DryRun:
     runs = Runs(settings.pipeline.directory)
     known = _known(settings, runs, run)
     pace = known.state.rate or runs.pace(JOB, known.what)
-    if known.finished:
+    if known.state.finished:
         return DryRun((), pace, [f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     state, lost, _ = _in_logs(settings, known.state.released())
@@ -206,7 +206,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     check_installed()
     runs = Runs(settings.pipeline.directory)
     known = _with_table(runs, _known(settings, runs, run))
-    if known.finished:
+    if known.state.finished:
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     state, lost, dropped = _in_logs(settings, known.state.released())
@@ -215,9 +215,9 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     for whole in dropped:
         runs.outcomes(run).delete(rows_file(whole))
     if state.finished:
-        runs.save(advanced(known, state))
+        runs.save(replace(known, state=state))
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
-    return _go_on(settings, file, runs, advanced(known, state), master, say)
+    return _go_on(settings, file, runs, replace(known, state=state), master, say)
 
 
 def _known(settings: Settings, runs: Runs, run: str) -> Run:
@@ -273,7 +273,7 @@ def _with_table(runs: Runs, run: Run) -> Run:
     # Whoever else has this state must not go on with it: its next file would have these rows again.
     runs.save(run)
     write_tiles(runs.outcomes(run.id), state.tiles, state.rounds)
-    return advanced(run, state.written())
+    return replace(run, state=state.written())
 
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
@@ -296,8 +296,8 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
     say(f"run {run.id}; if it is cut off: {go_on}")
     outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
 
-    def ended(state: RunState, summaries: Sequence[Summary]) -> None:
-        runs.save(advanced(run, state))
+    def save(state: RunState) -> None:
+        runs.save(replace(run, state=state))
 
     told_of_differences(settings, say)
     for each in _told_of_ages(settings):
@@ -311,10 +311,8 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         task=lambda again, limits: HandleRanges(file, outcomes, window, again=again, limits=limits),
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
-        begun=lambda state: runs.save(advanced(run, state)),
-        ended=ended,
-        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
-        discard=lambda summary: outcomes.delete(summary.file),
+        begun=save,
+        ended=lambda state, summaries: save(state),
     )
     state = job(run.state, master, run.id, say)
     return FinishedRun(JOB, run.id, state, go_on)

@@ -16,7 +16,7 @@ ends, and hands the group back. Runs in the driver.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
@@ -30,7 +30,8 @@ from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
-from kunicorn.pipeline.state import Run, Runs, RunState, advanced, write_tiles
+from kunicorn.pipeline.state import Run, Runs, RunState, write_tiles
+from kunicorn.pipeline.storage import StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import HandleRanges
@@ -49,6 +50,8 @@ from kunicorn.settings import Settings
 
 JOB = "catch-up"
 
+_WHO = "spark:"
+"""Before a run's id in the metadata of its commits."""
 _KEPT = timedelta(days=90)
 """For the longest catch-up, and until the live service has committed again, which goes by the brokers' setting."""
 
@@ -177,7 +180,7 @@ def catch_up(
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
     new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
-    return _run(settings, file, runs, new, Holding(settings, new.id, found), master, say)
+    return _run(settings, file, runs, new, found, master, say)
 
 
 class Holding:
@@ -188,7 +191,7 @@ class Holding:
         self.done = self._ahead.done
         """Offsets that are not to be handled again."""
         self._settings = settings
-        self._who = f"spark:{run}"
+        self._who = f"{_WHO}{run}"
         self._starts, self._epochs = _offsets(found.starts), found.epochs
         self._last = {tp: (each.offset, each.metadata) for tp, each in found.committed.items()}
         """Offset and metadata of each partition as they were found, or as this run has committed them since."""
@@ -277,20 +280,44 @@ def _standing(settings: Settings) -> TakeOver:
     return TakeOver(starts, ranges, ids, committed, epochs_of(edges), lost)
 
 
+def write_left(runs: Runs, committed: Mapping[TopicPartition, Committed], group: str, say: Say) -> None:
+    """Write the rows that catch-ups which were killed have left in their manifests into their outcome tables: of those
+    that have `committed` last. Caller: has taken the group over since, so that none of them counts anything more.
+    """
+    last = {each.metadata.rpartition(" ")[2] for each in committed.values()}
+    for run in sorted(each.removeprefix(_WHO) for each in last if each.startswith(_WHO)):
+        try:
+            known = runs.read(run) if run in runs else None
+            if known is not None and (known.job, known.group) == (JOB, group) and known.state.tiles:
+                write_tiles(runs.outcomes(run), known.state.tiles, known.state.rounds)
+        except ConfigError as error:
+            say(f"warning: the rows that run {run} has not written stay in its manifest: {error}")
+
+
 def _run(
-    settings: Settings, file: SettingsFile, runs: Runs, run: Run, holding: Holding, master: str, say: Say
+    settings: Settings, file: SettingsFile, runs: Runs, run: Run, found: TakeOver, master: str, say: Say
 ) -> FinishedRun:
-    outcomes = runs.outcomes(run.id)
+    outcomes, holding = runs.outcomes(run.id), Holding(settings, run.id, found)
+
+    def ready() -> None:
+        holding.take()
+        write_left(runs, found.committed, settings.group.id, say)
 
     def begun(state: RunState) -> None:
-        runs.save(advanced(run, state))
+        runs.save(replace(run, state=state))
         wait_until_empty(settings, 0)
 
     def ended(state: RunState, summaries: Sequence[Summary]) -> None:
         # A former topic's offsets, committed for the new one, would have the live service leave out its records: the
         # topics have just been found to be the same.
+        try:
+            # First: behind the commit nobody handles these records again, and a kill there would cost their rows.
+            runs.save(replace(run, state=state))
+        except StoreFailed:
+            # That costs their rows. Nothing of them is handled twice.
+            holding.move(state.positions)
+            raise
         holding.move(state.positions)
-        runs.save(advanced(run, state))
 
     told_of_differences(settings, say)
     job = RangeJob(
@@ -302,11 +329,9 @@ def _run(
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
         done=holding.done,
-        ready=holding.take,
+        ready=ready,
         begun=begun,
         ended=ended,
-        written=lambda state: write_tiles(outcomes, state.tiles, state.rounds),
-        discard=lambda summary: outcomes.delete(summary.file),
     )
     state = job(run.state, master, run.id, say)
     go_on = f"{command(JOB, '--config', file.path, master=master)}, or the live service"

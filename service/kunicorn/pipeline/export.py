@@ -26,13 +26,13 @@ from kunicorn.handler.columns import in_batches
 from kunicorn.handler.config import takes
 from kunicorn.handler.messages import Run
 from kunicorn.handler.rows import ends
-from kunicorn.kafka.stored_positions import Loss, Lost
+from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.lake.columns import Form, LakeColumns, kinds, kinds_changed
 from kunicorn.pipeline.lake.compact import forget_sources, overtaken_first, pieces_of, remove_covered, sources_in
 from kunicorn.pipeline.lake.files import OWN, LakeFile, PartitionedFiles, file_name, log_name
 from kunicorn.pipeline.lake.iceberg import Catalog, IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, TableLog
-from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, resumed, within_epochs
+from kunicorn.pipeline.plan import Bounds, Everywhere, check_nothing_lost, created_anew, plan, within_epochs
 from kunicorn.pipeline.range_job import RangeJob
 from kunicorn.pipeline.report import DryRun, FinishedRun, Say
 from kunicorn.pipeline.shares import WholeRounds
@@ -126,14 +126,13 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
 
     def ended(now: RunState, summaries: Sequence[Summary]) -> None:
         known.check()
+        files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
         if lake is not None:
-            files = [LakeFile(*each) for one in summaries for each in json.loads(one.file)]
             with overtaken_first(known.check):
                 lake.commit(now.rounds, files, now.positions)
-            known.save(now)
+        known.save(now)
+        if lake is not None:
             lake.clear(files)
-        else:
-            known.save(now)
 
     def ready() -> None:
         if isinstance(lake, MergedDelta):
@@ -291,7 +290,7 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
         unseen = session.existing(missing)
     deleted = set(missing).difference(unseen)
     known = {tp: at for tp, at in stored.items() if tp in logs or tp in deleted}
-    positions, lost = resumed(known, logs, anew, fail_on_data_loss=strict)
+    positions, lost = resolve_all(known, logs, anew)
     cut_off = [each for each in before.underway if each.tp in logs and each.stop > logs[each.tp].end]
     short = [Loss(each.tp, Lost.TRUNCATED, each.stop, logs[each.tp].end) for each in cut_off]
     lost += [each for each in short if each.tp.topic not in anew]
@@ -308,6 +307,7 @@ def _continued(settings: Settings, before: RunState) -> _Continued:
             tp: at for tp, at in {**before.positions, **positions}.items() if at != starts.get(tp) and tp not in deleted
         },
         underway=tuple(each for each in before.underway if each not in dropped),
+        tiles=(),  # Of a round that was settled: an export has no table of outcomes.
         topics={**before.topics, **found.topics},
         # Of a topic that is not asked for this time, too: its position stays, and the next export that asks for it has
         # to notice what was truncated meanwhile.

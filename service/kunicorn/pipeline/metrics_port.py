@@ -11,6 +11,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from socketserver import ThreadingMixIn
 from types import TracebackType
 from typing import Any, Self
@@ -25,8 +26,6 @@ from kunicorn.observe.port import ServerCertificate
 from kunicorn.pipeline.report import Say, Tasks
 from kunicorn.pipeline.state import Counts
 from kunicorn.settings import HttpSettings
-
-_STATUS = ("records", "skipped", "dead_letters", "filtered")
 
 
 class Exposed:
@@ -74,8 +73,8 @@ class Exposed:
 
     def moved(self, counts: Counts, saves: int, left: int | None) -> None:
         """Show progress that is saved, for that many times; `left` is None where the job has no end."""
-        for name in _STATUS:
-            self._records.labels(self._job, name).set(getattr(counts, name))
+        for name, count in asdict(counts).items():
+            self._records.labels(self._job, name).set(count)
         self._saves.labels(self._job).set(saves)
         self._left_behind = left
         if left is not None:

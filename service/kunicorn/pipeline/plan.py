@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all, up_to_epochs
+from kunicorn.kafka.stored_positions import Loss, Lost, up_to_epochs
 from kunicorn.positions import (
     EARLIEST,
     LATEST,
@@ -259,13 +259,18 @@ def created_anew(before: Mapping[str, str], now: Mapping[str, str]) -> frozenset
     return frozenset(topic for topic, known in now.items() if before.get(topic, known) != known)
 
 
+_ENDED = (
+    "What is underway does not count; begin another run, or with fail_on_data_loss = false go on with this one, "
+    "without what is gone"
+)
+
+
 def check_same_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise `ConfigError` if a topic was created anew, for a run that must not read the new one."""
     if anew := created_anew(before, now):
         raise ConfigError(
             f"{_listed(sorted(anew))} was created anew since the run began: its offsets are other records now, and the "
-            f"former ones are gone. What is underway does not count; begin another run, or with "
-            f"fail_on_data_loss = false go on with this one, without what is gone"
+            f"former ones are gone. {_ENDED}"
         )
 
 
@@ -285,23 +290,7 @@ def check_not_truncated(counted: Offsets, epoch_ends: Offsets) -> None:
     """
     lost = [Loss(tp, Lost.TRUNCATED, at, epoch_ends[tp]) for tp, at in counted.items() if at > epoch_ends.get(tp, at)]
     if lost:
-        raise ConfigError(
-            f"records are lost: {_listed(map(str, lost))}. What is underway does not count; begin another run, or with "
-            f"fail_on_data_loss = false go on with this one, without what is gone"
-        )
-
-
-def resumed(
-    positions: Offsets, edges: Mapping[TopicPartition, Edges], anew: Collection[str], *, fail_on_data_loss: bool
-) -> tuple[dict[TopicPartition, int], list[Loss]]:
-    """Positions of an earlier run, moved into the log as it is now, and what is lost before them. Pure.
-
-    A topic of `anew` begins at its beginning. Raises `ConfigError`, with `fail_on_data_loss`, for what is lost.
-    """
-    found, lost = resolve_all(positions, edges, anew)
-    if fail_on_data_loss:
-        check_nothing_lost(lost)
-    return found, lost
+        raise ConfigError(f"records are lost: {_listed(map(str, lost))}. {_ENDED}")
 
 
 def check_nothing_lost(lost: Collection[Loss]) -> None:

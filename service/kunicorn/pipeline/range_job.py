@@ -20,13 +20,13 @@ from types import FrameType
 from typing import Protocol
 
 from kunicorn.clients.session import JOB_PATIENCE, cluster_session
-from kunicorn.errors import ExitCode, ServiceError
+from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Say, Tasks, watched
-from kunicorn.pipeline.spark import Job, open_session, stopped_behind, told_without_executors
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.spark import Job, JobFailed, open_session, stopped_behind, told_without_executors
+from kunicorn.pipeline.state import RunState, write_tiles
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -92,6 +92,19 @@ def stopping() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def leaving_something() -> Iterator[None]:
+    """Have what goes away within the block, a store or the brokers, end the job with exit code 6: its settings were
+    good, and whoever starts it again has it go on. Raises `JobFailed`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if not isinstance(error, StoreFailed) and not isinstance(error.__cause__, PeerError):
+            raise
+        raise JobFailed(f"{error}. What is underway does not count; start the job again, and it goes on") from error
+
+
 class Next(Protocol):
     """Decides which ranges are begun; see `kunicorn.pipeline.shares`."""
 
@@ -108,7 +121,7 @@ class RangeJob:
     settings: Settings
     file: SettingsFile
     directory: Directory
-    """Where its tasks write: every executor has to reach it."""
+    """Where its tasks write, as the outcome table of a run: every executor has to reach it."""
     handler: bool = True
     """Whether executors need the handler."""
     task: Callable[[bool, TaskLimits], Task]
@@ -120,10 +133,6 @@ class RangeJob:
     """Saves what has to be known after a crash, before ranges are begun."""
     ended: Callable[[RunState, Sequence[Summary]], None]
     """Makes ranges count that have ended, and whose logs are still the same."""
-    written: Callable[[RunState], None] = lambda _: None
-    """Writes the state's tiles into the outcome table."""
-    discard: Callable[[Summary], None] = lambda _: None
-    """Deletes what a range has left that does not count."""
     together: bool = False
     """Whether all that is underway counts at once."""
     at_once: int = 1
@@ -159,7 +168,7 @@ class _Loop:
 
     def __call__(self, state: RunState) -> RunState:
         self._exposed.moved(state.counts, state.rounds, total(state.left))
-        with watched(self._spark.tasks, self._show):
+        with leaving_something(), watched(self._spark.tasks, self._show):
             if state.underway:
                 self._start(state, state.underway, again=True)
             while True:
@@ -202,7 +211,7 @@ class _Loop:
         # Their ranges are cut anew: what is written of them now would stand beside it.
         for each in whole:
             if each not in counting and each.file:
-                self._job.discard(each)
+                self._job.directory.delete(each.file)
         state = state.end(counting, began - self._counted_at)
         self._counted_at = began
         check_logs(self._job.settings, state, {each.range.tp: state.positions[each.range.tp] for each in counting})
@@ -219,7 +228,7 @@ class _Loop:
         self._written_at = time.monotonic()
         if not state.tiles:
             return state
-        self._job.written(state)
+        write_tiles(self._job.directory, state.tiles, state.rounds)
         return state.written()
 
     def _show(self, tasks: Tasks) -> None:

@@ -24,8 +24,9 @@ from kunicorn.clients.session import JOB_PATIENCE, cluster_session, narrowed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.retry import End
 from kunicorn.pipeline.lake.tables import delta_table
-from kunicorn.pipeline.spark import asked_of_spark, cores_of, open_session, rows_frame, stopped_behind
+from kunicorn.pipeline.spark import collected, cores_of, open_session, rows_frame, stopped_behind
 from kunicorn.pipeline.storage import Directory, passed_over
+from kunicorn.pipeline.tasks.ranges import RANGES, in_sparks_words
 from kunicorn.positions import Edges, OffsetRange, TopicPartition, total
 from kunicorn.settings import Settings
 
@@ -86,7 +87,7 @@ class Difference:
         """All ranges that are named, how many are not, and of each kind the offsets of both."""
         told: dict[str, object] = {
             "covered": self.covered,
-            **{what: _plain(each.named) for what, each in self._every()},
+            **{what: [part._asdict() for part in each.named] for what, each in self._every()},
             "offsets": {what: each.offsets for what, each in self._every()},
         }
         unnamed = {what: each.ranges - len(each.named) for what, each in self._every()}
@@ -106,10 +107,6 @@ class Difference:
 
     def _every(self) -> Iterator[tuple[str, Found]]:
         yield from zip(KINDS, (self.missing, self.repeated, self.beyond), strict=True)
-
-
-def _plain(ranges: Sequence[OffsetRange]) -> list[dict[str, str | int]]:
-    return [{"topic": r.topic, "partition": r.partition, "start": r.start, "stop": r.stop} for r in ranges]
 
 
 class _Joined:
@@ -169,8 +166,6 @@ def of_partition(
     return Difference(max(0, end - begin) - lacks.offsets, lacks, repeated.found(), beyond.found())
 
 
-_ROWS = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("stop", pa.int64())])
-_ROWS_OF_SPARK = "topic string, partition int, start bigint, stop bigint"
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -185,7 +180,7 @@ def ranges_in(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "until" in batch.schema.names:
         stops = pc.coalesce(batch.column("until").cast(pa.int64()), stops)
     topics, numbers = batch.column("topic").cast(pa.string()), batch.column("partition").cast(pa.int32())
-    rows = pa.RecordBatch.from_arrays([topics, numbers, starts, stops], schema=_ROWS)
+    rows = pa.RecordBatch.from_arrays([topics, numbers, starts, stops], schema=RANGES)
     if not len(rows):
         return rows
     same = [pc.equal(each.slice(1), each.slice(0, len(each) - 1)) for each in (topics, numbers)]
@@ -239,11 +234,7 @@ class _Told(NamedTuple):
     offsets: int
 
 
-_TOLD = pa.schema([
-    ("kind", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()),
-    ("stop", pa.int64()), ("ranges", pa.int64()), ("offsets", pa.int64()),
-])  # fmt: skip
-_TOLD_OF_SPARK = "kind string, topic string, partition int, start bigint, stop bigint, ranges bigint, offsets bigint"
+_TOLD = pa.schema([("kind", pa.string()), *RANGES, ("ranges", pa.int64()), ("offsets", pa.int64())])
 _COVERED = "covered"
 
 
@@ -306,14 +297,14 @@ def reconcile(settings: Settings, table: Directory, master: str) -> Difference:
     with stopped_behind(spark):
         cores = cores_of(spark)
         files = _files(spark, names, cores)
-        topics = {row[0] for row in _asked(files.mapInArrow(ReadTable(table, _topics_in, ["topic"]), "topic string"))}
-        logs = _logs(settings, topics)
+        topics = collected(files.mapInArrow(ReadTable(table, _topics_in, ["topic"]), "topic string"))
+        logs = _logs(settings, {row[0] for row in topics})
         named = max(_LEAST_NAMED, _NAMED // max(1, len(logs)))
         reading = ReadTable(table, ranges_in, [*_COLUMNS, "until", "status"])
-        ranges = files.mapInArrow(reading, _ROWS_OF_SPARK)
+        ranges = files.mapInArrow(reading, in_sparks_words(RANGES))
         by_partition = ranges.repartition(_TASKS_A_CORE * cores, "topic", "partition")
         in_order = by_partition.sortWithinPartitions("topic", "partition", "start", "stop")
-        told = _asked(in_order.mapInArrow(ComparePartitions(logs, named), _TOLD_OF_SPARK))
+        told = collected(in_order.mapInArrow(ComparePartitions(logs, named), in_sparks_words(_TOLD)))
         return summed(told, asked_for(settings, logs))
 
 
@@ -349,10 +340,6 @@ def _files(spark: SparkSession, names: Sequence[str], cores: int) -> DataFrame:
     """A row for each task: the files that it reads."""
     size = max(1, min(_FILES, -(-len(names) // (_TASKS_A_CORE * cores))))
     return rows_frame(spark, [json.dumps(names[at : at + size]) for at in range(0, len(names), size)], "files")
-
-
-def _asked(frame: DataFrame) -> list[Any]:
-    return asked_of_spark(lambda: list(frame.collect()))
 
 
 def _logs(settings: Settings, topics: Iterable[str]) -> dict[TopicPartition, Edges]:

@@ -41,6 +41,7 @@ from kunicorn.pipeline.plan import (
 )
 from kunicorn.pipeline.spark import check_filters, check_source, check_streams
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
+from kunicorn.pipeline.tasks.ranges import RANGES, in_sparks_words
 from kunicorn.positions import NO_EPOCH, Edges, OffsetRange, TopicPartition, cut, largest_first
 from kunicorn.settings import Settings, load
 
@@ -201,12 +202,6 @@ def _count(options: Mapping[str, str], name: str, default: int | None) -> int | 
     return int(text)
 
 
-RANGE_COLUMNS = "topic string, partition int, start bigint, stop bigint"
-_RANGE_SCHEMA = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("stop", pa.int64())]
-)
-
-
 def _as_sparks(schema: pa.Schema) -> pa.Schema:
     """The schema as Spark takes it: with its own precision of times, and nowhere a word on what may be null."""
     spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
@@ -252,7 +247,7 @@ def _types(columns: str) -> dict[str, str]:
     return dict(each.split(" ", 1) for each in columns.split(", "))
 
 
-_RECORD_TYPES, _RANGE_TYPES = _types(RECORD_COLUMNS), _types(RANGE_COLUMNS)
+_RECORD_TYPES, _RANGE_TYPES = _types(RECORD_COLUMNS), _types(in_sparks_words(RANGES))
 
 
 class KunicornDataSource(DataSource):
@@ -277,7 +272,7 @@ class KunicornDataSource(DataSource):
         """
         options = SourceOptions.of(self.options)
         if options.rows == "ranges":
-            return RANGE_COLUMNS
+            return in_sparks_words(RANGES)
         if options.value_schema is None:
             return RECORD_COLUMNS
         # As text, Spark would take no field whose name is no plain identifier, as `order-id` of JSON.
@@ -329,8 +324,8 @@ class RowsReader:
         *place, epoch = partition.value
         whole = OffsetRange(*place)
         if self._options.rows == "ranges":
-            batch = pa.RecordBatch.from_pylist([whole._asdict()], schema=_RANGE_SCHEMA)
-            yield batch.select(list(self._options.columns or _RANGE_SCHEMA.names))
+            batch = pa.RecordBatch.from_pylist([whole._asdict()], schema=RANGES)
+            yield batch.select(list(self._options.columns or RANGES.names))
             return
         columns = list(self._options.columns or SCHEMA.names)
         typed = self._options.value_schema is not None and "value" in columns

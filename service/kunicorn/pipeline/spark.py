@@ -14,18 +14,19 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyspark
 from pyspark.accumulators import AccumulatorParam
 
 from kunicorn.allocator import library_of, with_library
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, ServiceError
-from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.report import Say, Tasks, said_by_task, tasks_of
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.beside import beside
@@ -89,13 +90,8 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 
 
 def check_installed() -> None:
-    """Raise `ConfigError` with what to install where PySpark or a Java is missing. Runs `java -version`."""
-    try:
-        import pyarrow  # noqa: F401
-        import pyspark
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: {install_extra('pipeline')}") from error
-    if _version(pyspark.__version__) < _OLDEST:
+    """Raise `ConfigError` with what to install where PySpark is too old, or a Java is missing. Runs `java -version`."""
+    if _version() < _OLDEST:
         raise ConfigError(
             f"PySpark is {pyspark.__version__}, and jobs need Spark 3.5 or later: install the cluster's version"
         )
@@ -109,7 +105,7 @@ def check_installed() -> None:
         raise ConfigError(f"Spark needs a Java, and {java} cannot be run ({error}): {_JAVA_REMEDY}") from error
     # Java 8 calls itself 1.8.
     version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    oldest = _JAVA if _version(pyspark.__version__) >= (4,) else _JAVA_OF_SPARK_3
+    oldest = _JAVA if _version() >= (4,) else _JAVA_OF_SPARK_3
     if told.returncode != 0 or version is None or int(version[1]) < oldest:
         found = (told.stderr or told.stdout).strip().partition("\n")[0]
         raise ConfigError(f"Spark needs Java {oldest} or later, and {java} is {found or 'silent'}: {_JAVA_REMEDY}")
@@ -124,40 +120,27 @@ def check_master(master: str) -> None:
         )
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", text)[:2]))
+def _version() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", pyspark.__version__)[:2]))
 
 
 def has_source() -> bool:
     """Whether this PySpark has what the source `kunicorn` is made of."""
-    import pyspark
-
-    return _version(pyspark.__version__) >= _WITH_SOURCE
-
-
-def check_source(who: str) -> None:
-    """Raise `ConfigError` where this PySpark has no data sources, for `who`."""
-    _check(_WITH_SOURCE, who)
-
-
-def check_filters(who: str) -> None:
-    """Raise `ConfigError` where this PySpark hands no filters to data sources, for `who`."""
-    _check(_WITH_FILTERS, who)
-
-
-def check_streams(who: str) -> None:
-    """Raise `ConfigError` where this PySpark is too old for streams of the source, for `who`."""
-    _check(_WITH_STREAMS, who)
+    return _version() >= _WITH_SOURCE
 
 
 def _check(oldest: tuple[int, ...], who: str) -> None:
-    import pyspark
-
-    if _version(pyspark.__version__) < oldest:
+    if _version() < oldest:
         raise ConfigError(
             f"{who} needs Spark {'.'.join(map(str, oldest))} or later, and PySpark is {pyspark.__version__}: backfill, "
             f"catch-up, export, reconcile and transform run on this one"
         )
+
+
+check_source, check_filters, check_streams = (
+    partial(_check, oldest) for oldest in (_WITH_SOURCE, _WITH_FILTERS, _WITH_STREAMS)
+)
+"""Each raises `ConfigError`, for whom it is given, where this PySpark lacks that."""
 
 
 def spark_settings(pipeline: PipelineSettings, master: str, name: str) -> dict[str, str]:
@@ -187,6 +170,7 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     check_master(master)
     if master.startswith("local"):
         _share_python()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -196,8 +180,11 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     try:
         _launch(told)
         spark = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise ConfigError(f"Spark does not start with --master {master}: {error}") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        # Of a master that the JVM refuses, or a port that it does not get, there is a stack around what and why.
+        why = re.findall(r"^(?:: |Caused by: )(.+)$", text := str(error), re.MULTILINE)
+        said = "; ".join(dict.fromkeys([why[0], why[-1]])) if why else text
+        raise ConfigError(f"Spark does not start with --master {master}: {said}") from error
     if not hasattr(spark, "sparkContext"):
         # Of an environment that connects every session by itself, whatever the master: SPARK_REMOTE, Databricks.
         raise ConfigError(
@@ -219,14 +206,17 @@ def open_session(settings: Settings, master: str, name: str) -> SparkSession:
     return spark
 
 
+_AT_THE_START = re.compile(r"spark\.driver\.extra|spark\.(kerberos|yarn)\.keytab$")
+"""Settings that count only where a JVM starts: its own options, and the keytab's path, by which it logs in."""
+
+
 def _launch(settings: Mapping[str, str]) -> None:
     """Start the JVM without the secrets among the settings, which it is told once it runs: PySpark would make arguments
     of them, which everybody on this machine sees.
     """
     from pyspark import SparkConf, SparkContext
 
-    # A JVM's own options count only where it starts.
-    plain = [each for each in settings.items() if each[0].startswith("spark.driver.extra") or not has_secret(*each)]
+    plain = [each for each in settings.items() if _AT_THE_START.match(each[0]) or not has_secret(*each)]
     if len(plain) < len(settings):
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(plain))
 
@@ -371,7 +361,7 @@ class Job:
         tasks = min(_MOST_CHECKS, self.cores())
         check = CheckExecutor(self._file, directory, probe, handler)
         try:
-            found = self._collect(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
+            found = collected(self._spark.range(0, tasks, 1, tasks).mapInArrow(check, CHECKED))
         finally:
             directory.delete(probe)
         for row in found:
@@ -405,7 +395,7 @@ class Job:
         """Body of a thread: wait for one Spark job."""
         error: Exception | None = None
         try:
-            self._collect(work)
+            collected(work)
         except Exception as raised:
             error = raised
         self._arrived.put(_Collected(ranges, error))
@@ -447,9 +437,6 @@ class Job:
             return found
         return replace(found, offsets=noted_so_far(self._hands, underway))
 
-    def _collect(self, frame: DataFrame) -> list[Any]:
-        return asked_of_spark(lambda: list(frame.collect()))
-
     def cores(self) -> int:
         """See `cores_of`."""
         return cores_of(self._spark)
@@ -486,13 +473,13 @@ def in_hand_text(outcomes: Directory, tries: int = TRIES) -> str:
     )
 
 
-def asked_of_spark(ask: Callable[[], list[Any]]) -> list[Any]:
+def collected(frame: DataFrame) -> list[Any]:
     """Rows of a query. Raises `JobFailed` with the message of a failed task, without Spark's stack around it."""
     from pyspark.errors import PySparkException
 
     try:
         with _jvm_answers():
-            return ask()
+            return list(frame.collect())
     except PySparkException as error:
         raise JobFailed(_gave_up(error)) from error
 

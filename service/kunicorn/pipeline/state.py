@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -241,13 +241,10 @@ class RunState:
             "halted": [[*tp, why] for tp, why in sorted(self.halted.items())],
             "underway": [list(each) for each in self.underway],
             "rounds": self.rounds,
-            "records": self.counts.records,
-            "skipped": self.counts.skipped,
-            "dead_letters": self.counts.dead_letters,
+            **asdict(self.counts),
             "seconds": round(self.seconds, 3),
             "last_offsets": self.last_offsets,
             "last_seconds": round(self.last_seconds, 3),
-            "filtered": self.counts.filtered,
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
             **({"epochs": as_json(self.epochs)} if self.epochs else {}),
@@ -293,11 +290,6 @@ class Run:
     group: str | None = None
     """The settings' group, which a resumed run has to be of: services may share a directory, and name runs alike. Empty
     where [assign] names partitions, None in a manifest of a version that did not keep it."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left."""
-        return self.state.finished
 
 
 def new_id(job: str, now: datetime | None = None) -> str:
@@ -346,16 +338,10 @@ class Runs:
             **({} if run.group is None else {"group": run.group}),
             "started": run.started,
             "kunicorn": __version__,
-            "finished": run.finished,
+            "finished": run.state.finished,
             **run.state.as_json(),
         }
         self._manifest(run.id).write(told)
-
-    def check(self, run: Run) -> None:
-        """Raise `Overtaken` if another process has gone on with the run, `ConfigError` if its manifest cannot be
-        read.
-        """
-        self._manifest(run.id).check()
 
     def __contains__(self, run: str) -> bool:
         """Whether there is a run of that id. Raises `ConfigError` where it is none."""
@@ -432,33 +418,28 @@ class Runs:
 
 
 def _read(told: Any, place: str) -> Run:
-    try:
+    with _readable(told, place):
         state = RunState.from_json(told)
         return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(told, place, error) from error
 
 
 def state_in(told: Any, place: str) -> RunState:
     """State in the manifest at that place. Raises `Unreadable`."""
-    try:
+    with _readable(told, place):
         return RunState.from_json(told)
+
+
+@contextmanager
+def _readable(told: Any, place: str) -> Iterator[None]:
+    """Say of a manifest that this version cannot go on with who can, and what to do otherwise."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError) as error:
-        raise unreadable(told, place, error) from error
-
-
-def unreadable(told: Any, place: str, error: Exception) -> Unreadable:
-    """Error of a manifest that this version cannot go on with: who can, and what to do otherwise."""
-    by = told.get("kunicorn") if isinstance(told, dict) else None
-    return Unreadable(
-        f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "
-        f"{f'kunicorn {by}' if by else 'the version'} that wrote it, or begin anew under another name"
-    )
-
-
-def advanced(run: Run, state: RunState) -> Run:
-    """The run with another state."""
-    return replace(run, state=state)
+        by = told.get("kunicorn") if isinstance(told, dict) else None
+        raise Unreadable(
+            f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "
+            f"{f'kunicorn {by}' if by else 'the version'} that wrote it, or begin anew under another name"
+        ) from error
 
 
 _STREAM = "stream.json"

@@ -57,6 +57,10 @@ class Unreadable(ConfigError):
     """A file that is not what its name says."""
 
 
+class StoreFailed(ConfigError):
+    """A directory, a store or a table's catalog does not do what it is asked: it is away, or a right is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Directory:
     """Directory for files; made when the first is written. Carries no secret: the file system finds its own."""
@@ -95,8 +99,11 @@ class Directory:
         with _told(self.url):
             if not self._exists(name):
                 return None
-            with system.open_input_stream(f"{path}/{name}") as file:
-                content: bytes = file.read()
+            try:
+                with system.open_input_stream(f"{path}/{name}") as file:
+                    content: bytes = file.read()
+            except FileNotFoundError:  # Deleted since: an old version of a manifest, as another process moves it on.
+                return None
         return content
 
     def _exists(self, name: str) -> bool:
@@ -311,7 +318,7 @@ def _refused(url: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        raise ConfigError(
+        raise StoreFailed(
             f"{url} cannot be used: {str(error).partition(chr(10))[0]}; see pipeline.directory, and docs/pipeline.md "
             f"for where rights are found"
         ) from error
@@ -412,7 +419,10 @@ class Manifest:
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Write the next version, indented for people. Raises `Overtaken`, `ConfigError`."""
-        if not self._directory.create(self._name(self._version + 1), json.dumps(content, indent=1).encode() + b"\n"):
+        name = self._name(self._version + 1)
+        # No two puts are the same: a store's client whose answer is lost puts again, and is told of its own object.
+        told = json.dumps({**content, "put": uuid.uuid4().hex}, indent=1).encode() + b"\n"
+        if not self._directory.create(name, told) and self._directory.read(name) != told:
             raise self._overtaken()
         self._version += 1
         self.check()
@@ -450,7 +460,7 @@ def _told(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{url} cannot be used: {error}; see pipeline.directory") from error
+        raise StoreFailed(f"{url} cannot be used: {error}; see pipeline.directory") from error
     except pa.ArrowNotImplementedError as error:
         # Of Azure's accounts only those with a hierarchical namespace rename.
         raise ConfigError(f"{url} cannot be used, as files are renamed there: {error}; name another place") from error

@@ -21,7 +21,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.pipeline.group_offsets import commit
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import bounds_of
-from kunicorn.pipeline.range_job import Stop, stopping
+from kunicorn.pipeline.range_job import Stop, leaving_something, stopping
 from kunicorn.pipeline.report import FinishedStream, Say, command, said_by_task
 from kunicorn.pipeline.spark import (
     Job,
@@ -37,7 +37,7 @@ from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
-from kunicorn.pipeline.tasks.range_outcomes import Summary, rows_file
+from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, MicroBatch, summaries
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
@@ -107,8 +107,9 @@ class Batches:
             raise _StopAsked
         self.busy = True
         try:
-            self.begin(number, not self.through)
-            self._finish(summaries(frame.collect()), number)
+            with leaving_something():
+                self.begin(number, not self.through)
+                self._finish(summaries(frame.collect()), number)
         except ServiceError as error:
             self.failure = error
             raise
@@ -121,11 +122,6 @@ class Batches:
                 f"the handler halts {halted[0].halted}: the stream ends before micro-batch {number}, which is handled "
                 f"again as a whole; put the cause right, or let handler.on_failure say dead_letter or skip"
             )
-        if not self.through:
-            # The first since the start may have been tried before: a failure of then is no row of now.
-            for each in found:
-                if not each.file:
-                    self.outcomes.delete(rows_file(each.range))
         write_tiles(self.outcomes, joined(tiles_of(found)), number)
         letters = sum(each.dead_letters for each in found)
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kunicorn.clients.session import ClusterSession
 from kunicorn.errors import ConfigError
-from kunicorn.kafka.stored_positions import Loss, Lost
+from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.plan import (
     Bounds,
     Everywhere,
@@ -26,7 +26,6 @@ from kunicorn.pipeline.plan import (
     from_json,
     gone_text,
     plan,
-    resumed,
     within_epochs,
 )
 from kunicorn.pipeline.source import RowsReader, SourceOptions, tasks_of_ranges, tell_gone
@@ -72,7 +71,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
     """Reader of a stream: offsets by topic and partition, kept in Spark's checkpoint in the shape of its own Kafka
     source, and beside them the topics' ids, so that a topic created anew is noticed.
 
-    `commit` and `stop` do nothing: Spark calls the one late and never for the last batch, the other not at all.
+    It has neither `commit` nor `stop`: Spark calls the one late and never for the last batch, the other not at all.
     """
 
     def __init__(self, options: SourceOptions, bounds: Bounds) -> None:
@@ -116,7 +115,7 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             edges = log.edges({*known, *partitions})
             epochs = {tp: epoch for tp, epoch in before.epochs.items() if tp.topic not in anew}
             logs = within_epochs(edges, epochs, log.ends_of_epochs)
-        resume, lost = resumed(known, logs, anew, fail_on_data_loss=self._options.fail_on_data_loss)
+        resume, lost = resolve_all(known, logs, anew)
         self._tell(lost)
         cut = {each.tp: resume[each.tp] for each in lost if each.why is Lost.TRUNCATED}
         # Partitions that have come since begin at their beginning, whatever a new query would do.
@@ -180,12 +179,6 @@ class KunicornStreamReader(RowsReader, DataSourceStreamReader, SupportsTriggerAv
             check_nothing_lost(lost)
         for each in lost:
             logger.warning(each)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: see the class."""
-
-    def stop(self) -> None:
-        """Does nothing: see the class."""
 
     def _left_behind(self, offsets: Offsets) -> Offsets:
         """Those of a checkpoint's partitions that are not asked for any more, which is logged once. They keep their

@@ -12,9 +12,9 @@ from kunicorn.commands.group_lag import Standing
 from kunicorn.commands.offsets import ToDatetime, ToOffset, planned
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, EpochEnd, LogOffset, OffsetFetchAnswer
-from kunicorn.kafka.stored_positions import up_to_epochs
+from kunicorn.kafka.stored_positions import resolve_all, up_to_epochs
 from kunicorn.pipeline.catch_up import starts_of
-from kunicorn.pipeline.plan import Bounds, ByTime, Everywhere, plan, resumed
+from kunicorn.pipeline.plan import Bounds, ByTime, Everywhere, check_nothing_lost, plan
 from kunicorn.positions import EARLIEST, LATEST, NO_EPOCH, NO_OFFSET, Edges, Offsets, Position, TopicPartition
 from kunicorn.supervisor.offsets.start_offsets import find, look_up, recover
 
@@ -113,7 +113,7 @@ def jobs(facts: Facts) -> Starts:
     """Export, stream and a backfill that is resumed: what they have stored, against the log of now."""
     stored = {tp: found.offset for tp, found in facts.committed.items() if found.offset != NO_OFFSET}
     logs = up_to_epochs(dict.fromkeys(stored, LOG), facts.epoch_ends)
-    starts, _ = resumed(stored, logs, (), fail_on_data_loss=False)
+    starts, _ = resolve_all(stored, logs)
     return dict(starts)
 
 
@@ -154,7 +154,7 @@ def test_a_job_that_may_lose_nothing_leaves_a_truncation_to_a_person(
 ) -> None:
     logs = {TP: LOG, ADDED: LOG}
     with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
-        resumed({TP: at}, up_to_epochs(logs, epoch_ends), (), fail_on_data_loss=True)
+        check_nothing_lost(resolve_all({TP: at}, up_to_epochs(logs, epoch_ends))[1])
     committed = {TP: Committed(0, at, 3), ADDED: Committed(0, 100)}
     with pytest.raises(ConfigError, match="fail_on_data_loss = false"):
         starts_of(committed, logs, "earliest", fail_on_data_loss=True, epoch_ends=epoch_ends)

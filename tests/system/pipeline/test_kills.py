@@ -82,6 +82,9 @@ def test_a_killed_driver_loses_nothing_and_the_next_run_repeats_one_round_at_mos
     report = desk.report(2)
     assert report.lost == ()
     assert repeats(report) <= ROUND, report
+    rows = {(row["partition"], at) for row in desk.outcomes() for at in range(row["offset"], row["until"])}
+    whole = held(end_offsets(desk.kafka.bootstrap, desk.topic, 2))
+    assert rows == {(tp.partition, at) for tp, offsets in whole.items() for at in offsets}, "also of the killed run"
 
 
 def test_a_killed_executor_is_replaced_and_its_range_handled_again(desk: Desk) -> None:

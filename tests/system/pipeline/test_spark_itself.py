@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline.report import Bar, tasks_of
-from kunicorn.pipeline.spark import Job, asked_of_spark, open_session
+from kunicorn.pipeline.spark import Job, collected, open_session
 from kunicorn.pipeline.state import RunState
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place
 from kunicorn.pipeline.tasks.limits import limits_of
@@ -79,7 +79,7 @@ def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path)
     bar = Bar(RunState(()), said.append)
     rows: list[Any] = []
     frame = spark.range(0, 1, 1, 1).mapInArrow(fail_once, "id bigint")
-    round_underway = Thread(target=lambda: rows.extend(asked_of_spark(lambda: list(frame.collect()))))
+    round_underway = Thread(target=lambda: rows.extend(collected(frame)))
 
     def is_told() -> bool:
         bar.underway(tasks_of(spark))

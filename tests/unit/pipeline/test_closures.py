@@ -20,7 +20,7 @@ from kunicorn.group.protocol import Committed
 from kunicorn.handler.columns import SCHEMA
 from kunicorn.ipc import bitmap
 from kunicorn.pipeline import catch_up, spark
-from kunicorn.pipeline.catch_up import Holding, TakeOver
+from kunicorn.pipeline.catch_up import TakeOver
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.range_job import RangeJob
@@ -80,7 +80,7 @@ def of_catch_up(
     monkeypatch.setattr(RangeJob, "__call__", ran)
     monkeypatch.setattr(catch_up, "told_of_differences", lambda settings, say: None)
     monkeypatch.setattr(catch_up, "at_once", lambda settings: 1)
-    catch_up._run(settings, file, Runs(place.url), run, Holding(settings, "one", found), "local", lambda line: None)
+    catch_up._run(settings, file, Runs(place.url), run, found, "local", lambda line: None)
     (job,) = jobs
     return job.task(False, NO_LIMITS), job.done
 

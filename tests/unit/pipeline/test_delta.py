@@ -24,7 +24,7 @@ from kunicorn.pipeline.lake.columns import Form
 from kunicorn.pipeline.lake.files import NO_DATE, LakeFile, PartitionedFiles, file_name, partitioning
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.positions import OffsetRange, TopicPartition
 
 FILES = [LakeFile("date=2026-01-01/a.parquet", 100, 7)]
@@ -187,6 +187,18 @@ def written(place: Path, path: str, name: str = "a.parquet") -> LakeFile:
     file = place / path / name
     pq.write_table(pa.Table.from_pylist([{"topic": "orders", "partition": 0, "offset": 6}], schema=SCHEMA), file)
     return LakeFile(f"{path}/{name}", file.stat().st_size, 1)
+
+
+def test_a_table_whose_store_is_away_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: deltalake.DeltaTable) -> None:
+        raise deltalake.exceptions.DeltaError("503 Slow Down")
+
+    made = lake(tmp_path)
+    monkeypatch.setattr(deltalake.DeltaTable, "update_incremental", away)
+    with pytest.raises(StoreFailed, match=f"{tmp_path} cannot be used as a Delta table: 503 Slow Down"):
+        made.commit(1, FILES, ENDS)
+    with pytest.raises(StoreFailed, match="cannot be used as a Delta table: 503 Slow Down"):
+        lake(tmp_path)
 
 
 def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_words(

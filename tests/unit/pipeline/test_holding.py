@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +17,12 @@ import pytest
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.pipeline import catch_up
-from kunicorn.pipeline.catch_up import Holding, TakeOver
-from kunicorn.positions import NO_EPOCH, NO_OFFSET, Position, TopicPartition
+from kunicorn.pipeline.catch_up import Holding, TakeOver, write_left
+from kunicorn.pipeline.state import Runs, RunState, Tile, write_tiles
+from kunicorn.pipeline.storage import StoreFailed
+from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.positions import NO_EPOCH, NO_OFFSET, OffsetRange, Position, TopicPartition
+from kunicorn.settings import PipelineSettings
 
 ORDERS = TopicPartition("orders", 0)
 REFUNDS = TopicPartition("refunds", 3)
@@ -161,3 +169,84 @@ def test_a_topic_without_an_offset_that_was_created_anew_is_not_taken_over(monke
     group.ids["refunds"] = "another"
     with pytest.raises(ConfigError, match="refunds was created anew since the run began"):
         holding.take()
+
+
+class Counted:
+    """What a catch-up does when a range has ended, without Spark."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, runs: Runs) -> None:
+        self.did: list[str] = []
+        self.state = RunState((OffsetRange(*ORDERS, 7, 20),), topics={"orders": "1"})
+        group, _ = held(monkeypatch, takes_retention=True)
+        settings: Any = SimpleNamespace(group=SimpleNamespace(id="shop"), pipeline=PipelineSettings())
+        file: Any = SimpleNamespace(path="config.toml")
+        monkeypatch.setattr(catch_up, "RangeJob", lambda **hooks: lambda *_: self._count(hooks))
+        monkeypatch.setattr(catch_up, "told_of_differences", lambda *_: None)
+        monkeypatch.setattr(catch_up, "at_once", lambda _: 1)
+        monkeypatch.setattr(Holding, "move", lambda *_: self.did.append("committed"))
+        starts = {ORDERS: Position(7), REFUNDS: Position(4)}
+        found = TakeOver(starts, self.state.ranges, group.ids, dict(group.stored), {}, [])
+        new = runs.start("catch-up", "x:y", "", self.state, "one", "shop")
+        self.run: Callable[[], object] = partial(catch_up._run, settings, file, runs, new, found, "local", print)
+
+    def _count(self, hooks: Any) -> RunState:
+        summary = Summary(*ORDERS, 7, 20, 20, 13, 0, 0, None, "", 1.0)
+        state = self.state.begin(self.state.ranges).end([summary], 1.0)
+        hooks["ended"](state, [summary])
+        return state
+
+
+def test_what_is_committed_has_its_rows_in_the_manifest_whenever_the_driver_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(str(tmp_path))
+    counted = Counted(monkeypatch, runs)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Holding, "move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        counted.run()
+    assert Runs(str(tmp_path)).read("one").state.tiles == (Tile(*ORDERS, 7, 20, 13),)
+
+
+def test_a_store_that_is_away_holds_up_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    counted = Counted(monkeypatch, runs)
+
+    def away(*_: Any) -> None:
+        raise StoreFailed("s3://runs cannot be used")
+
+    monkeypatch.setattr(Runs, "save", away)
+    with pytest.raises(StoreFailed):
+        counted.run()
+    assert counted.did == ["committed"]
+
+
+def test_the_next_catch_up_writes_the_rows_that_a_killed_one_has_left(tmp_path: Path) -> None:
+    runs, said = Runs(str(tmp_path)), list[str]()
+    whole = OffsetRange(*ORDERS, 0, 20)
+    ended = RunState((whole,), rounds=3, tiles=(Tile(*ORDERS, 10, 20, 9),))
+    for run, group in (("killed", "shop"), ("anothers", "billing")):
+        new = runs.start("catch-up", "x:y", "", RunState((whole,)), run, group)
+        runs.save(replace(new, state=ended))
+    place = runs.outcomes("killed")
+    write_tiles(place, [Tile(*ORDERS, 0, 10, 10)], 2)
+    committed = {
+        ORDERS: Committed(0, 20, NO_EPOCH, "p:3 spark:killed"),
+        REFUNDS: Committed(0, 4, NO_EPOCH, "spark:anothers"),
+        TopicPartition("orders", 1): Committed(0, 4, NO_EPOCH, "spark:of-another-directory"),
+        TopicPartition("orders", 2): Committed(0),
+    }
+    for _ in range(2):
+        write_left(Runs(str(tmp_path)), committed, "shop", said.append)
+        assert runs.outcomes("anothers").names(".parquet") == []
+        batches = (batch for name in place.names(".parquet") for batch in place.batches(name))
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        assert [(row["offset"], row["until"], row["records"]) for row in rows] == [(0, 10, 10), (10, 20, 9)]
+    assert said == []
+    (tmp_path / "killed" / "manifest-00000002.json").write_text("{")
+    write_left(Runs(str(tmp_path)), committed, "shop", said.append)
+    assert len(said) == 1
+    assert said[0].startswith("warning: the rows that run killed has not written stay in its manifest: ")

@@ -19,7 +19,7 @@ from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.spark import JobFailed
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
 from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
@@ -31,6 +31,7 @@ from tests.unit.pipeline.played_log import PlayedLog
 from tests.unit.settings.files import LEAST
 
 WHOLE = OffsetRange("orders", 0, 0, 100)
+WITH_A_FAILURE = [(0, 50, "done"), (50, 51, "dead_letter"), (51, 100, "done")]
 
 
 @pytest.mark.parametrize("start", ["lastest", '{"orders": {"0": "5"}}', '{"orders": {"0": -3}}'])
@@ -65,9 +66,8 @@ def handled(outcomes: Directory, number: int, file: str = "") -> None:
     stream.Batches(settings, outcomes, Stop(), exposed, lambda said: None)(frame, number)
 
 
-def with_a_failure(outcomes: Directory) -> str:
-    """The range's file, as its task writes it when a record fails."""
-    ends = [(0, 50, "done"), (50, 51, "dead_letter"), (51, 100, "done")]
+def written(outcomes: Directory, *ends: tuple[int, int, str]) -> str:
+    """The range's file, as its task writes it when a record fails, and in a driver's first micro-batch in any case."""
     rows: list[dict[str, Any]] = [
         {"topic": "orders", "partition": 0, "offset": at, "until": until, "records": until - at, "status": status}
         for at, until, status in ends
@@ -104,13 +104,13 @@ def test_only_a_new_stream_has_to_be_told_where_it_begins(tmp_path: Path) -> Non
 def test_a_repeated_micro_batch_with_a_failure_replaces_the_rows_of_one_without(outcomes: Directory) -> None:
     handled(outcomes, 7)
     assert rows_of(outcomes) == [(0, 100)]
-    handled(outcomes, 7, with_a_failure(outcomes))
+    handled(outcomes, 7, written(outcomes, *WITH_A_FAILURE))
     assert rows_of(outcomes) == [(0, 50), (50, 51), (51, 100)]
 
 
 def test_a_repeated_micro_batch_without_a_failure_replaces_the_rows_of_one_with(outcomes: Directory) -> None:
-    handled(outcomes, 7, with_a_failure(outcomes))
-    handled(outcomes, 7)
+    handled(outcomes, 7, written(outcomes, *WITH_A_FAILURE))
+    handled(outcomes, 7, written(outcomes, (0, 100, "done")))
     assert rows_of(outcomes) == [(0, 100)]
 
 
@@ -273,6 +273,19 @@ def test_a_record_that_halts_behind_a_signal_is_told(batches: stream.Batches) ->
     batches.busy, batches.failure = True, stream.StreamHalted("the handler halts orders-0@5")
     with pytest.raises(ServiceError, match="orders-0@5"):
         attended(PlayedQuery(batches, lambda query: query.fail("StreamHalted")), batches)
+
+
+def test_a_store_that_goes_away_while_a_micro_batch_is_written_leaves_something(
+    batches: stream.Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise StoreFailed("s3://runs cannot be used")
+
+    monkeypatch.setattr(stream, "write_tiles", fails)
+    frame: Any = SimpleNamespace(collect=list)
+    with pytest.raises(JobFailed, match="s3://runs cannot be used"):
+        batches(frame, 1)
+    assert isinstance(batches.failure, JobFailed)
 
 
 def test_what_fails_while_the_query_is_stopped_is_told(batches: stream.Batches) -> None:

@@ -83,7 +83,28 @@ def test_of_two_drivers_that_both_saw_no_next_version_the_second_ends(
     with pytest.raises(Overtaken, match="another process goes on with"):
         second.write({"by": "second"})
     monkeypatch.undo()
-    assert second.read() == {"by": "first"}
+    assert second.read()["by"] == "first"
+
+
+def test_a_put_whose_answer_was_lost_is_this_drivers_and_that_of_another_with_the_same_state_is_not(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, put = Directory(f"{bucket}/unanswered"), obstore.put
+    first, second = Manifest(place), Manifest(place)
+
+    def put_again(store: Any, path: str, content: bytes, *, mode: Any) -> Any:
+        """As a client whose connection breaks behind the store's work: the second answer says that it exists."""
+        put(store, path, content, mode=mode)
+        return put(store, path, content, mode=mode)
+
+    monkeypatch.setattr(obstore, "put", put_again)
+    for number in range(3):
+        first.write({"number": number})
+    monkeypatch.undo()
+    assert (second.read()["number"], second.read() == first.read()) == (2, True)
+    first.write({"number": 3})
+    with pytest.raises(Overtaken):
+        second.write({"number": 3})
 
 
 def test_a_store_that_does_not_know_the_condition_is_refused(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed
 from kunicorn.ipc import bitmap
+from kunicorn.kafka.stored_positions import resolve_all
 from kunicorn.pipeline.catch_up import ahead_of, starts_of
 from kunicorn.pipeline.lake.files import file_name
 from kunicorn.pipeline.plan import (
@@ -19,9 +20,9 @@ from kunicorn.pipeline.plan import (
     Everywhere,
     Plan,
     check_not_truncated,
+    check_nothing_lost,
     created_anew,
     plan,
-    resumed,
 )
 from kunicorn.positions import NO_OFFSET, Edges, OffsetRange, Offsets, Position, TopicPartition
 
@@ -48,17 +49,18 @@ def planned(start: Bound, stop: Bound = LATEST, *, latest: bool = False, strict:
 
 
 def test_a_stored_position_goes_on_only_where_the_log_reaches_it() -> None:
-    assert resumed({A0: 10, A1: 50}, EDGES, (), fail_on_data_loss=True) == ({A0: 10, A1: 50}, [])
+    assert resolve_all({A0: 10, A1: 50}, EDGES) == ({A0: 10, A1: 50}, [])
+    check_nothing_lost([])
     cases: list[tuple[Offsets, tuple[str, ...], str, Offsets]] = [
         ({A0: 9}, (), "a-0 from 9 to 10 is deleted already", {A0: 10}),
         ({A1: 51}, (), "a-1 ends at 50 now, before 51: it was truncated", {A1: 50}),
         ({A0: 40}, ("a",), "a-0 was created anew: what the former one had from offset 40 on is gone", {A0: 10}),
     ]
     for positions, anew, why, on in cases:
-        with pytest.raises(ConfigError, match=f"{why}.*fail_on_data_loss = false"):
-            resumed(positions, EDGES, anew, fail_on_data_loss=True)
-        found, lost = resumed(positions, EDGES, anew, fail_on_data_loss=False)
+        found, lost = resolve_all(positions, EDGES, anew)
         assert (found, len(lost)) == (on, 1)
+        with pytest.raises(ConfigError, match=f"{why}.*fail_on_data_loss = false"):
+            check_nothing_lost(lost)
 
 
 def test_what_a_run_counts_has_to_be_in_the_log_of_its_leaders_epoch() -> None:

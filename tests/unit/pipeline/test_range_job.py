@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.kafka.errors import BrokersUnreachable
 from kunicorn.pipeline import range_job
 from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
-from kunicorn.pipeline.state import RunState
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.spark import JobFailed
+from kunicorn.pipeline.state import RunState, Tile
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -45,11 +47,16 @@ class Scene:
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
         monkeypatch.setattr(range_job, "check_logs", lambda settings, state, counted: self._note("topics"))
+        monkeypatch.setattr(range_job, "write_tiles", self._write)
+        monkeypatch.setattr(Directory, "delete", lambda _, name: self._note(f"discarded {name}"))
         self._directory = Directory(str(directory))
 
     def _note(self, name: str) -> None:
         self.called.append(name)
         self.at.get(name, lambda: None)()
+
+    def _write(self, outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
+        self._note(f"written {sum(each.records for each in tiles)}")
 
     def check_executors(self, directory: Directory, *, handler: bool) -> None:
         self._note("executors")
@@ -84,7 +91,7 @@ class Scene:
     def _summary(self, each: OffsetRange) -> Summary:
         until = self.halting.get(each, each.stop)
         why = None if until == each.stop else "no"
-        return Summary(*each, until, until - each.start, 0, 0, why, "f" if why else "", 1.0)
+        return Summary(*each, until, until - each.start, 0, 0, why, str(each.start) if why else "", 1.0)
 
     def start(self, state: RunState = NEW) -> RunState:
         file: Any = None
@@ -105,8 +112,6 @@ class Scene:
             ready=lambda: self._note("ready"),
             begun=lambda state: self._note(f"begun {len(state.underway)}"),
             ended=lambda state, summaries: self._note(f"counted {state.done}"),
-            written=lambda state: self._note(f"written {sum(each.records for each in state.tiles)}"),
-            discard=lambda summary: self._note(f"discarded {summary.start}"),
             together=self.together,
         )
         return job(state, "local[1]", "run", lambda line: None)
@@ -192,6 +197,32 @@ def test_a_failure_anywhere_ends_the_job_and_its_spark_and_nothing_behind_it_is_
     with pytest.raises(ConfigError, match="no"):
         scene.start()
     assert scene.called[-2:] == [where, "spark stops"]
+
+
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [("executors", 2), ("ready", 2), ("begun 1", 6), ("topics", 6), ("counted 10", 6), ("written 20", 6)],
+)
+def test_a_store_that_goes_away_once_the_job_has_begun_leaves_something_and_before_that_a_setting_may_be_wrong(
+    scene: Scene, where: str, code: int
+) -> None:
+    def fail() -> None:
+        raise StoreFailed("s3://runs cannot be used")
+
+    scene.at[where] = fail
+    with pytest.raises(ServiceError, match="s3://runs cannot be used") as ended:
+        scene.start()
+    assert ended.value.exit_code == code
+    assert ("start the job again, and it goes on" in str(ended.value)) == (code == 6)
+
+
+def test_brokers_that_go_away_while_the_job_runs_leave_something(scene: Scene) -> None:
+    def fail() -> None:
+        raise ConfigError("no broker answers") from BrokersUnreachable("no broker answers")
+
+    scene.at["topics"] = fail
+    with pytest.raises(JobFailed, match=r"no broker answers\. What is underway does not count; start the job again"):
+        scene.start()
 
 
 def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(scene: Scene) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from kunicorn.errors import ConfigError
 from kunicorn.pipeline import spark
@@ -68,11 +69,13 @@ def test_a_job_refuses_a_server_of_spark_connect_as_its_master(tmp_path: Path) -
         open_session(settings, "sc://spark:15002", "run")
 
 
-def test_no_secret_of_sparks_settings_is_an_argument_of_a_process(
+def test_no_secret_of_sparks_settings_is_an_argument_of_a_process_and_all_that_a_jvm_starts_by_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By the keytab it logs in as it starts, and not later."""
     secrets = '"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n"spark.hadoop.url" = "jdbc:x://me:hunter2@h"\n'
-    settings = loaded(tmp_path, f'{LEAST}[pipeline.spark]\n{secrets}"spark.driver.memory" = "3g"\n')
+    plain = '"spark.driver.memory" = "3g"\n"spark.kerberos.keytab" = "/etc/shop.keytab"\n'
+    settings = loaded(tmp_path, f"{LEAST}[pipeline.spark]\n{secrets}{plain}")
     submit = tmp_path / "bin" / "spark-submit"
     submit.parent.mkdir()
     submit.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments\nexit 1\n')
@@ -84,7 +87,40 @@ def test_no_secret_of_sparks_settings_is_an_argument_of_a_process(
         open_session(settings, "spark://spark:7077", "run")
     arguments = (tmp_path / "arguments").read_text()
     assert "spark.driver.memory=3g" in arguments
+    assert "spark.kerberos.keytab=/etc/shop.keytab" in arguments
     assert "hunter2" not in arguments
+
+
+class Refused(Py4JJavaError):  # type: ignore[misc]
+    """As PySpark raises it where the JVM's own context does not begin."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self)
+
+    def __str__(self) -> str:
+        return (
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: External scheduler cannot be instantiated\n\tat one\n"
+            "Caused by: java.lang.reflect.InvocationTargetException\n\tat two\n"
+            "Caused by: org.apache.spark.SparkException: Must specify the executor container image\n\t... 9 more\n"
+        )
+
+
+def test_a_context_that_does_not_begin_is_a_setting_that_is_wrong_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> None:
+        raise Refused
+
+    monkeypatch.setattr(spark, "check_installed", lambda: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", refused)
+    with pytest.raises(ConfigError) as error:
+        open_session(loaded(tmp_path, LEAST), "k8s://https://kubernetes.default.svc", "run")
+    assert str(error.value) == (
+        "Spark does not start with --master k8s://https://kubernetes.default.svc: "
+        "org.apache.spark.SparkException: External scheduler cannot be instantiated; "
+        "org.apache.spark.SparkException: Must specify the executor container image"
+    )
 
 
 def test_settings_of_the_users_go_to_spark_but_for_what_promises_rest_on() -> None:

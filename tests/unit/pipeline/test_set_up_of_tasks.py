@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +15,7 @@ from confluent_kafka import Message
 from kunicorn import Halt, Record, Skip
 from kunicorn.handler.messages import Run
 from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.tasks import concurrent, range_outcomes, ranges
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, set_up, settings_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
 from kunicorn.positions import OffsetRange
@@ -131,6 +134,44 @@ def test_a_try_whose_teardown_fails_leaves_no_rows_that_the_next_one_would_go_by
     (summary,) = task([WHOLE])
     assert (summary.until, summary.records, handler.written) == (4, 4, [0, 1, 2, 3])
     assert outcomes.names(".parquet") == [summary.file]
+
+
+class SideBySide:
+    """Has several records in hand."""
+
+    async def handle(self, record: Any) -> None:
+        handled.append(record.partition)
+
+
+handled: list[int] = []
+
+
+def test_of_ranges_side_by_side_each_tells_its_own_time_by_which_its_partition_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, empty = WHOLE._replace(partition=4), WHOLE._replace(partition=5)
+    now = 0.0
+
+    class Reader:
+        def read(self, *ranges: OffsetRange, aside: object) -> Iterator[Run]:
+            nonlocal now
+            yield [Message(*WHOLE.tp, at, value=b"v") for at in range(10)]
+            while len(handled) < 10:
+                yield []
+            yield []
+            now += 30
+            yield [Message(*slow.tp, 0, value=b"v")]
+
+    path = tmp_path / "config.toml"
+    path.write_text(task_settings(f"{__name__}:SideBySide"))
+    handled.clear()
+    clock = SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns)
+    for module in (concurrent, range_outcomes, ranges):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(SettingsFile, "records", lambda *_: Reader())
+    task = HandleRanges(settings_file(path, load(path, {})), Directory(str(tmp_path)))
+    seconds = {each.partition: each.seconds for each in task([WHOLE, slow, empty])}
+    assert seconds == {3: 0, 4: 30, 5: 30}
 
 
 @pytest.mark.parametrize(("any_age", "filtered"), [(False, 10), (True, 0)])

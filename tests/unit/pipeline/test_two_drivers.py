@@ -31,6 +31,7 @@ from kunicorn.handler.retry import End
 from kunicorn.pipeline import backfill, export, range_job
 from kunicorn.pipeline.export import ExportRanges
 from kunicorn.pipeline.lake.columns import Asked, form_asked
+from kunicorn.pipeline.lake.files import OWN
 from kunicorn.pipeline.lake.iceberg import IcebergLake
 from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.range_job import Stop
@@ -373,6 +374,7 @@ def test_the_lake_has_every_record_once_whichever_drivers_are_killed(
     check_ends(world.play(lambda settings: export.export(settings, file, lake, "local", form, said), 6))
     for orphan in world.orphans:
         orphan()
+    assert not (world.directory / "lake" / OWN / "all").exists(), "an export has no table of outcomes"
     assert Counter(offsets_in(world, to)) == Counter(
         (tp.partition, at) for tp in PARTITIONS for at in range(world.ends[tp])
     )
@@ -460,4 +462,4 @@ def test_a_backfills_outcomes_tile_its_ranges_whichever_drivers_are_killed(
     assert rows == Counter((each.partition, at) for each in ranges for at in range(each.stop))
     run = Runs(str(world.directory / "runs")).read("shared")
     counts = run.state.counts
-    assert (run.finished, counts.records + counts.skipped) == (True, sum(each.size for each in ranges))
+    assert (run.state.finished, counts.records + counts.skipped) == (True, sum(each.size for each in ranges))

@@ -359,7 +359,7 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
     if by == DAY:
         return Partitioning({"date": pa.date32()}, by_day)
     if by == HOUR:
-        return Partitioning({"date": pa.date32(), "hour": pa.int32()}, _by_hour)
+        return Partitioning({"date": pa.date32(), "hour": pa.int32()}, _BY_HOUR)
     path = field_path(by)
     if not path or not all(path):
         raise ConfigError(f"--partition-by {by!r} is neither day nor hour, nor a field such as value.region")
@@ -368,7 +368,7 @@ def partitioning(by: str, *, typed: bool = True) -> Partitioning:
     # Engines take no notice of capitals: Spark would have the directory's value in place of the record's own.
     if path[-1].lower() in {each.lower() for each in SCHEMA.names}:
         raise ConfigError(f"--partition-by {by!r}: the lake has a column {path[-1]!r} of its own; choose another field")
-    return Partitioning({path[-1]: pa.string()}, partial(_by_field, path), by)
+    return Partitioning({path[-1]: pa.string()}, partial(_by_field, path, "", NO_DATE), by)
 
 
 DATA = "data"
@@ -380,51 +380,16 @@ def hidden_partitioning(by: str, *, typed: bool) -> Partitioning:
     rows of a file have one value exactly, whether a calendar has it or not. Raises `ConfigError`.
     """
     if by == DAY:
-        return Partitioning({}, _by_exact_day)
+        return Partitioning({}, _BY_EXACT_DAY)
     if by == HOUR:
-        return Partitioning({}, _by_exact_hour)
+        return Partitioning({}, _BY_EXACT_HOUR)
     partitioning(by, typed=typed)
-    return Partitioning({}, partial(_by_exact_field, field_path(by)), by)
+    return Partitioning({}, partial(_by_field, field_path(by), f"{DATA}/", ""), by)
 
 
 def field_path(by: str) -> list[str]:
     """Names of the field that a partitioning goes by, from the value's own fields on; none of a day or an hour."""
     return by.removeprefix(_FIELD).split(".") if by.startswith(_FIELD) else []
-
-
-def _by_exact_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    days = pc.divide(batch.column("timestamp").view(pa.int64()), _DAY_US)
-    return _by_number(batch, days, lambda day: f"{DATA}/timestamp_day={_exact_day(day)}", _none("timestamp_day"))
-
-
-def _by_exact_hour(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    def name(hour: int) -> str:
-        return f"{DATA}/timestamp_hour={_exact_day(hour // 24)}-{hour % 24:02}"
-
-    hours = pc.divide(batch.column("timestamp").view(pa.int64()), _HOUR_US)
-    return _by_number(batch, hours, name, _none("timestamp_hour"))
-
-
-def _exact_day(number: int) -> str:
-    day = _day(number)
-    return str(number) if day == NO_DATE else day
-
-
-def _by_exact_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    def name(value: str) -> str:
-        return f"{DATA}/{path[-1]}={_quoted(value)}"
-
-    return _by_value(path, batch, name, _none(path[-1]))
-
-
-def _quoted(value: str) -> str:
-    """The text in a directory's name."""
-    # It may look like what stands for null.
-    return visible(value) if value == NO_DATE else quote(value, safe="")
-
-
-def _none(column: str) -> str:
-    return f"{DATA}/{column}={NO_DATE}"
 
 
 CHANGES = f"{OWN}/changes"
@@ -455,16 +420,12 @@ def values_in(path: str) -> dict[str, str | None]:
     return {name: None if value == NO_DATE else unquote(value) for name, value in pairs}
 
 
-def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each day in UTC."""
+def _by_time(
+    step_us: int, name_of: Callable[[int], str], none: str, batch: pa.RecordBatch
+) -> Iterator[tuple[str, pa.RecordBatch]]:
     # Whole days back from 1970 would be rounded up: times before it are none that a record has.
-    days = pc.divide(batch.column("timestamp").view(pa.int64()), _DAY_US)
-    return _by_number(batch, days, lambda day: f"date={_day(day)}", f"date={NO_DATE}")
-
-
-def _by_hour(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    hours = pc.divide(batch.column("timestamp").view(pa.int64()), _HOUR_US)
-    return _by_number(batch, hours, _hour, f"date={NO_DATE}/hour={NO_DATE}")
+    steps = pc.divide(batch.column("timestamp").view(pa.int64()), step_us)
+    return _by_number(batch, steps, name_of, none)
 
 
 def _hour(number: int) -> str:
@@ -472,29 +433,48 @@ def _hour(number: int) -> str:
     return f"date={day}/hour={NO_DATE if day == NO_DATE else f'{number % 24:02}'}"
 
 
-def _by_field(path: Sequence[str], batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    def name(value: str) -> str:
-        # An empty text would be a directory without a name.
-        return f"{path[-1]}={_quoted(value) or NO_DATE}"
-
-    return _by_value(path, batch, name, f"{path[-1]}={NO_DATE}")
+def _exact_day(number: int) -> str:
+    day = _day(number)
+    return str(number) if day == NO_DATE else day
 
 
-def _by_value(
-    path: Sequence[str], batch: pa.RecordBatch, name_of: Callable[[str], str], none: str
+by_day: Split = partial(_by_time, _DAY_US, lambda day: f"date={_day(day)}", f"date={NO_DATE}")
+"""The rows of each day in UTC."""
+_BY_HOUR: Split = partial(_by_time, _HOUR_US, _hour, f"date={NO_DATE}/hour={NO_DATE}")
+_BY_EXACT_DAY: Split = partial(
+    _by_time, _DAY_US, lambda day: f"{DATA}/timestamp_day={_exact_day(day)}", f"{DATA}/timestamp_day={NO_DATE}"
+)
+_BY_EXACT_HOUR: Split = partial(
+    _by_time,
+    _HOUR_US,
+    lambda hour: f"{DATA}/timestamp_hour={_exact_day(hour // 24)}-{hour % 24:02}",
+    f"{DATA}/timestamp_hour={NO_DATE}",
+)
+
+
+def _by_field(
+    path: Sequence[str], place: str, empty: str, batch: pa.RecordBatch
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Raises `ConfigError` for a field that is not there, or that is of several values itself."""
+    """`place`: what is before a directory's name, `empty`: what stands for an empty text in it, which may be no name.
+    Raises `ConfigError` for a field that is not there, or that is of several values itself.
+    """
+
+    def name(value: str) -> str:
+        # It may look like what stands for null.
+        told = visible(value) if value == NO_DATE else quote(value, safe="")
+        return f"{place}{path[-1]}={told or empty}"
+
     column = batch.column("value")
-    for name in path:
-        if not pa.types.is_struct(column.type) or column.type.get_field_index(name) < 0:
-            raise ConfigError(f"--partition-by value.{'.'.join(path)}: the values have no field {name!r}")
-        column = pc.struct_field(column, name)
+    for field in path:
+        if not pa.types.is_struct(column.type) or column.type.get_field_index(field) < 0:
+            raise ConfigError(f"--partition-by value.{'.'.join(path)}: the values have no field {field!r}")
+        column = pc.struct_field(column, field)
     try:
         encoded = column.cast(pa.string()).dictionary_encode()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigError(f"--partition-by value.{'.'.join(path)} is of {column.type}: choose a plain field") from error
-    directories = list(map(name_of, encoded.dictionary.to_pylist()))
-    return _by_number(batch, encoded.indices, directories.__getitem__, none)
+    directories = list(map(name, encoded.dictionary.to_pylist()))
+    return _by_number(batch, encoded.indices, directories.__getitem__, f"{place}{path[-1]}={NO_DATE}")
 
 
 def _by_number(

@@ -22,7 +22,7 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.extras import install_extra
 from kunicorn.pipeline.lake.files import BOUNDED, DAY, HOUR, LakeFile, field_path, values_in
 from kunicorn.pipeline.lake.tables import NotCommitted
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.positions import Offsets
 from kunicorn.settings.pipeline import has_secret
 
@@ -241,7 +241,7 @@ class IcebergLake:
             raise
         except Exception as error:
             # Each catalog has errors of its own.
-            raise ConfigError(
+            raise StoreFailed(
                 f"the Iceberg table {self._name} {what}: {self._words(error)}; see pipeline.iceberg and "
                 f"pipeline.iceberg_catalog"
             ) from error

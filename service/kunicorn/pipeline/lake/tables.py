@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from kunicorn.pipeline.lake.columns import NOT_NULL, kinds, kinds_changed, nulla
 from kunicorn.pipeline.lake.files import CHANGES, LakeFile, Partitioning, changes, values_in
 from kunicorn.pipeline.lake.newest import PART_BYTES, newest_in_parts
 from kunicorn.pipeline.plan import as_json
-from kunicorn.pipeline.storage import Directory
+from kunicorn.pipeline.storage import Directory, StoreFailed
 from kunicorn.positions import Offsets
 
 
@@ -76,18 +77,15 @@ class DeltaLake:
 
     def open(self, done: int = 0, *, make: bool = True) -> bool:
         """See `TableLog`."""
-        errors = self._deltalake.exceptions
-        try:
-            if was_there := self._deltalake.DeltaTable.is_deltatable(self._uri):
-                self._table = self._deltalake.DeltaTable(self._uri)
+        with _as_table(self._uri) as library:
+            if was_there := library.DeltaTable.is_deltatable(self._uri):
+                self._table = library.DeltaTable(self._uri)
             elif done:
                 raise self._fewer("is not there any more", done)
             elif not make:
                 return False
             else:
-                self._table = self._deltalake.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
-        except (errors.DeltaError, OSError) as error:
-            raise ConfigError(f"{self._uri} cannot be used as a Delta table: {error}") from error
+                self._table = library.DeltaTable.create(self._uri, self._schema, partition_by=self._by)
         found = pa.schema(self._table.schema().to_arrow())
         self._check_columns(found)
         self._check_layout()
@@ -176,8 +174,9 @@ class DeltaLake:
 
     def rounds(self) -> int:
         """Number of the last round that is committed; 0 before the first."""
-        self._table.update_incremental()
-        return int(self._table.transaction_version(APP_ID) or 0)
+        with _as_table(self._uri):
+            self._table.update_incremental()
+            return int(self._table.transaction_version(APP_ID) or 0)
 
     def commit(self, number: int, files: Sequence[LakeFile], ends: Offsets) -> None:
         """Add a round's files in one transaction, unless that has happened already."""
@@ -339,11 +338,18 @@ def _deltalake() -> Any:
 
 def delta_table(target: Directory) -> Any:
     """The Delta table in there. Raises `ConfigError`."""
+    with _as_table(target.url) as library:
+        return library.DeltaTable(target.url)
+
+
+@contextmanager
+def _as_table(url: str) -> Iterator[Any]:
+    """The library, and its refusals in words. Raises `StoreFailed`, `ConfigError`."""
     library = _deltalake()
     try:
-        return library.DeltaTable(target.url)
+        yield library
     except (library.exceptions.DeltaError, OSError) as error:
-        raise ConfigError(f"{target.url} cannot be used as a Delta table: {error}") from error
+        raise StoreFailed(f"{url} cannot be used as a Delta table: {error}") from error
 
 
 def _delta_stats(file: LakeFile) -> dict[str, Any]:

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from confluent_kafka import Message
 
 from kunicorn.handler.call import Calls, OfSome, ReturnCheck, arguments_of, calls_for
 from kunicorn.handler.config import HandlerConfig
-from kunicorn.handler.dead_letters import Cause, died, given_up_by
+from kunicorn.handler.dead_letters import Cause, given_up_by
 from kunicorn.handler.load import Handler, HandlerTimeout
 from kunicorn.handler.messages import Run
 from kunicorn.handler.outcome import Wait, as_failure
@@ -37,7 +36,7 @@ from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE, STOP, Suspects
 from kunicorn.pipeline.tasks.in_hand_notes import InHandNotes
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
-from kunicorn.pipeline.tasks.tries import Failed, verdict_on
+from kunicorn.pipeline.tasks.tries import Failed, kept_back, verdict_on
 from kunicorn.pipeline.tasks.watchdog import watched
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.worker.executors.executor import Executor
@@ -46,8 +45,6 @@ from kunicorn.worker.executors.threads import ThreadExecutor
 from kunicorn.worker.fetching.fetched import headers_bytes
 from kunicorn.worker.progress import InFlight, Interrupts, OffsetTracker, Slots, record_bytes
 from kunicorn.worker.scheduler import Scheduler
-
-log = logging.getLogger("kunicorn.pipeline")
 
 _AHEAD_BYTES = 16 * 1024 * 1024
 """Of records that are kept, and not in hand, of all ranges of the task together; beyond it, of each range its share."""
@@ -126,6 +123,8 @@ class Part:
     halted_at: int | None = None
     begin: int = 0
     """Where the records that have arrived end."""
+    moved_at: float | None = None
+    """When (`time.monotonic`) records were last found to have ended; None: it has had none."""
 
     def __post_init__(self) -> None:
         self.tiling = Tiling(self.whole)
@@ -327,10 +326,8 @@ class ConcurrentRanges:
                     size = record_bytes(key, len(message.value() or b""), headers)
                     self._arrived_bytes += size
                     if piece.deaths:
-                        text = f"{piece.deaths} processes died with offset {offset} in hand"
-                        log.warning(f"{text}: it is kept from the handler")
-                        end = self._policies.default.on_failure
-                        part.fail(offset, Failure(message, end, died(text, piece.deaths), size))
+                        end, cause = kept_back(offset, piece.deaths, self._policies)
+                        part.fail(offset, Failure(message, end, cause, size))
                         tracker.done_before.add(offset)
                         if end is End.HALT:
                             self._halt(part, offset)
@@ -446,6 +443,8 @@ class ConcurrentRanges:
         """Rows of the records that have nothing unfinished before them."""
         with self._table.lock:
             passed, part.tracker.passed = part.tracker.passed, []
+        if passed:
+            part.moved_at = time.monotonic()
         now_ms = time.time_ns() // 1_000_000
         for offset in passed:
             if part.halted_at is not None and offset > part.halted_at:

@@ -91,7 +91,9 @@ class InHandNotes:
 
     def over(self) -> None:
         """Remove the notes of all tries: the range is done."""
-        for name in _names(self.directory):
+        names: list[str] = []
+        self._told(lambda: names.extend(_names(self.directory)))
+        for name in names:
             self._told(lambda name=name: self.directory.delete(name))
 
     def withdraw(self) -> None:

@@ -112,6 +112,8 @@ class RangeOutcomes:
         before, so that there is a file also without a failure."""
         self._file, self._outcomes, self._whole, self._driver = file, outcomes, whole, driver
         self._again = again
+        self.waited = 0.0
+        """Seconds for which the range was through, and others of its task were not."""
         self._began = time.monotonic()
         self._filtered_before = FILTERED.of(whole.tp)
         self._counts = Counter[str]()
@@ -166,7 +168,7 @@ class RangeOutcomes:
             dead_letters=counts[End.DEAD_LETTER],
             halted=_why(last) if last is not None and last["status"] == End.HALT else None,
             file="" if self._writer is None else rows_file(self._whole),
-            seconds=time.monotonic() - self._began,
+            seconds=time.monotonic() - self._began - self.waited,
             filtered=FILTERED.of(self._whole.tp) - self._filtered_before,
         )
 

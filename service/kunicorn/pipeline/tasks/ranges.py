@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import signal
 import time
 import uuid
@@ -32,11 +31,11 @@ from confluent_kafka import Message
 
 from kunicorn.clients.range_reader import Window
 from kunicorn.handler.call import Calls, Decided, Interruption, OfSome, met
-from kunicorn.handler.dead_letters import Cause, died, given_up_by
+from kunicorn.handler.dead_letters import Cause, given_up_by
 from kunicorn.handler.load import HandlerTimeout
 from kunicorn.handler.messages import Run, columns
 from kunicorn.handler.outcome import as_failure
-from kunicorn.handler.record import Record
+from kunicorn.handler.record import Record, offset_of
 from kunicorn.handler.registry import HandlerRegistry
 from kunicorn.handler.retry import End, Policies, TryAgain
 from kunicorn.handler.rows import fitting, following_offsets, without
@@ -49,15 +48,13 @@ from kunicorn.pipeline.tasks.in_hand_file import IDLE, IN_HAND, NEXT, ONE, STATE
 from kunicorn.pipeline.tasks.limits import NO_LIMITS, TaskLimits
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import RangeOutcomes, Summary, of_micro_batch, remove_other_cuts
-from kunicorn.pipeline.tasks.tries import Failed, Tries, verdict_on
+from kunicorn.pipeline.tasks.tries import Failed, Tries, kept_back, verdict_on
 from kunicorn.pipeline.tasks.watchdog import watched
 from kunicorn.positions import OffsetRange, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, SparkContext
 
-
-log = logging.getLogger("kunicorn.pipeline")
 
 _LOOKS = 10
 _NO_SUSPECTS = Suspects()
@@ -142,7 +139,7 @@ class RangeHandler:
         """Handle the piece; yields the records that failed, each in its turn."""
         messages, decided = piece.messages, tuple[Decided, ...]()
         if piece.deaths:
-            yield messages, self._deadly(piece)
+            yield messages, _Failure(*kept_back(offset_of(messages[0]), piece.deaths, self._rules.policies))
             return
         while messages:
             called = _part(messages, 0, fitting(messages, self._rules.batch_max_bytes))
@@ -156,11 +153,6 @@ class RangeHandler:
             else:
                 tiling.handled(len(failing))
             tiling.handled_ahead(taken.ahead)
-
-    def _deadly(self, piece: Piece) -> _Failure:
-        text = f"{piece.deaths} processes died with offset {piece.messages[0].offset()} in hand"
-        log.warning(f"{text}: it is kept from the handler")
-        return _Failure(self._rules.policies.default.on_failure, died(text, piece.deaths))
 
     def _take(self, messages: Sequence[Message], following: Sequence[int], decided: Sequence[Decided] = ()) -> _Taken:
         """Call the handler with the messages, as often as the retry rules allow; not with the first ones where it has
@@ -313,12 +305,10 @@ class _Taken:
     """How those behind `end` end, without those at `ahead`; empty: nobody has decided."""
 
 
+RANGES = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("start", pa.int64()), ("stop", pa.int64())])
 _SUMMARY_SCHEMA = pa.schema(
     [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("start", pa.int64()),
-        ("stop", pa.int64()),
+        *RANGES,
         ("until", pa.int64()),
         ("records", pa.int64()),
         ("skipped", pa.int64()),
@@ -330,7 +320,14 @@ _SUMMARY_SCHEMA = pa.schema(
     ]
 )
 _SPARKS = {pa.string(): "string", pa.int32(): "int", pa.int64(): "bigint", pa.float64(): "double"}
-SUMMARY = ", ".join(f"{column.name} {_SPARKS[column.type]}" for column in _SUMMARY_SCHEMA)
+
+
+def in_sparks_words(schema: pa.Schema) -> str:
+    """Plain columns as Spark is told them."""
+    return ", ".join(f"{column.name} {_SPARKS[column.type]}" for column in schema)
+
+
+SUMMARY = in_sparks_words(_SUMMARY_SCHEMA)
 """The columns of a `Summary`, for Spark."""
 
 Batches = Iterator[pa.RecordBatch]
@@ -370,16 +367,14 @@ _MICRO_BATCH = "kunicorn.micro_batch"
 class FromSource:
     """Task over the rows of the source `kunicorn` with `rows` = `ranges`, a range each. Called by Spark."""
 
-    task: Task
+    task: HandleRanges
 
     def __call__(self, batches: Batches) -> Batches:
         """Function for `mapInArrow`."""
-        task = self.task
-        if isinstance(task, HandleRanges):
-            told = MicroBatch.told()
-            # Of a topic that is created anew a range may be one of a former micro-batch, whose file this one replaces.
-            driver = of_micro_batch(task.driver, told.number)
-            task = replace(task, limits=told.limits, may_have_died=told.first, driver=driver)
+        told = MicroBatch.told()
+        # Of a topic that is created anew a range may be one of a former micro-batch, whose file this one replaces.
+        driver = of_micro_batch(self.task.driver, told.number)
+        task = replace(self.task, limits=told.limits, may_have_died=told.first, driver=driver)
         for batch in batches:
             for row in batch.to_pylist():
                 whole = OffsetRange(row["topic"], row["partition"], row["start"], row["stop"])
@@ -502,6 +497,9 @@ class HandleRanges:
         ]
         handler = ConcurrentRanges(calls, policies, self._timeout_ms(ranges[0]))
         handler.handle(parts, self._records(ranges, handler.aside))
+        over = time.monotonic()
+        for part, each in zip(parts, tries, strict=True):
+            each.outcomes.waited = 0.0 if part.moved_at is None else over - part.moved_at
 
     def _take_up(self, whole: OffsetRange) -> InHand:
         return take_up(whole, self.outcomes, attempt=_attempt(), again=self.again, may_have_died=self.may_have_died)

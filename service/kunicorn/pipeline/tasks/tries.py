@@ -7,12 +7,20 @@ import random
 from dataclasses import dataclass
 from typing import Protocol
 
+from kunicorn.handler.dead_letters import Cause, died
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.outcome import Wait
-from kunicorn.handler.retry import Policies, TryAgain, Verdict
+from kunicorn.handler.retry import End, Policies, TryAgain, Verdict
 from kunicorn.ipc.clock import NANOSECONDS
 
 log = logging.getLogger("kunicorn.pipeline")
+
+
+def kept_back(offset: int, deaths: int, policies: Policies) -> tuple[End, Cause]:
+    """How a record ends that so many processes have died with, and why. Logs it."""
+    text = f"{deaths} processes died with offset {offset} in hand"
+    log.warning(f"{text}: it is kept from the handler")
+    return policies.default.on_failure, died(text, deaths)
 
 
 class Tried(Protocol):
