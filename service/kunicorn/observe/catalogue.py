@@ -451,8 +451,8 @@ COMMIT_AGE = Declared(
     "Grows while nothing is handled, too; alarming only while kunicorn_uncommitted_partitions is above 0.", ("group",),
 )  # fmt: skip
 UNCOMMITTED = Declared(
-    "kunicorn_uncommitted_partitions", G, "Partitions of which more is consumed than committed; absent where "
-    "kunicorn_last_commit_seconds is.",
+    "kunicorn_uncommitted_partitions", G, "Partitions of which more is consumed than committed; absent with "
+    "transactions, and where all handlers keep their offsets.",
     "Some for a second at a time are normal. Always some, while no commit succeeds: see kafka_consumer_commits_total.",
     ("group",),
 )  # fmt: skip
