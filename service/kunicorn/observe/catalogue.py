@@ -63,9 +63,9 @@ CONSUMED = Declared(
     "Flat while lag grows: look at in-flight records, halted partitions and worker restarts.", ("topic",),
 )  # fmt: skip
 PROCESS_SECONDS = Declared(
-    "messaging_process_duration_seconds", H, "Duration of handler calls, decoding included, by the exception of those that "
-    "failed (empty: none; Undecodable, NotDecodableYet, Expired and FilterFailed are not the handler's); a batch is one "
-    "call.",
+    "messaging_process_duration_seconds", H, "Duration of handler calls, decoding included, by the exception of those "
+    "that failed (empty: none; Undecodable, NotDecodableYet, Expired and FilterFailed are not the handler's); a batch "
+    "is one call.",
     "Rising: the handler's own dependencies are slow; more workers help only while there are CPUs and partitions.",
     ("topic", "error_type"),
     buckets=_CALLS,
