@@ -99,7 +99,7 @@ def test_the_retry_timeout_goes_on_while_a_due_try_waits_for_the_rate_and_that_t
         api.handle(record)
         raise ValueError("again")
 
-    patient = {"max_attempts": 9, "retry_backoff_ms": 1, "retry_backoff_max_ms": 1, "retry_timeout_ms": 200}
+    patient: dict[str, Any] = {"max_attempts": 9, "retry_backoff_ms": 1, "retry_timeout_ms": 200}
     run = HandlerTest(handle, **patient, rate_limit=RATE, on_failure="skip").run(record("a"))
     assert (run.outcomes, run.records[0].attempts) == (["skipped"], 2)
     assert api.calls[None][1] > 0.4, "it was due in time, and began later"
