@@ -289,7 +289,8 @@ _FINAL: Mapping[ErrorCode, str] = {
     _E.INVALID_REQUIRED_ACKS: "correct producing.acks",
     _E.ILLEGAL_GENERATION: _GONE_FROM_GROUP,
     _E.INCONSISTENT_GROUP_PROTOCOL: (
-        "the members have no assignor in common; give all the same group.partition_assignment_strategy"
+        "the members have no assignor in common: give all the same group.partition_assignment_strategy; or they are no "
+        "consumers, such as Kafka Connect's workers: use another group.id (`kunicorn check` tells which)"
     ),
     _E.INVALID_GROUP_ID: "correct group.id",
     _E.UNKNOWN_MEMBER_ID: _GONE_FROM_GROUP,

@@ -141,7 +141,8 @@ def utc(ms: int | None, timespec: str = "seconds") -> str:
         return f"{ms} ms since 1970"
 
 
-_AGO = re.compile(r"(?P<count>\d+)(?P<unit>[smhd])")
+# Twenty digits are longer than any log: `int` refuses thousands of them, and no `float` holds hundreds.
+_AGO = re.compile(r"(?P<count>\d{1,20})(?P<unit>[smhd])")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 

@@ -24,7 +24,9 @@ def test_a_moment_is_a_time_with_its_zone_or_an_age(text: str, ms: int) -> None:
     assert moment("--since", text, NOW) == ms
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2023-11-14T22:13:20", "2 h", ""])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2023-11-14T22:13:20", "2 h", "", pytest.param("9" * 5000 + "d", id="5,000 digits")]
+)
 def test_a_time_without_a_zone_and_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--until .* neither a time with its zone"):
         moment("--until", text, NOW)
@@ -52,7 +54,18 @@ def test_a_length_of_time_is_a_number_and_a_unit() -> None:
     assert [span("--for", text) for text in ("90s", "10m", "2h", "1d")] == [90, 600, 7200, 86_400]
 
 
-@pytest.mark.parametrize("text", ["0s", "10", "ten minutes", "2023-11-14T22:13:20Z", "-5m"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0s",
+        "10",
+        "ten minutes",
+        "2023-11-14T22:13:20Z",
+        "-5m",
+        pytest.param("9" * 400 + "s", id="400 digits"),
+        pytest.param("9" * 5000 + "s", id="5,000 digits"),
+    ],
+)
 def test_what_is_no_length_of_time_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--for .* no length of time"):
         span("--for", text)

@@ -35,6 +35,8 @@ def show_offsets(
     """
     from kunicorn.settings import load
 
+    if as_csv and as_json:
+        raise ConfigError("--csv and --json both say how to answer: choose one")
     settings = load(config, os.environ)
     from kunicorn.commands import offsets
 
@@ -395,7 +397,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         moment("--since", since, now_ms) if since is not None else None,
         moment("--until", until, now_ms) if until is not None else None,
         error,
-        key.encode() if key is not None else None,
+        os.fsencode(key) if key is not None else None,  # The bytes as typed: a key need not be text.
         topic,
     )
     from kunicorn.commands.dlq import run

@@ -135,8 +135,9 @@ class RetryPolicy:
     """`max_attempts` tries in all, the first included; the wait doubles from `retry_backoff_ms` up to
     `retry_backoff_max_ms`.
 
-    No try begins later than `retry_timeout_ms` after the first one failed. After the last one the record goes into the
-    first of `retry_topics`; where none is left, `on_failure` is its end.
+    No try is due later than `retry_timeout_ms` after the first one failed; one that then waits for a rate limit may
+    begin later. After the last one the record goes into the first of `retry_topics`; where none is left, `on_failure`
+    is its end.
     """
 
     max_attempts: int

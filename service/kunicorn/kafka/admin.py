@@ -66,6 +66,15 @@ class Described:
     """The assignor that a classic group has agreed upon; empty where there is none, or the brokers assign."""
     classic: bool = False
     """Whether the group exists and its members speak the classic protocol."""
+    other_type: str = ""
+    """Protocol type of a classic group whose members are no consumers: "connect" of Kafka Connect's workers."""
+
+    @property
+    def refuses_consumers(self) -> bool:
+        """Whether a consumer cannot join. An empty group takes members of any type (`ClassicGroup`,
+        `supportsProtocols`).
+        """
+        return bool(self.other_type and self.members)
 
 
 class GroupAdmin:
@@ -214,13 +223,24 @@ def classic_group(message: Any, group_id: str) -> Described:
         for each in group.members or ()
     )
     strategy = group.protocol_data if readable else ""
-    return Described(error, "", group.group_state, members, strategy, classic=True)
+    other_type = "" if readable else group.protocol_type
+    return Described(error, "", group.group_state, members, strategy, classic=True, other_type=other_type)
+
+
+def no_consumers(group_id: str, found: Described) -> str:
+    """Why no consumer joins this group, whose members are none."""
+    return (
+        f"group {group_id!r} is taken: its {len(found.members)} members are of type {found.other_type!r}, and brokers "
+        f"let no consumer in beside them; use another group.id"
+    )
 
 
 def conversion_refused(group_id: str, found: Described) -> str:
     """Why a member with the consumer protocol does not join this classic group unless it is told to (KIP-848): joining
     would convert the group, and its classic members with it.
     """
+    if found.refuses_consumers:
+        return no_consumers(group_id, found)
     return (
         f"group {group_id!r} is a classic group ({found.state}, {len(found.members)} members); joining it with "
         f'group.group_protocol = "consumer" converts it: set group.allow_protocol_upgrade = true if that is '

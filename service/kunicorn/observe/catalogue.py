@@ -63,18 +63,22 @@ CONSUMED = Declared(
     "Flat while lag grows: look at in-flight records, halted partitions and worker restarts.", ("topic",),
 )  # fmt: skip
 PROCESS_SECONDS = Declared(
-    "messaging_process_duration_seconds", H, "Duration of handler calls, by the exception of those that failed (empty: "
-    "none); a batch is one call.",
+    "messaging_process_duration_seconds", H, "Duration of handler calls, decoding included, by the exception of those "
+    "that failed (empty: none; Undecodable, NotDecodableYet, Expired and FilterFailed are not the handler's); a batch "
+    "is one call.",
     "Rising: the handler's own dependencies are slow; more workers help only while there are CPUs and partitions.",
     ("topic", "error_type"),
     buckets=_CALLS,
 )  # fmt: skip
 FAILURES = Declared(
-    "kunicorn_handler_failures", C, "Handler calls that raised, repeated ones included.",
+    "kunicorn_handler_failures", C, "Handler calls that failed, repeated ones included: the handler raised, or "
+    "said an outcome other than Done and Wait. Those, too, to which it did not come: the record could not be decoded "
+    "(or not yet), max_age_ms made a dead letter of it, or a filter failed.",
     "The log has the exceptions, with topic, partition and offset.", ("topic",),
 )  # fmt: skip
 RETRIES = Declared(
-    "kunicorn_handler_retries", C, "Handler calls that were repeated after an exception.",
+    "kunicorn_handler_retries", C, "Handler calls that failed and were repeated; those, too, whose record could not be "
+    "decoded yet.",
     "Many retries and few halts: something behind the handler is flaky, and pays in lag.", ("topic",),
 )  # fmt: skip
 HOOK_FAILURES = Declared(
@@ -451,8 +455,8 @@ COMMIT_AGE = Declared(
     "Grows while nothing is handled, too; alarming only while kunicorn_uncommitted_partitions is above 0.", ("group",),
 )  # fmt: skip
 UNCOMMITTED = Declared(
-    "kunicorn_uncommitted_partitions", G, "Partitions of which more is consumed than committed; absent where "
-    "kunicorn_last_commit_seconds is.",
+    "kunicorn_uncommitted_partitions", G, "Partitions of which more is consumed than committed; absent with "
+    "transactions, and where all handlers keep their offsets.",
     "Some for a second at a time are normal. Always some, while no commit succeeds: see kafka_consumer_commits_total.",
     ("group",),
 )  # fmt: skip

@@ -96,6 +96,7 @@ function head(now, rate) {
   badge.className = `badge ${problem ? "bad" : state === "stable" || state === "assigned" ? "good" : "busy"}`;
   $("problem").hidden = !problem;
   $("problem").textContent = problem ?? "";
+  const unknown = now.partitions.filter((p) => p.lag === null).length;
   const lag = now.partitions.reduce((sum, p) => sum + (p.lag ?? 0), 0);
   const ages = now.partitions.map((p) => p.lag_seconds).filter((age) => age !== null);
   const halted = now.partitions.filter((p) => p.state === "halted" || p.state === "stuck").length;
@@ -103,7 +104,8 @@ function head(now, rate) {
   const troubled = waits(now.workers, AS_THEY_SHOULD_BE);
   const restarts = now.workers.reduce((sum, w) => sum + w.restarts, 0);
   list("figures", [
-    ["Lag, records", number(lag)],
+    ["Lag, records", number(unknown > 0 && unknown === now.partitions.length ? null : lag)],
+    ...(unknown > 0 ? [["Lag not known, partitions", number(unknown)]] : []),
     ["Oldest waits", duration(ages.length ? Math.max(...ages) : null)],
     ["Records/s", number(rate.all)],
     ["Partitions", number(now.partitions.length)],

@@ -314,7 +314,8 @@ class HandlerSettings(Section):
     retry_timeout_ms: Milliseconds | None = Field(
         None,
         examples=[600_000],
-        description="No try begins later than this after the first one failed, however many are left.",
+        description="No try is due later than this after the first one failed, however many are left. One that then "
+        "waits for handler.rate_limit may begin later; if it fails, it was the last.",
     )
     retry_topic_delays_ms: Delays = Field(
         (),

@@ -149,6 +149,22 @@ async def test_what_waits_and_what_is_sent_is_seen_at_a_glance(tmp_path: Path) -
         assert shown["Waiting"] == "3", "as they should be"
 
 
+async def test_a_lag_that_is_not_known_is_told_beside_the_sum_of_those_that_are(tmp_path: Path) -> None:
+    service = Service()
+    service.snapshot = status(partitions=(partition(0, lag=1000), partition(1, lag=None), partition(2, lag=None)))
+    async with serving(service) as server, chromium(tmp_path) as tab:
+        await tab.open(f"http://127.0.0.1:{server.port}/")
+        await tab.until(LIVE)
+        figures = f"Object.fromEntries([...document.querySelectorAll('#figures div')].map({PAIR}))"
+        shown = await tab.value(figures)
+        assert (shown["Lag, records"], shown["Lag not known, partitions"]) == ("1,000", "2")
+        service.snapshot = status(partitions=(partition(0, lag=None),))
+        await tab.until(f"({figures})['Lag, records'] === '–'")
+        service.snapshot = status(partitions=())
+        await tab.until(f"({figures})['Lag, records'] === '0'")
+        assert "Lag not known, partitions" not in await tab.value(figures)
+
+
 async def test_a_service_that_is_gone_is_told(tmp_path: Path) -> None:
     async with chromium(tmp_path) as tab:
         async with serving(Service()) as server:

@@ -16,7 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 from kunicorn import __version__
+from kunicorn.commands import dlq
 from kunicorn.commands.cli import app
+from kunicorn.commands.dlq_topic import Selection
 from tests.unit.settings.files import LEAST
 
 
@@ -172,6 +174,24 @@ def test_a_reset_that_does_not_say_where_to_is_refused_before_any_broker_is_aske
     done = kunicorn("offsets", "reset", "--config", path, *arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("kunicorn: say exactly one of --to-earliest, --to-latest,")
+
+
+def test_offsets_are_shown_in_one_format_at_a_time(tmp_path: Path) -> None:
+    done = kunicorn("offsets", "show", "--json", "--csv", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "kunicorn: --csv and --json both say how to answer: choose one\n"
+
+
+def test_letters_are_found_by_a_key_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell's `--key $'\\xff'` reaches Python as a surrogate, which UTF-8 does not have."""
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST)
+    chosen: list[Selection] = []
+    monkeypatch.setattr(dlq, "run", lambda settings, selection, limit, **_: chosen.append(selection))
+    key = os.fsdecode(b"\xff-\xc3\xa9")
+    done = CliRunner().invoke(app, ["dlq", "replay", "--yes", "--config", str(path), "--key", key])
+    assert (done.exit_code, done.exception) == (0, None)
+    assert [each.key for each in chosen] == [b"\xff-\xc3\xa9"]
 
 
 @pytest.mark.parametrize("command", ["run", "check"])

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from kunicorn.kafka.admin import Described, DescribedMember, classic_group, consumer_group
+from kunicorn.kafka.admin import (
+    Described,
+    DescribedMember,
+    classic_group,
+    consumer_group,
+    conversion_refused,
+    no_consumers,
+)
 from kunicorn.kafka.codec import encode, make
 from kunicorn.kafka.consumer_protocol import encode_assignment
 from kunicorn.kafka.coordinator import fetch_offsets
@@ -93,3 +100,12 @@ def test_a_classic_group_tells_its_strategy_and_what_its_members_asked_for(versi
     described = classic_group(classic(version, protocol_data="range"), "g")
     assert described.strategy == "range"
     assert described.members[0].metadata == b""
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_GROUPS))
+def test_a_group_whose_members_are_no_consumers_tells_of_which_type_they_are_and_refuses_one(version: int) -> None:
+    connect = classic_group(classic(version, protocol_type="connect"), "g")
+    assert (connect.other_type, connect.refuses_consumers) == ("connect", True)
+    assert conversion_refused("g", connect) == no_consumers("g", connect), "a join would convert nothing"
+    for takes_one in ({"protocol_type": "connect", "group_state": "Empty", "members": ()}, {"protocol_type": ""}, {}):
+        assert not classic_group(classic(version, **takes_one), "g").refuses_consumers

@@ -16,7 +16,7 @@ from kunicorn.observe import metrics as module
 from kunicorn.observe.catalogue import Declared, Kind, every
 from kunicorn.observe.generate import metrics_page
 from kunicorn.observe.metrics import Metrics
-from kunicorn.observe.status import Status
+from kunicorn.observe.status import CommitStatus, Status
 from kunicorn.worker.fetching.client import ClientStatistics
 from tests.unit.observe.snapshots import assigned, group, partition, status, worker
 
@@ -216,6 +216,17 @@ def test_the_group_series_tell_the_snapshot() -> None:
     }
     assert {name: value(samples, name, group="shop") for name in expected} == expected
     assert value(samples, "kafka_consumer_group_info", group="shop", protocol="classic", instance_id="") == 1
+
+
+def test_what_is_not_committed_is_counted_before_the_first_commit_as_the_catalogue_says() -> None:
+    """KunicornCommitsFailing needs it: a member that has never committed counts from its start."""
+    samples = scraped(Metrics(), status(commit=CommitStatus(last_age=None, last_result="denied", pending=True)))
+    assert value(samples, "kunicorn_last_commit_seconds", group="shop") is None
+    assert value(samples, "kunicorn_uncommitted_partitions", group="shop") == 2
+    assert c.COMMIT_AGE.name not in c.UNCOMMITTED.meaning
+    unless = "with transactions, and where all handlers keep their offsets."
+    assert c.UNCOMMITTED.meaning.endswith(f"; absent {unless}")
+    assert c.COMMIT_AGE.meaning.endswith(f"; absent before the first, {unless}")
 
 
 @pytest.mark.parametrize(

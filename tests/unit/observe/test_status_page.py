@@ -35,6 +35,12 @@ def test_what_waits_is_red_only_where_the_metric_does_not_say_that_it_is_as_it_s
     assert '["Waiting", number(waiting), troubled > 0]' in PAGE
 
 
+def test_a_lag_that_is_not_known_is_told_and_is_not_part_of_the_sum() -> None:
+    assert "now.partitions.filter((p) => p.lag === null).length;" in PAGE
+    assert '["Lag, records", number(unknown > 0 && unknown === now.partitions.length ? null : lag)]' in PAGE
+    assert '...(unknown > 0 ? [["Lag not known, partitions", number(unknown)]] : [])' in PAGE
+
+
 def test_every_button_asks_for_an_action_that_there_is_and_only_seek_has_none() -> None:
     asked = {*re.findall(r'data-action="(\w+)"', MARKUP), *re.findall(r'button\("\w+", "(\w+)", ', PAGE)}
     actions = {name for name in vars(Actions) if not name.startswith("_")}

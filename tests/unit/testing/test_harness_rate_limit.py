@@ -10,7 +10,9 @@ import pytest
 from kunicorn import Batch, Record, Retry
 from kunicorn.errors import ConfigError
 from kunicorn.ipc import clock
+from kunicorn.settings.handler import HandlerSettings
 from kunicorn.testing import HandlerTest, record
+from tests.markdown import ROOT
 
 RATE = {"per_second": 2, "burst": 1}
 
@@ -88,6 +90,25 @@ def test_a_try_begins_within_the_rate_like_any_other_record() -> None:
     run = HandlerTest(handle, retry_backoff_ms=1, rate_limit=RATE).run(*map(record, "abc"))
     assert [each.attempts for each in run.records] == [2, 2, 2]
     assert spaced(api.calls[None], 0.5)
+
+
+def test_the_retry_timeout_goes_on_while_a_due_try_waits_for_the_rate_and_that_try_is_the_last() -> None:
+    api = Api()
+
+    def handle(record: Record) -> None:
+        api.handle(record)
+        raise ValueError("again")
+
+    patient: dict[str, Any] = {"max_attempts": 9, "retry_backoff_ms": 1, "retry_timeout_ms": 200}
+    run = HandlerTest(handle, **patient, rate_limit=RATE, on_failure="skip").run(record("a"))
+    assert (run.outcomes, run.records[0].attempts) == (["skipped"], 2)
+    assert api.calls[None][1] > 0.4, "it was due in time, and began later"
+    page = " ".join((ROOT / "docs" / "limits.md").read_text().split())
+    told = "The clock of `retry_timeout_ms`** goes on while a try waits for the rate"
+    assert told in page
+    description = HandlerSettings.model_fields["retry_timeout_ms"].description or ""
+    assert "No try is due later than this" in description
+    assert "may begin later" in description
 
 
 def test_batches_are_whole_and_paid_for_afterwards() -> None:

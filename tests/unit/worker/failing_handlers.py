@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kunicorn import Batch, BatchError, Call, DeadLetter, Record, Send, Skip, Wait
+from kunicorn import Batch, BatchError, Call, DeadLetter, NotDecodableYet, Record, Send, Skip, Wait
 
 FAILURES = 3
 """So many tries fail, of all that a test begins."""
@@ -274,6 +274,13 @@ def decoder_that_fails(value: bytes) -> Sequence[int]:
     if is_to_fail():
         handled.append(int(value))
         raise Away(f"with {held}")
+    return [1]
+
+
+def decoder_that_waits(value: bytes) -> Sequence[int]:
+    """Of a registry that is away at the first values."""
+    if is_to_fail():
+        raise NotDecodableYet("the registry is away")
     return [1]
 
 

@@ -8,23 +8,27 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from kunicorn.handler.config import CircuitBreaking, HandlerConfig
+from kunicorn.handler.config import CircuitBreaking, Decoding, FilterRule, HandlerConfig
 from kunicorn.handler.dead_letters import Cause, dead_letters
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.encode import NotEncodableYet
 from kunicorn.handler.outcome import Wait
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import NANOSECONDS
+from kunicorn.observe import catalogue as c
 from kunicorn.positions import TopicPartition
+from kunicorn.testing import record as given
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.limits.gate import Gate, gate_of
 from kunicorn.worker.produce.outbox import GivenUp
 from kunicorn.worker.produce.sender import LetterRefused, NotDelivered
 from kunicorn.worker.progress import Attempt, InFlight, Lane, OffsetTracker, Slots, Stage
 from kunicorn.worker.stats import Counters
+from tests.fakes.counts import counts_of
 from tests.fakes.whole_worker import TOPIC, WholeWorker, record
-from tests.unit.worker import long_handlers
+from tests.unit.worker import failing_handlers, long_handlers
 from tests.unit.worker.tables import P0, P1, Table, nothing_stays_in_memory
+from tests.unit.worker.whole import Worker, order_of
 from tests.waiting import wait_until
 
 HOUR = 3600 * NANOSECONDS
@@ -313,3 +317,37 @@ def test_the_loop_has_nothing_wait_of_partitions_that_have_ended() -> None:
             wait_until(lambda: failures._parked, "the record to wait")
             worker.made.hooks.stop([worker._grant])
             wait_until(lambda: not failures._parked, "nothing to wait")
+
+
+FAILING = failing_handlers.__name__
+TRIES = failing_handlers.FAILURES
+FAILED_CALLS: dict[str, tuple[str, dict[str, Any], int, int]] = {
+    "it raises": ("record", {"max_attempts": 100}, TRIES, TRIES),
+    "it says an outcome": ("passing", {}, 1, 0),
+    "it has the record wait": ("waiting", {}, 0, 0),
+    "the value cannot be decoded": ("takes_all", {"decoding": Decoding(value="json")}, 1, 0),
+    "the value cannot be decoded yet": (
+        "takes_all",
+        {"decoding": Decoding(value=f"{FAILING}:decoder_that_waits")},
+        TRIES,
+        TRIES,
+    ),
+    "a filter fails": ("takes_all", {"filters": [FilterRule(function=f"{FAILING}:filter_that_fails")]}, 1, 0),
+    "the record is too old": ("takes_all", {"max_age_ms": 1, "on_expired": "dead_letter"}, 1, 0),
+    "a filter drops it": ("takes_all", {"filters": [FilterRule(function=f"{FAILING}:keeps_none_that_is_first")]}, 0, 0),
+}
+
+
+@pytest.mark.parametrize(("handler", "settings", "failed", "again"), FAILED_CALLS.values(), ids=FAILED_CALLS.keys())
+def test_a_call_counts_as_failed_as_the_catalogue_says_also_where_the_handler_did_not_get_the_record(
+    handler: str, settings: dict[str, Any], failed: int, again: int
+) -> None:
+    failing_handlers.forget()
+    worker = Worker(order_of(f"{FAILING}:{handler}", on_failure="skip", **settings))
+    worker.handle([given("0" if "json" not in str(settings) else "{", timestamp=1000)])
+    (counted,) = counts_of(*worker.made.counters.take())
+    assert (counted.failures, counted.retries) == (failed, again)
+    for words in ("raised", "an outcome other than Done and Wait", "be decoded", "max_age_ms", "filter failed"):
+        assert words in c.FAILURES.meaning
+    assert "could not be decoded yet" in c.RETRIES.meaning
+    assert "are not the handler's" in c.PROCESS_SECONDS.meaning

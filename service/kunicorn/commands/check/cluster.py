@@ -16,7 +16,7 @@ from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.group.assignors import ASSIGNORS
 from kunicorn.group.protocol import Member, Subscription
 from kunicorn.handler.config import takes
-from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, on_topics
+from kunicorn.kafka.admin import Described, GroupAdmin, Operation, conversion_refused, may_join, no_consumers, on_topics
 from kunicorn.kafka.cluster import Cluster
 from kunicorn.kafka.consumer_protocol import decode_subscription
 from kunicorn.kafka.coordinator import Coordinator
@@ -69,6 +69,8 @@ def predicted(settings: Settings, group: Described, topics: Mapping[str, int]) -
     With the classic protocol as the group's own strategy would plan it; with the consumer protocol the brokers plan
     (KIP-848), evenly. Which strategies the members know beside the one that they have agreed upon no broker tells.
     """
+    if group.refuses_consumers:
+        return Finding("members", no_consumers(settings.group.id, group), ExitCode.CONFIGURATION)
     if group.classic and settings.group.group_protocol == "consumer" and not settings.group.allow_protocol_upgrade:
         return Finding("members", conversion_refused(settings.group.id, group), ExitCode.CONFIGURATION)
     ours = settings.group.partition_assignment_strategy

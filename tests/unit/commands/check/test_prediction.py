@@ -82,3 +82,19 @@ def test_a_strategy_that_this_member_does_not_know_is_warned_of_as_the_others_ma
     assert finding.result == "warning"
     assert f"its 1 members have agreed upon {strategy!r}" in finding.text
     assert "unless all of them know another one of these, the group refuses this member" in finding.text
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("upgrade", [False, True])
+def test_a_group_of_other_members_than_consumers_is_named_before_a_join_is_refused(
+    protocol: str, upgrade: bool
+) -> None:
+    connect = replace(group("", 0, 0), classic=True, other_type="connect")
+    finding = predicted(settings(group_protocol=protocol, allow_protocol_upgrade=upgrade), connect, {"orders": 6})
+    assert finding.failure is ExitCode.CONFIGURATION
+    assert finding.text.startswith("group 'shop' is taken: its 2 members are of type 'connect', and brokers let no")
+
+
+def test_a_group_that_others_have_left_takes_consumers() -> None:
+    empty = Described(0, "", "Empty", classic=True, other_type="connect")
+    assert predicted(settings(), empty, {"orders": 6}).text.startswith("none now; this member would get 6 of 6")
