@@ -369,7 +369,7 @@ class Topics:
             if before != self._ground:
                 return _difference(before, self._ground)
             if racks != self._racks:
-                return "replicas moved to other racks"
+                return "replicas are in other racks than were known"
 
     def _planned_racks(self) -> PartitionRacks:
         return self._cluster.metadata.racks(self._planned) if self._by_rack else {}

@@ -11,7 +11,7 @@ import pytest
 
 from kunicorn.ipc.messages import Counted, Pong
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo, merge
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
@@ -207,6 +207,19 @@ async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_n
         done, _ = await asyncio.wait({waiting}, timeout=60 if by_rack else 0.2)
         waiting.cancel()
         assert bool(done) is by_rack
+
+
+async def test_a_broker_that_dies_and_one_that_comes_back_ask_for_no_plan_although_members_name_their_racks() -> None:
+    brokers = Brokers(topic("orders", node=2))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    topics.subscribe()
+    await topics.plan_for(["orders"], by_rack=True)
+    everybody = brokers.next
+    for alive in ({1}, {1, 2}):
+        nodes = {node: broker for node, broker in everybody.brokers.items() if node in alive}
+        brokers.next = merge(brokers.metadata, replace(everybody, brokers=nodes), ["orders"])
+        assert await changed(topics) is None
 
 
 async def test_patterns_leave_out_the_topics_of_kafka_itself_and_names_do_not() -> None:
