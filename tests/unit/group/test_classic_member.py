@@ -18,6 +18,7 @@ from tests.unit.group.classic_conversation import (
     NOT_COORDINATOR,
     REBALANCING,
     UNKNOWN_MEMBER,
+    UNKNOWN_SERVER_ERROR,
     Conversation,
     tps,
 )
@@ -223,6 +224,41 @@ def test_a_fencing_error_loses_the_partitions_and_rejoins_at_once(error: int, ke
     join = talk.order(ev.SendJoin)
     assert (join.member_id, join.generation, join.owned) == (kept, NO_GENERATION, ())
     assert "Revoke" not in talk.kinds(), "what is lost is not drained and committed"
+
+
+def join_again(talk: Conversation) -> ev.SendJoin:
+    """The next JoinGroup, when it is due."""
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    return talk.order(ev.SendJoin)
+
+
+def test_a_group_whose_plans_are_refused_joins_after_waits_that_grow_and_counts_them_as_failed() -> None:
+    talk = Conversation()
+    join, began = talk.find(), talk.now
+    for generation in range(1, 21):
+        talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(UNKNOWN_SERVER_ERROR), talk.now))
+        join = join_again(talk)
+    assert talk.now - began > 10
+    assert {each.result for each in talk.member.history.recent} == {"failed"}
+    assert talk.member.history.count == 20
+    talk.sync(talk.join(join, 21), tps(0))
+    assert talk.member.history.recent[-1].result == "completed"
+    talk.tell(ev.TopicsChanged("orders grew"))
+    refused = talk.now
+    talk.tell(ev.Synced(talk.join(talk.order(ev.SendJoin), 22), SyncAnswer(UNKNOWN_SERVER_ERROR), refused))
+    join_again(talk)
+    assert talk.now - refused < 0.2, "the one in between was taken"
+
+
+def test_a_group_in_which_another_rebalance_follows_each_joins_at_once_every_time() -> None:
+    talk = Conversation()
+    join = talk.find()
+    for generation in range(1, 21):
+        met = talk.now
+        talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(REBALANCING), talk.now))
+        join = join_again(talk)
+        assert talk.now - met < 0.2
+    assert talk.member.history.count == 0
 
 
 def test_a_fencing_answer_to_a_heartbeat_of_an_older_generation_is_ignored() -> None:
