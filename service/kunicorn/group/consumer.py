@@ -400,6 +400,9 @@ class ConsumerMember(ConsumerTransitions):
                 self._retries.failed(now)
                 return []
             case Reaction.RESET_GENERATION:
+                if self.state is State.JOINING:
+                    # Who is fenced joins at once; where the join itself is refused so, it would ask without a pause.
+                    self._retries.failed(now)
                 return self._evict(why, now)
             case Reaction.AWAIT_SLOT if self._may_hold_slot and self.state is State.JOINING:
                 return self._release_slot(now)

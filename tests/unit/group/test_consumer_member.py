@@ -117,6 +117,21 @@ def test_a_fenced_member_loses_its_partitions_and_joins_again_at_once_under_the_
         assert not talk.member.may_commit
 
 
+def test_a_join_that_is_refused_as_fenced_is_sent_again_after_waits_that_grow() -> None:
+    for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
+        talk = Conversation()
+        talk.settle(0)
+        talk.answer(error=error)
+        assert talk.order(ev.SendConsumerHeartbeat).epoch == 0
+        began = talk.now
+        for _ in range(20):
+            talk.answer(error=error)
+            assert talk.beat is None
+        assert talk.now - began > 10
+        talk.answer(owned(0), epoch=4)
+        assert talk.state() is State.ACKNOWLEDGING
+
+
 @pytest.mark.scenario("testDelayedReconciliationResultDiscarded*")
 def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
     talk = Conversation()
