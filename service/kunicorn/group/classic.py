@@ -179,7 +179,13 @@ class ClassicTransitions(GroupMember):
     def _refused(self, api: Api, verdict: Reaction, error: int, now: float) -> list[Command]:
         why = f"{api.value} was answered with {describe(error)}"
         match verdict:
-            case Reaction.RETRY | Reaction.REJOIN:
+            case Reaction.RETRY:
+                return self._retry(why, now)
+            case Reaction.REJOIN:
+                return self._rejoin(why, now)
+            case Reaction.REJOIN_LATER:
+                self.history.end(self.generation, "failed", now)
+                self._begin_rebalance(why, now, Cause.GROUP)
                 return self._retry(why, now)
             case Reaction.REDISCOVER:
                 return self._lose_coordinator(why, now, join_answered=api is Api.JOIN)
@@ -248,6 +254,11 @@ class ClassicTransitions(GroupMember):
         self._retries.failed(now)
         self._transition_unless_leaving(Transition.RETRY)
         return []
+
+    def _rejoin(self, why: str, now: float) -> list[Command]:
+        """Join the rebalance that is under way. The others wait for us: it is no failure, however many went before."""
+        self._retries.succeeded()
+        return self._retry(why, now)
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
         lost = self._ownership.drop()
@@ -423,7 +434,8 @@ class ClassicMember(ClassicTransitions):
         # the generation began, which a JoinGroup before may have been part of whose answer was lost.
         since, self._lost_join_at = min(self._asked_at, self._lost_join_at), float("inf")
         self._undisturbed_at, self._expelled_at = self._asked_at, since + self._rebalance_timeout
-        self._retries.succeeded()
+        # Retries have not succeeded before the plan is taken: where each is refused, the group would join ten times a
+        # second.
         self._schedule.hurry(now)
         return [*self._lost_unseen(answer, now), *self._take_part(answer)]
 
@@ -543,7 +555,7 @@ class ClassicMember(ClassicTransitions):
                 return [certain]
             # It has answered all that waited for this generation. That answer is lost: waiting for it while the
             # others rebalance costs the partitions that stayed.
-            return [certain, *self._retry(why, now)]
+            return [certain, *self._rejoin(why, now)]
         return [certain, *self._rebalance(why, now, Cause.GROUP)]
 
     def _on_commit_refused(self, generation: int, member_id: str, error: int, now: float) -> list[Command]:

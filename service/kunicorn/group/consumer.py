@@ -63,8 +63,10 @@ class Holdings:
         return frozenset(topic_id for topic_id, _ in self.target if topic_id not in self._names)
 
     def name(self, names: Mapping[UUID, str]) -> None:
-        """Note the names of topics."""
-        self._names.update(names)
+        """Note the names of topics. Of those that are neither owned nor assigned any more they are dropped: with a
+        pattern topics may come and go for ever."""
+        held = {*self._topic_ids.values(), *(topic_id for topic_id, _ in self.target)}
+        self._names = {topic_id: name for topic_id, name in self._names.items() if topic_id in held} | dict(names)
 
     def surplus(self) -> tuple[TopicPartition, ...]:
         """The partitions that we own and that are not assigned to us any more."""
@@ -89,7 +91,8 @@ class Holdings:
             self._topic_ids.pop(tp, None)
 
     def drop(self) -> tuple[TopicPartition, ...]:
-        """Own nothing and expect nothing; returns what we owned. Names stay: ids are never reused."""
+        """Own nothing and expect nothing; returns what we owned. Names stay until others come: ids are never
+        reused."""
         lost = tuple(sorted(self._topic_ids))
         self._topic_ids, self.target = {}, ()
         return lost
@@ -400,6 +403,9 @@ class ConsumerMember(ConsumerTransitions):
                 self._retries.failed(now)
                 return []
             case Reaction.RESET_GENERATION:
+                if self.state is State.JOINING:
+                    # Who is fenced joins at once; where the join itself is refused so, it would ask without a pause.
+                    self._retries.failed(now)
                 return self._evict(why, now)
             case Reaction.AWAIT_SLOT if self._may_hold_slot and self.state is State.JOINING:
                 return self._release_slot(now)

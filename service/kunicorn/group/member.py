@@ -139,7 +139,7 @@ class Rebalance:
     generation: int
     reason: str
     result: str
-    """"completed" or "lost"."""
+    """"completed", "lost" or "failed": the coordinator did not take the plan."""
     seconds: float
     ended_at: float
     cause: Cause = Cause.GROUP

@@ -39,6 +39,9 @@ class Reaction(Enum):
     REDISCOVER = "rediscover"
     #: A rebalance is under way: join it, with the member id and generation we have.
     REJOIN = "rejoin"
+    #: The coordinator could not take the plan, and has begun another rebalance: join it, but after waits that grow, as
+    #: the next plan will most likely be refused, too. A person is told.
+    REJOIN_LATER = "rejoin later"
     #: The generation is over without us: partitions are lost, the member id stays. Forgetting the id as well would
     #: leave a ghost member behind, for which the next rebalance waits until its session ends.
     RESET_GENERATION = "reset generation"
@@ -138,7 +141,9 @@ _REACTIONS: dict[tuple[Api, int], Reaction] = {
 _OTHERWISE: dict[Api, Reaction] = {
     Api.FIND_COORDINATOR: Reaction.RETRY,
     Api.JOIN: Reaction.FAIL,
-    Api.SYNC: Reaction.REJOIN,
+    # Kafka's client ends there. The group with its plan is one record of __consumer_offsets: if that is too large, all
+    # are answered with UNKNOWN_SERVER_ERROR (`GroupMetadataManager.scala`, storeGroup).
+    Api.SYNC: Reaction.REJOIN_LATER,
     Api.HEARTBEAT: Reaction.RETRY,
     Api.COMMIT: Reaction.RETRY,
     Api.OFFSET_FETCH: Reaction.RETRY,

@@ -74,6 +74,9 @@ class Metadata:
     brokers: Mapping[int, Broker] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     cluster_id: str | None = None
+    racks_of_absent: Mapping[int, str] = field(default_factory=dict)
+    """Racks, as last told, of nodes that are not among the brokers now. One that is down leaves the list, and its
+    replicas stay where they are."""
 
     def leader(self, partition: TopicPartition) -> tuple[int, int]:
         """The leader's node id and epoch; `NO_LEADER` and `NO_EPOCH` while unknown."""
@@ -82,8 +85,9 @@ class Metadata:
         return (info.leader, info.leader_epoch) if info else (NO_LEADER, NO_EPOCH)
 
     def racks(self, topics: Collection[str]) -> Mapping[TopicPartition, frozenset[str]]:
-        """Racks in which each partition of these topics has replicas (KIP-881); empty where no broker names one."""
-        of_broker = {node_id: broker.rack for node_id, broker in self.brokers.items() if broker.rack}
+        """Racks in which each partition of these topics has replicas (KIP-881), whether their brokers are up or not;
+        empty where no broker names one."""
+        of_broker = {**self.racks_of_absent, **_racks_of(self.brokers)}
         if not of_broker:
             return {}
         # Partitions share few sets of replicas, and many share the racks.
@@ -137,12 +141,19 @@ def merge(old: Metadata, answer: Metadata, asked: Collection[str] | None) -> Met
     """
     kept = {} if asked is None else dict(old.topics)
     merged = {name: _merge_topic(old.topics.get(name), topic) for name, topic in answer.topics.items()}
+    # A broker that is starting, or was asked nonsense, lists no brokers: adopting that would strand us.
+    brokers = answer.brokers or old.brokers
+    racks = {**old.racks_of_absent, **_racks_of(old.brokers)}
     return Metadata(
-        # A broker that is starting, or was asked nonsense, lists no brokers: adopting that would strand us.
-        brokers=answer.brokers or old.brokers,
+        brokers=brokers,
         topics=kept | merged,
         cluster_id=answer.cluster_id or old.cluster_id,
+        racks_of_absent={node_id: rack for node_id, rack in racks.items() if node_id not in brokers},
     )
+
+
+def _racks_of(brokers: Mapping[int, Broker]) -> Mapping[int, str]:
+    return {node_id: broker.rack for node_id, broker in brokers.items() if broker.rack}
 
 
 def _merge_topic(old: TopicInfo | None, new: TopicInfo) -> TopicInfo:

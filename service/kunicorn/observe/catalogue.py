@@ -412,7 +412,7 @@ REBALANCES = Declared(
     "kafka_consumer_rebalances", C, "Finished rebalances by result, and by what began them: join (this member's own), "
     "group (another one came or went), topics, evicted.",
     "Many by group: members come and go, look at their restarts. evicted: our heartbeats are late. Result lost: "
-    "partitions went without a commit.",
+    "partitions went without a commit. Result failed: the coordinator did not take the plan, the log says why.",
     ("result", "reason"),
     members_only=True,
 )  # fmt: skip

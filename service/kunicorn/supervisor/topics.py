@@ -12,6 +12,11 @@ nobody can tell a new one from an old one by itself:
   again when answers in a row name it, twice as many as the last time that such a one did: between two brokers that
   disagree for ever decisions get ever rarer, and where all agree the truth is found in the end;
 - one under which a coordinator has assigned partitions counts at once.
+
+Which topics there are, and how many partitions, is told in the same answers, and as little true where the broker lags:
+a leader that believed it would take them from the whole group. That a topic is gone, or has fewer partitions than were
+known, counts when another broker says so, too, if another is well (`Topics._look`). Should both lag, they are looked
+for again soon, then ever more rarely, and are joined for as they come back. Where nothing was known, one answer counts.
 """
 
 from __future__ import annotations
@@ -161,6 +166,10 @@ class Topics:
         we planned for. Followers compare names alone: the leader finds new partitions, and one rebalance is enough."""
         self._by_rack = False
         self._racks: PartitionRacks = {}
+        self._believed: Mapping[str, int] = {}
+        """Partition counts by topic, as far as they were looked at and count."""
+        self._pause = float("inf")
+        """Seconds until changes are looked for again, where that is sooner than usual."""
 
     def subscribed(self) -> tuple[str, ...]:
         """The topics to subscribe to now, sorted."""
@@ -298,7 +307,7 @@ class Topics:
         Raises `PeerError`.
         """
         self._planned, self._by_rack = frozenset(topics), by_rack
-        await self.refresh()
+        await self._look()
         return self._planned_ground()
 
     def plan_on_known(self, topics: Collection[str], *, by_rack: bool) -> PlanGround | None:
@@ -332,6 +341,8 @@ class Topics:
 
     def subscribe(self) -> tuple[str, ...]:
         """The topics to join with; what changes from here on asks for another join."""
+        if self._fewer_than(self._believed):
+            self._doubt_broker()  # An answer to somebody else's question left out what one of our patterns matches.
         self._subscription, self._ground = self.subscribed(), self._current()
         return self._subscription
 
@@ -351,15 +362,23 @@ class Topics:
         self._doubted = True
         self._doubts.notify()
 
+    def _doubt_broker(self) -> None:
+        """Refresh the metadata soon, by another broker than the one that has answered, if another is well."""
+        self._cluster.ask_another()
+        self.doubt()
+
     async def changes(self, max_age: float) -> str:
         """Wait until the subscription or the plan would be another one; return what changed, in words."""
         while True:
-            if await self._doubts.wait(lambda: self._doubted, clock.now() + max_age):
+            soon, self._pause = self._pause, 2 * self._pause
+            if await self._doubts.wait(lambda: self._doubted, clock.now() + min(soon, max_age)):
                 await asyncio.sleep(_HURRY)
                 self._cluster.doubt()
+            elif soon < max_age:
+                self._cluster.ask_another()
             self._doubted = False
             try:
-                await self.refresh()
+                await self._look()
             except PeerError as error:
                 log.info(f"metadata could not be refreshed: {error}")
                 self.doubt()
@@ -369,7 +388,28 @@ class Topics:
             if before != self._ground:
                 return _difference(before, self._ground)
             if racks != self._racks:
-                return "replicas moved to other racks"
+                return "replicas are in other racks than were known"
+
+    async def _look(self) -> None:
+        """Refresh what the subscription and the plan stand on; ask another broker, too, before fewer topics or
+        partitions than were known are believed. Raises `PeerError`."""
+        # Others have asked meanwhile: a broker that lags may have answered, or one that knows more.
+        known = Counter(self._believed) | Counter(self._watched())
+        await self.refresh()
+        if self._fewer_than(known):
+            self._cluster.ask_another()
+            await self.refresh()
+            if self._fewer_than(known):
+                self._pause = _HURRY
+                self._doubt_broker()
+        self._believed = self._watched()
+
+    def _watched(self) -> Mapping[str, int]:
+        return self.counts(self._planned.union(self.remembered))
+
+    def _fewer_than(self, known: Mapping[str, int]) -> bool:
+        now = self.counts(known)
+        return any(now.get(topic, 0) < count for topic, count in known.items())
 
     def _planned_racks(self) -> PartitionRacks:
         return self._cluster.metadata.racks(self._planned) if self._by_rack else {}

@@ -16,6 +16,7 @@ from tests.unit.group.classic_conversation import (
     NOT_COORDINATOR,
     REBALANCING,
     UNKNOWN_MEMBER,
+    UNKNOWN_SERVER_ERROR,
     Conversation,
     tps,
 )
@@ -205,6 +206,41 @@ def test_nothing_is_committed_between_join_and_sync() -> None:
     assert not talk.may_commit()
     talk.sync(sync, tps(0))
     assert talk.may_commit()
+
+
+def join_again(talk: Conversation) -> ev.SendJoin:
+    """The next JoinGroup, when it is due."""
+    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    return talk.order(ev.SendJoin)
+
+
+def test_a_group_whose_plans_are_refused_joins_after_waits_that_grow_and_counts_them_as_failed() -> None:
+    talk = Conversation()
+    join, began = talk.find(), talk.now
+    for generation in range(1, 21):
+        talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(UNKNOWN_SERVER_ERROR), talk.now))
+        join = join_again(talk)
+    assert talk.now - began > 10
+    assert {each.result for each in talk.member.history.recent} == {"failed"}
+    assert talk.member.history.count == 20
+    talk.sync(talk.join(join, 21), tps(0))
+    assert talk.member.history.recent[-1].result == "completed"
+    talk.tell(ev.TopicsChanged("orders grew"))
+    refused = talk.now
+    talk.tell(ev.Synced(talk.join(talk.order(ev.SendJoin), 22), SyncAnswer(UNKNOWN_SERVER_ERROR), refused))
+    join_again(talk)
+    assert talk.now - refused < 0.2, "the one in between was taken"
+
+
+def test_a_group_in_which_another_rebalance_follows_each_joins_at_once_every_time() -> None:
+    talk = Conversation()
+    join = talk.find()
+    for generation in range(1, 21):
+        met = talk.now
+        talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(REBALANCING), talk.now))
+        join = join_again(talk)
+        assert talk.now - met < 0.2
+    assert talk.member.history.count == 0
 
 
 def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_again() -> None:

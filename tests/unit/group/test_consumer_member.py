@@ -104,6 +104,21 @@ def test_a_newer_assignment_waits_until_the_drain_for_the_older_one_is_over() ->
     assert talk.order(ev.Revoke).partitions == tps(0)
 
 
+def test_a_join_that_is_refused_as_fenced_is_sent_again_after_waits_that_grow() -> None:
+    for error in (FENCED_EPOCH, UNKNOWN_MEMBER):
+        talk = Conversation()
+        talk.settle(0)
+        talk.answer(error=error)
+        assert talk.order(ev.SendConsumerHeartbeat).epoch == 0
+        began = talk.now
+        for _ in range(20):
+            talk.answer(error=error)
+            assert talk.beat is None
+        assert talk.now - began > 10
+        talk.answer(owned(0), epoch=4)
+        assert talk.state() is State.ACKNOWLEDGING
+
+
 @pytest.mark.scenario("testDelayedReconciliationResultDiscarded*")
 def test_a_drain_that_ends_after_the_member_was_fenced_changes_nothing() -> None:
     talk = Conversation()

@@ -38,6 +38,20 @@ def test_the_report_names_each_topic_once_in_order() -> None:
     assert holdings.report() == ((OLD, (0, 1)), (NEW, (3,)))
 
 
+def test_names_of_topics_that_come_and_go_are_dropped_as_others_come() -> None:
+    holdings = Holdings()
+    for day in range(1, 100):
+        topic_id = UUID(int=day)
+        holdings.target = ((topic_id, (0,)),)
+        assert holdings.take_up() == ()
+        holdings.name({topic_id: f"day-{day}"})
+        assert holdings.take_up() == (TopicPartition(f"day-{day}", 0),)
+        if day > 1:
+            assert len(holdings._names) == 2, "what still drains has its name, too"
+            holdings.release([TopicPartition(f"day-{day - 1}", 0)])
+    assert holdings.owned == {TopicPartition("day-99", 0)}
+
+
 def test_dropping_tells_what_was_owned_and_forgets_the_assignment() -> None:
     holdings = Holdings()
     holdings.name({OLD: "orders"})

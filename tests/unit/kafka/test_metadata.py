@@ -135,6 +135,20 @@ def test_the_racks_of_a_partition_are_those_of_the_brokers_that_hold_it() -> Non
     }
 
 
+def test_a_broker_that_is_down_has_its_replicas_in_the_rack_that_it_told_last() -> None:
+    partitions = {0: PartitionInfo(2, 1, 0, (2, 3))}
+    there = TopicInfo("t", ONE, 0, partitions)
+    two, three = BROKERS[2], Broker(3, "c", 9092, "other")
+    told = merge(Metadata(), Metadata({2: two, 3: three}, {"t": there}), ["t"])
+    down = merge(told, Metadata({2: two}, {"t": there}), ["t"])
+    assert set(down.brokers) == {2}, "nobody is to connect to it"
+    assert down.racks(["t"]) == told.racks(["t"])
+    moved = Metadata({2: two, 3: replace(three, rack="third")}, {"t": there})
+    assert merge(down, moved, ["t"]).racks(["t"]) != told.racks(["t"]), "it came back elsewhere"
+    without = Metadata({2: two, 3: replace(three, rack=None)}, {"t": there})
+    assert merge(down, without, ["t"]).racks(["t"]) == {TopicPartition("t", 0): frozenset({"rack"})}
+
+
 def test_without_racks_there_is_nothing_to_plan_by() -> None:
     metadata = Metadata({1: BROKERS[1]}, {"t": TopicInfo("t", ONE, 0, {0: PartitionInfo(1, 1, 0, (1,))})})
     assert metadata.racks(["t"]) == {}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from unittest import mock
 from uuid import UUID
 
 import pytest
 
 from kunicorn.ipc.messages import Counted, Pong
 from kunicorn.kafka.cluster import Cluster
-from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo
+from kunicorn.kafka.metadata import Broker, Metadata, PartitionInfo, TopicInfo, merge
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
@@ -209,6 +210,19 @@ async def test_replicas_in_other_racks_ask_for_another_plan_only_where_members_n
         assert bool(done) is by_rack
 
 
+async def test_a_broker_that_dies_and_one_that_comes_back_ask_for_no_plan_although_members_name_their_racks() -> None:
+    brokers = Brokers(topic("orders", node=2))
+    topics = Topics(["orders"], brokers)
+    await topics.refresh()
+    topics.subscribe()
+    await topics.plan_for(["orders"], by_rack=True)
+    everybody = brokers.next
+    for alive in ({1}, {1, 2}):
+        nodes = {node: broker for node, broker in everybody.brokers.items() if node in alive}
+        brokers.next = merge(brokers.metadata, replace(everybody, brokers=nodes), ["orders"])
+        assert await changed(topics) is None
+
+
 async def test_patterns_leave_out_the_topics_of_kafka_itself_and_names_do_not() -> None:
     internal = [replace(topic(name, 50), is_internal=True) for name in ("__consumer_offsets", "__transaction_state")]
     brokers = Brokers(topic("orders"), topic("__mine"), *internal)
@@ -356,6 +370,108 @@ async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_cre
         await topics.confirm_ids(["orders"])
         assert (topics.topic_id("orders"), topics.recreated.is_set()) == (UUID(int=3), True)
         await cluster.close()
+
+
+@pytest.mark.parametrize("told", [0, 2])
+async def test_one_broker_alone_that_is_behind_takes_neither_a_topic_nor_partitions_from_the_group(told: int) -> None:
+    """It is cut off from the controllers, and is the one that is asked as a plan is made."""
+    async with FakeBroker(1) as one, FakeBroker(2) as two:
+        brokers = [one, two]
+        for each in brokers:
+            each.lead(brokers, {"orders": dict.fromkeys(range(4), (1, 5))})
+        cluster = cluster_of(one)
+        topics = Topics(["orders"], cluster)
+        await topics.refresh()
+        topics.subscribe()
+        asked_two = len(two.apis())
+        await topics.plan_for(["orders"], by_rack=False)
+        behind = one if len(two.apis()) > asked_two else two
+        behind.lead(brokers, {"orders": dict.fromkeys(range(told), (1, 5))})
+        asked = len(behind.apis())
+        cluster.ask_another()
+        assert (await topics.plan_for(topics.subscribe(), by_rack=False)).counts == {"orders": 4}
+        assert len(behind.apis()) > asked
+        await cluster.close()
+
+
+async def test_neither_does_one_that_is_asked_for_changes() -> None:
+    brokers = Brokers(topic("orders-eu"), topic("orders-us", 4))
+    topics = Topics(["^orders-"], brokers)
+    await topics.refresh()
+    await topics.plan_for(topics.subscribe(), by_rack=False)
+    whole = brokers.next
+
+    def another() -> None:
+        brokers.next = whole
+
+    for behind in ([topic("orders-eu")], [topic("orders-eu"), topic("orders-us", 2)]):
+        brokers.now(*behind)
+        with mock.patch.object(brokers, "ask_another", another):
+            assert await changed(topics) is None
+        assert topics.subscribed() == ("orders-eu", "orders-us")
+
+
+async def test_fewer_partitions_count_when_two_answers_say_so_and_for_a_leader_that_knows_nothing_at_once() -> None:
+    for known, asked in ((0, 1), (4, 2)):
+        brokers = Brokers(topic("orders", known))
+        topics = Topics(["orders"], brokers)
+        await topics.refresh()
+        brokers.now(topic("orders", 2))
+        brokers.asked.clear()
+        assert (await topics.plan_for(topics.subscribe(), by_rack=False)).counts == {"orders": 2}
+        assert len(brokers.asked) == asked
+
+
+def test_where_every_broker_that_is_asked_is_behind_it_is_over_within_seconds_after_that() -> None:
+    async def story() -> None:
+        brokers = Brokers(topic("orders", 4))
+        topics = Topics(["orders"], brokers)
+        await topics.refresh()
+        brokers.now(topic("orders", 2))
+        await topics.plan_for(topics.subscribe(), by_rack=False)
+        waiting = asyncio.create_task(topics.changes(max_age=300))
+        await asyncio.sleep(10)
+        brokers.now(topic("orders", 4))
+        async with asyncio.timeout(10):
+            assert await waiting == "topics changed: orders: 2 to 4 partitions"
+
+    in_virtual_time(story, sockets=False)
+
+
+def test_a_topic_that_is_gone_for_good_is_looked_for_ever_more_rarely() -> None:
+    async def story() -> None:
+        brokers = Brokers(topic("refunds-a"), topic("refunds-b", identity=2))
+        topics = Topics(["^refunds-"], brokers)
+        await topics.refresh()
+        topics.subscribe()
+        watching = asyncio.create_task(topics.changes(max_age=300))
+        brokers.now(topic("refunds-a"))
+        async with asyncio.timeout(301):
+            assert await watching == "topics changed: refunds-b is gone"
+        brokers.asked.clear()
+        watching = asyncio.create_task(topics.changes(max_age=300))
+        await asyncio.sleep(3600)
+        assert not watching.done()
+        watching.cancel()
+        assert sum(asked is None for asked in brokers.asked) < 3600 / 300 + 10
+
+    in_virtual_time(story, sockets=False)
+
+
+def test_what_an_answer_to_another_question_left_out_of_a_join_is_joined_for_soon() -> None:
+    async def story() -> None:
+        brokers = Brokers(topic("refunds-a"), topic("refunds-b", identity=2))
+        topics = Topics(["^refunds-"], brokers)
+        await topics.plan_for(["refunds-a", "refunds-b"], by_rack=False)
+        topics.stop_leading()
+        brokers.now(topic("refunds-a"))
+        await topics.refresh()
+        assert topics.subscribe() == ("refunds-a",)
+        brokers.now(topic("refunds-a"), topic("refunds-b", identity=2))
+        async with asyncio.timeout(5):
+            assert await topics.changes(max_age=300) == "topics changed: refunds-b is new"
+
+    in_virtual_time(story, sockets=False)
 
 
 async def test_which_topic_has_a_name_is_asked_where_there_was_none_of_it_before() -> None:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping
 from kunicorn.errors import ConfigError, PeerError
 from kunicorn.group import events as ev
 from kunicorn.group.assignors import ASSIGNORS
-from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Subscription
+from kunicorn.group.protocol import NO_GENERATION, CommitAnswer, ConsumerHeartbeatAnswer, Plan, Subscription
 from kunicorn.group.reactions import Api, Reaction, reaction
 from kunicorn.ipc import clock
 from kunicorn.kafka.admin import classic_group, conversion_refused
+from kunicorn.kafka.consumer_protocol import encode_assignment
 from kunicorn.kafka.coordinator import Coordinator, Wishes
 from kunicorn.kafka.errors import CoordinatorUnavailable, UnsupportedByBroker
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -37,7 +38,9 @@ HEARTBEAT_TIMEOUT_BESIDE_COMMIT = 6.0
 """A frozen replica of the offsets partition makes the broker hold heartbeats for five seconds while a commit is out."""
 LEAVE_TIMEOUT = 3.0
 _JOIN_MARGIN = 5.0
-
+_TOLD_EVERY = 10.0
+"""Seconds between lines on what is tried again and again: a dead coordinator is named by the brokers for as long as
+that, and asked for up to ten times a second."""
 
 _PLANNING_SHARE = 0.25
 """Of the rebalance timeout, for the metadata that a plan is made of: the plan itself and SyncGroup come behind it."""
@@ -130,6 +133,7 @@ class ClassicRequests:
         self._assignors = [ASSIGNORS[name] for name in group.partition_assignment_strategy]
         self._parked = group.max_poll_interval_ms / 1000 + _JOIN_MARGIN
         self._said_of_plan = ""
+        self._refusal_told_at = float("-inf")
 
     async def join(self, request: ev.SendJoin) -> ev.Event:
         """The answer to JoinGroup, which is sent after the commit in flight (invariant 2)."""
@@ -227,6 +231,9 @@ class ClassicRequests:
                 generation=request.generation,
             )
         self._said_of_plan = answer.unreadable
+        if reaction(Api.SYNC, answer.error) is Reaction.REJOIN_LATER and sent_at >= self._refusal_told_at + _TOLD_EVERY:
+            self._refusal_told_at = sent_at
+            log.warning(_refused_plan(answer.error, request.plan), generation=request.generation)
         return ev.Synced(request, answer, sent_at)
 
     async def heartbeat(self, request: ev.SendHeartbeat) -> ev.Event:
@@ -252,6 +259,19 @@ class ClassicRequests:
             timeout=LEAVE_TIMEOUT,
         )
         return ev.LeaveAnswered(request, error)
+
+
+def _refused_plan(error: int, plan: Plan) -> str:
+    """In words; `plan` is empty where another member leads."""
+    size = "its leader tells how large the plan is"
+    if plan:
+        parts = [encode_assignment(partitions) for partitions in plan.values()]
+        size = f"the plan has {sum(map(len, parts)):,} bytes, for {len(parts):,} members"
+    return (
+        f"{Api.SYNC.value} was answered with {describe(error)}: {fault(error).remedy()}. The whole group is one record "
+        f"of __consumer_offsets, and {size}: if that record is too large, raise max.message.bytes of that topic, or "
+        f"set group.group_protocol = consumer, with which each member has a record of its own"
+    )
 
 
 _SESSION_TIMEOUT = "consumer.session.timeout.ms"
@@ -377,10 +397,6 @@ class ConsumerRequests:
             rack=self._settings.kafka.client_rack,
             assignor=group.group_remote_assignor,
         )
-
-
-_TOLD_EVERY = 10.0
-"""Seconds. A dead coordinator is named by the brokers for as long as that, and asked for up to ten times a second."""
 
 
 class LookUp:

@@ -52,7 +52,8 @@ class WorkerSlot:
     successor: WorkerProcess | None = None
     """Starts, to take over from `process`."""
     predecessor: WorkerProcess | None = None
-    """Hands its partitions over to `process` and exits."""
+    """Hands its partitions over to `process` and exits. While it lives, the slot is given no other successor: even
+    SIGKILL ends none that waits for a disk."""
     restarts: int = 0
     handled_before: int = 0
     idle_deaths: int = 0
@@ -96,7 +97,7 @@ class WorkerSlot:
             self.process, self.successor = self.successor, None
         elif process is self.successor:
             self.successor = None
-        else:
+        elif process is self.predecessor:
             self.predecessor = None
 
 

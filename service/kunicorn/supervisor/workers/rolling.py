@@ -82,6 +82,12 @@ class Replacer:
         async with self._one_at_a_time:
             if self._pool.stopping or (slot.process is None and blueprint is None):
                 return False
+            if slot.predecessor is not None:
+                # It would be lost sight of, and what comes with its death would be put down to another process.
+                raise ReplacementFailed(
+                    f"{slot.predecessor}, which it has taken over from, was killed and has not ended yet: see what "
+                    f"that process waits for, as a disk or a network file system that does not answer"
+                )
             successor = await self._start_successor(slot, blueprint or self.arbiter.blueprint)
             predecessor = None
             if slot.successor is successor and (predecessor := slot.promote()) is None:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode as KioErrorCode
 
 from kunicorn.kafka.versions import Api
+from kunicorn.observe.catalogue import REBALANCES
 from tests.contract.conformance.coordinator.coordinated import (
     PARTITIONS,
     Stage,
@@ -158,5 +160,30 @@ def test_a_member_that_cannot_read_its_assignment_leaves_when_told_to() -> None:
         await until(lambda: len(stage.asked(Api.SYNC_GROUP)) == 3)
         member.source.leave("SIGTERM")
         await until(lambda: member.source.over, 10)
+
+    play("classic", story)
+
+
+def test_a_plan_that_the_coordinator_cannot_store_is_made_again_with_patience_and_told_with_its_size(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def story(stage: Stage) -> None:
+        refused = without(stage, error_code=KioErrorCode.unknown_server_error)
+        stage.broker.planned[Api.SYNC_GROUP] = [refused] * 1000
+        member = await stage.start()
+        await until(lambda: stage.asked(Api.SYNC_GROUP))
+        await asyncio.sleep(25)
+        assert len(stage.asked(Api.JOIN_GROUP)) < 40
+        told = [line for line in capfd.readouterr().err.splitlines() if "SyncGroup was answered with" in line]
+        warnings = [line for line in told if "max.message.bytes of that topic" in line]
+        assert len(warnings) == 3, "every ten seconds"
+        assert "UNKNOWN_SERVER_ERROR (-1): see the log of the broker that answered" in warnings[0]
+        assert "the plan has 38 bytes, for 1 members" in warnings[0]
+        stage.broker.planned.clear()
+        await stage.settled(member)
+        [family] = member.metrics._counters[REBALANCES.name].collect()
+        counted = {each.labels["result"]: each.value for each in family.samples if each.name.endswith("_total")}
+        assert counted["completed"] == 1
+        assert counted["failed"] >= 20
 
     play("classic", story)

@@ -106,7 +106,7 @@ _CLASSIC = _MEMBERSHIP | {Reaction.REJOIN, Reaction.RESET_GENERATION, Reaction.F
 _KNOWN = {
     Api.FIND_COORDINATOR: {Reaction.PROCEED, Reaction.RETRY, Reaction.FAIL},
     Api.JOIN: _CLASSIC | {Reaction.ADOPT_MEMBER_ID},
-    Api.SYNC: _CLASSIC,
+    Api.SYNC: _CLASSIC | {Reaction.REJOIN_LATER},
     Api.HEARTBEAT: _CLASSIC,
     Api.COMMIT: _CLASSIC - {Reaction.REJOIN} | {Reaction.GIVE_UP, Reaction.BEAT},
     Api.OFFSET_FETCH: _MEMBERSHIP | {Reaction.GIVE_UP, Reaction.BEAT},

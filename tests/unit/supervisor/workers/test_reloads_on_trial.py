@@ -26,6 +26,7 @@ from kunicorn.supervisor.workers.process import Child, WorkerProcess
 from kunicorn.supervisor.workers.rolling import Outcome, Reloader, ReplacementFailed, Replacer
 from kunicorn.supervisor.workers.template import Template, Templates
 from tests.fakes.driver import until
+from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import settings_with
 
 SETTINGS = settings_with("earliest")
@@ -190,6 +191,24 @@ async def test_a_worker_that_comes_back_while_its_successor_starts_hands_over_to
     service.slot.predecessor.kill()
     assert (await reloading).completed
     assert service.slot.process is successor
+
+
+async def test_a_worker_is_not_replaced_while_the_one_that_it_has_replaced_outlives_sigkill(service: Service) -> None:
+    """As one does that waits for a disk: the slot would lose sight of it, and its death would end another's life."""
+    await service.begin()
+    service.slot.successor = PlayedWorker(0)
+    stuck = service.slot.promote()
+    assert stuck is not None
+    with pytest.raises(ReplacementFailed, match=f"{stuck.pid}.* was killed and has not ended yet"):
+        await service.replacer.replace(service.slot, "recycled", "age")
+    assert service.old.forked == 1
+    outcome = await service.reload()
+    assert (outcome.completed, service.revision) == (False, 0)
+    service.slot.remove(PlayedWorker(0))
+    assert service.slot.predecessor is stuck, "another one's death"
+    stuck.kill()
+    await until(lambda: service.slot.predecessor is None)
+    service.slot.process = None
 
 
 async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: Service) -> None:
