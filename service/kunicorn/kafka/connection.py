@@ -170,9 +170,12 @@ class InFlight:
 
     def __init__(self) -> None:
         self.idle = asyncio.Event()
-        """There are none. Not the same as every caller having gone: one that is cancelled leaves its request."""
+        """There are none, and no answer that is to be read in place waits for its caller's turn. Not the same as every
+        caller having gone: one that is cancelled leaves its request."""
         self.idle.set()
         self._sent = 0
+        self._unread = False
+        """An answer was delivered that is to be read in place, and its caller has not had its turn yet."""
         self._pending: deque[Pending] = deque()
 
     def __len__(self) -> int:
@@ -192,18 +195,30 @@ class InFlight:
         return pending
 
     def deliver(self, frame: memoryview) -> bool:
-        """Hand the frame to the caller that waits for it; whether that reads it in place. Raises `ProtocolError` where
-        it is not the next one's answer.
+        """Hand the frame to the caller that waits for it; whether that reads it in place, and then says `taken`. Raises
+        `ProtocolError` where it is not the next one's answer.
         """
         answered = codec.correlation_id(frame)
         if not self._pending or self._pending[0].correlation_id != answered:
             raise ProtocolError(f"an answer to request {answered}, which is not the next to be answered")
         pending = self._pending.popleft()
-        if not self._pending:
-            self.idle.set()
-        if not pending.answer.done():
+        is_awaited = not pending.answer.done()
+        if is_awaited:
             pending.answer.set_result(frame if pending.in_place else bytes(frame))
-        return pending.in_place
+        self._unread = pending.in_place and is_awaited
+        self._look()
+        return self._unread
+
+    def taken(self, pending: Pending) -> None:
+        """Its caller has the answer to read in place, or has gone. Caller: that one, which reads before it awaits."""
+        if not pending.answer.cancel():
+            self._unread = False
+            self._look()
+
+    def _look(self) -> None:
+        # A log-in that is renewed meanwhile would be answered into the memory that the caller is about to read.
+        if not self._pending and not self._unread:
+            self.idle.set()
 
     def fail(self, failure: PeerError) -> None:
         """End all requests in flight with this failure."""
@@ -323,11 +338,13 @@ class Connection:
 
     async def exchange(self, api: Api, frame_of: Callable[[int, str], bytes], silence: float) -> memoryview:
         """Send a request that the caller has written (`frame_of` a correlation id and a client id), and wait for the
-        answer: from behind its correlation id, where it was received. It is valid until the next request is sent here.
+        answer: from behind its correlation id, where it was received. It is valid until the next request is sent here,
+        and until the caller awaits anything, as a log-in may be renewed then.
 
         Given up once nothing has arrived for `silence` seconds. What a quota holds back is not counted. Raises as
         `request`.
         """
+        pending: Pending | None = None
         try:
             async with self._sending:
                 await self.unmuted()
@@ -339,6 +356,9 @@ class Connection:
             late = RequestTimedOut(f"{self.address} did not answer {api.title}: nothing came for {silence:g} s")
             self._shut(late)
             raise late from error
+        finally:
+            if pending is not None:
+                self._pending.taken(pending)
         self._proven = True
         return memoryview(frame)[codec.CORRELATION_BYTES :]
 

@@ -182,6 +182,8 @@ async def _asked(request: web.BaseRequest) -> Ask:
             return msgspec.json.decode(await request.read() or b"{}", type=Ask)
     except TimeoutError:
         raise Denied(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come within {_BODY_SECONDS:.0f} s") from None
+    except web.RequestPayloadError:
+        raise Denied(HTTPStatus.BAD_REQUEST, "the body is not encoded as its headers say") from None
     except msgspec.DecodeError as error:
         raise Denied(HTTPStatus.BAD_REQUEST, f"not what an action takes: {error}") from error
 

@@ -314,11 +314,15 @@ class Server:
         return web.Response(body=body, headers={"Content-Type": content_type, **_UNCACHED})
 
 
+_THEIRS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+"""Nonsense, a body that is none, and a client that hangs up before it is answered."""
+
+
 def _is_ours(record: logging.LogRecord) -> bool:
     """Log filter without the noise of port scanners and TLS clients: it would fill the log with tracebacks at their
     will.
     """
-    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+    return record.exc_info is None or not isinstance(record.exc_info[1], _THEIRS)
 
 
 _errors_of_ours = logging.getLogger("kunicorn.http.requests")

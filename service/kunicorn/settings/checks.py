@@ -62,7 +62,7 @@ def is_topic_or_pattern(topic: str) -> str:
             raise ValueError(f"{error}; a pattern begins with ^") from None
     try:
         re.compile(topic)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"not a regular expression ({error}); correct it, or drop the ^ of a plain name") from None
     return topic
 

@@ -7,6 +7,7 @@ X_file names.
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -214,7 +215,7 @@ _ONE_OF_EACH = tuple(_one_of_both(name) for name in SECRETS)
 def _unreadable(settings: SecuritySettings) -> Iterator[Problem]:
     """Problems of files that are named but cannot be read: told at the start, not at the first connection."""
     files: dict[str, str | None] = {name: getattr(settings, name) for name in _FILES}
-    if (ca := files["ssl_ca_location"]) is not None and Path(ca).is_dir():
+    if (ca := files["ssl_ca_location"]) is not None and os.path.isdir(ca):
         del files["ssl_ca_location"]
     yield from unreadable("kafka", files)
     for name in SECRETS:

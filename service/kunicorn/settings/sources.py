@@ -58,6 +58,10 @@ def read_file(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         hint = next((hint for said, hint in _TOML_HINTS.items() if str(error).startswith(said)), "")
         raise ConfigError(f"{_toml_place(path, str(error))}{hint}; see https://toml.io") from error
+    except (ValueError, RecursionError) as error:
+        # Of tomllib's parser itself: a number of thousands of digits, thousands of brackets. Raised further, it would
+        # end a service that is only to read its file again.
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
 
 
 def _toml_place(path: Path, message: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from kunicorn.kafka import codec
 from kunicorn.kafka import connection as connections
 from kunicorn.kafka.auth import BearerToken, Sasl, Security
 from kunicorn.kafka.connection import Connection
@@ -154,6 +156,64 @@ async def test_nothing_is_in_flight_and_nothing_else_is_sent_while_a_session_is_
     await next_one
     first, *_, last_login, last = broker.apis()
     assert (first, last_login, last) == (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HEARTBEAT)
+    connection.close()
+    await connection.wait_closed()
+
+
+def exchanged(connection: Connection) -> Coroutine[Any, Any, memoryview]:
+    fields = heartbeat("g", 1, "m", None)
+    return connection.exchange(
+        Api.HEARTBEAT, lambda number, client: codec.encode_request(Api.HEARTBEAT, 4, number, client, fields), 60.0
+    )
+
+
+async def test_a_session_is_not_renewed_before_an_answer_that_is_read_where_it_was_received_is_taken(
+    broker: FakeBroker, soon: None
+) -> None:
+    """The broker's next word would be received there, too."""
+    due = asyncio.Event()
+
+    async def late(asked: Asked) -> Reply:
+        await due.wait()
+        return blank_response(Api.HEARTBEAT, asked.version)
+
+    sessions(broker, 1.0, 0.0)
+    broker.script[Api.HEARTBEAT] = late
+    connection = await logged_in(broker)
+    left: list[int] = []
+
+    async def ask() -> None:
+        await exchanged(connection)
+        left.append(connection.in_flight)
+
+    asking = asyncio.create_task(ask())
+    await broker.wait_for(Api.HEARTBEAT)
+    # Longer than the session's part after which it is renewed.
+    await asyncio.wait({asking}, timeout=0.1)
+    due.set()
+    await asking
+    assert left == [0], "the renewal was begun before"
+    await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
+    connection.close()
+    await connection.wait_closed()
+
+
+async def test_an_exchange_whose_caller_has_gone_does_not_stop_renewals(broker: FakeBroker, soon: None) -> None:
+    due = asyncio.Event()
+
+    async def late(asked: Asked) -> Reply:
+        await due.wait()
+        return blank_response(Api.HEARTBEAT, asked.version)
+
+    sessions(broker, 1.0, 0.0)
+    broker.script[Api.HEARTBEAT] = late
+    connection = await logged_in(broker)
+    asking = asyncio.create_task(exchanged(connection))
+    await broker.wait_for(Api.HEARTBEAT)
+    asking.cancel()
+    await asyncio.wait({asking})
+    due.set()
+    await broker.wait_for(Api.SASL_AUTHENTICATE, 2)
     connection.close()
     await connection.wait_closed()
 

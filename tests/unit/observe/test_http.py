@@ -123,6 +123,21 @@ async def test_another_page_is_not_found_and_the_answer_names_those_there_are(se
     assert answer.endswith(b"no such page; there are /, /livez, /readyz, /metrics, /status, /events\n")
 
 
+@pytest.mark.parametrize("path", ["/", "/events", "/status", "/metrics"])
+async def test_a_client_that_hangs_up_before_it_is_answered_writes_no_traceback(
+    server: Server, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who may connect could fill the log otherwise."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    writer.write_eof()
+    async with asyncio.timeout(60):
+        await reader.read()
+    writer.close()
+    assert (await ask(server, "/livez"))[0] == 200
+    assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_nothing_can_be_changed(server: Server, method: str) -> None:
     code, body, headers = await ask(server, "/status", method)

@@ -95,6 +95,25 @@ async def test_a_token_of_any_bytes_is_denied_late_and_counted_and_writes_no_tra
     assert "Traceback" not in capfd.readouterr().err
 
 
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused_and_writes_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service()
+    async with serving(service, token=SecretStr(TOKEN)) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            f"POST /actions/drain HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+            "Content-Type: application/json\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n"
+            "Connection: close\r\n\r\n{}".encode()
+        )
+        async with asyncio.timeout(60):
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert service.done == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_an_action_that_fails_is_counted() -> None:
     class Broken(Service):
         def drain(self) -> Done:

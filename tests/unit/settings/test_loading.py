@@ -77,6 +77,25 @@ def test_malformed_toml_names_the_place(tmp_path: Path, text: str, place: str) -
         loaded(tmp_path, text)
 
 
+@pytest.mark.parametrize("text", ["[handler.options]\nx = " + "1" * 5000, "x = " + "[" * 5000], ids=["1", "["])
+def test_a_file_that_is_too_much_for_the_parser_is_refused_as_any_other(tmp_path: Path, text: str) -> None:
+    """On a reload anything else would end the service, whose file was damaged a moment ago."""
+    with pytest.raises(ConfigError, match=r"config\.toml cannot be read as TOML"):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("pattern", ["^a{99999999999}", "^" + "(" * 5000 + ")" * 5000], ids=["{", "("])
+def test_a_pattern_that_is_too_much_for_its_compiler_is_refused_as_any_other(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ConfigError, match=r"group\.topics.*not a regular expression"):
+        loaded(tmp_path, LEAST.replace('["orders"]', f'["{pattern}"]'))
+
+
+def test_a_file_whose_name_is_longer_than_names_are_is_refused_by_its_setting(tmp_path: Path) -> None:
+    name = "x" * 5000
+    with pytest.raises(ConfigError, match=r"kafka\.ssl_ca_location.*cannot be read: File name too long"):
+        loaded(tmp_path, LEAST.replace("[kafka]", f'[kafka]\nssl_ca_location = "{name}"'))
+
+
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"[kafka]\nclient_id = '\xff'\n")

@@ -365,8 +365,11 @@ class Arbiter:
         """Fork the slot's process, or with `on_trial` its successor. Raises `TemplateDied`, `OSError`, and
         `ConfigError` where there is nothing that it could be told, as a file is missing."""
         template = await blueprint.template()
-        if slot.process is not None and not on_trial:
-            return slot.process  # A reload has filled the slot while there was no template.
+        if not on_trial:
+            if slot.process is not None:
+                return slot.process  # A reload has filled the slot while there was no template.
+            # Likewise a reload may have brought the template, which is of its code then, and so are its settings.
+            blueprint = self.blueprint
         ours, theirs = socket.socketpair()
         ledger = Ledger.create(LEDGER_SLOTS)
         self._forking += 1

@@ -155,6 +155,7 @@ class Templates:
         self._template: Template | None = None
         self._living: list[Template] = []
         self._ready = asyncio.Event()
+        self._adopted = asyncio.Event()
         self.state = "starting"
 
     def owns(self, pid: int) -> bool:
@@ -196,6 +197,7 @@ class Templates:
         """Fork from that one, made by `prepare`, from now on; the one before exits when its last fork is done."""
         before, importing = self._template, not self._ready.is_set()
         self._template, self._preload = template, preload
+        self._adopted.set()
         self._in_use()
         if before is None:
             return
@@ -233,7 +235,7 @@ class Templates:
                 template.close()
             if self._ready.is_set():
                 failures, loaded_before = 0, True
-            self._template = template = await self._next_after(template, retries, failed=failures > 0)
+            self._template = template = await self._next(retries, failed=failures > 0)
 
     def _died_importing(self, template: Template, *, in_vain: bool) -> None:
         """`in_vain`: it was tried often enough; raises `HandlerLoadError`."""
@@ -241,17 +243,16 @@ class Templates:
         if in_vain:
             raise HandlerLoadError(_ends_the_process(self._preload.entrypoints, template)) from None
 
-    async def _next_after(self, template: Template, retries: Retries, *, failed: bool) -> Template:
-        """A template that takes the place of that one, and of the one in use once that has died. `failed`: there is
-        none in use, and not at once."""
+    async def _next(self, retries: Retries, *, failed: bool) -> Template:
+        """A template that takes the place of the one in use once that has died. `failed`: there is none in use, and not
+        at once."""
         another = None
         while another is None:
             if self._ready.is_set():
                 failed = False
                 retries.succeeded()
                 await self._until_dead()
-            # The one in use may be another by now, adopted after a reload.
-            template.close()
+            # Of the one that `adopt` has replaced the socket is closed there, when its last fork is done.
             assert self._template is not None
             self._template.close()
             self.state = "backing-off" if failed else "starting"
@@ -274,13 +275,19 @@ class Templates:
         return None
 
     async def _until_dead(self) -> None:
-        """Until the template in use has died: the one that `keep` started, or that was adopted since."""
-        while True:
+        """Until the template in use has died: the one that `keep` started, or that was adopted since. Not until the one
+        before has ended, too: it may be stopped, or wait in what the handler has registered with `atexit`."""
+        template = None
+        while template is None or template is not self._template:
             template = self._template
             assert template is not None
-            await template.dead.wait()
-            if template is self._template:
-                break
+            self._adopted.clear()
+            died, adopted = asyncio.ensure_future(template.dead.wait()), asyncio.ensure_future(self._adopted.wait())
+            try:
+                await asyncio.wait((died, adopted), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                died.cancel()
+                adopted.cancel()
         self._ready.clear()
         self._metrics.count(catalogue.TEMPLATE_RESTARTS)
         log.warning(f"the template (pid {template.pid}) died: {template.how_it_ended}; workers go on, a new one starts")

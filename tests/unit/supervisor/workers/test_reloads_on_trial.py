@@ -232,6 +232,29 @@ async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: S
     assert len(service.pool.processes()) == 1
 
 
+@pytest.mark.parametrize("workers", [2])
+async def test_a_worker_that_waits_for_a_template_until_a_reload_brings_one_has_the_settings_that_it_brings(
+    service: Service,
+) -> None:
+    async def adopt(template: Any, _: object) -> None:
+        service.old = template
+        service.imported.set()
+
+    service.templates.adopt.side_effect = adopt
+    service.imported.clear()
+    service.pool.want(2)
+    service.tasks.start(service.arbiter.fill())
+    await until(lambda: len(service.arbiter._keepers) == 2)
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    service.says(service.slot.successor, Ready())
+    assert (await reloading).completed
+    last = service.pool.slots[1]
+    await until(lambda: last.process is not None)
+    assert last.process is not None
+    assert (service.revision, last.process.revision) == (1, 1)
+
+
 async def test_where_the_template_of_the_new_code_has_died_the_reload_fails_and_no_old_code_counts_as_new(
     service: Service,
 ) -> None:

@@ -155,6 +155,24 @@ async def test_one_that_still_imports_when_another_is_adopted_is_ended_and_the_a
     keeping.cancel()
 
 
+async def test_the_death_of_an_adopted_template_is_seen_although_the_one_before_does_not_end(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped, or that waits in what the handler has registered with atexit."""
+    keeping = asyncio.ensure_future(machine.templates.keep())
+    first: Any = await machine.templates.current()
+    monkeypatch.setattr(first, "close", lambda: None)
+    adopted = await machine.templates.prepare(PRELOAD, 60.0)
+    await machine.templates.adopt(adopted, PRELOAD)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not first.dead.is_set()
+    adopted.dead.set()
+    await turns(lambda: machine.started == 3)
+    assert await machine.templates.current() is not adopted
+    keeping.cancel()
+
+
 async def test_the_pid_of_a_template_that_has_ended_is_nobodys(machine: Machine) -> None:
     keeping = asyncio.ensure_future(machine.templates.keep())
     first = await machine.templates.current()
