@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import signal
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -440,7 +441,7 @@ class OwnLoop:
         for task in tasks:
             task.cancel()
         if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self._turn_until(loop.create_task(asyncio.wait(tasks, timeout=1.0)), loop)
         loop.close()
         asyncio.set_event_loop(None)
 
@@ -455,7 +456,8 @@ class OwnLoop:
         self._interruption = None
         task = self._begun(loop, coroutine)
         try:
-            return loop.run_until_complete(task)
+            self._turn_until(task, loop)
+            return task.result()
         except asyncio.CancelledError:
             if self._interruption is not None:
                 raise self._interruption from None
@@ -463,6 +465,23 @@ class OwnLoop:
         finally:
             self._task = self._interruption = None
             del task  # It has what is raised, which has this frame by its traceback.
+
+    def _turn_until(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Let the loop turn until the task is done. SystemExit and KeyboardInterrupt stop it, whichever task raises
+        them, and so does a handler by `loop.stop()`. A task that was left then would go on beside the next call: its
+        failures would be that one's, and it would store offsets into a cell that may be another partition's by now.
+        """
+        task.add_done_callback(_stop)
+        while not task.done():
+            try:
+                loop.run_forever()
+            except SystemExit:
+                continue
+            except KeyboardInterrupt as error:
+                if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    # Ctrl-C, at `kunicorn check --try` or in a test. In a worker SIGINT raises nothing.
+                    self._interruption = error
+                    task.cancel()
 
     def _begun(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """The task in which it runs. An interruption that was raised in here would leave the task to the loop, which
@@ -477,6 +496,10 @@ class OwnLoop:
             task.cancel()
             coroutine.close()
         return task
+
+
+def _stop(task: asyncio.Future[Any]) -> None:
+    task.get_loop().stop()
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
+import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,3 +247,167 @@ def test_a_signal_that_comes_while_a_call_begins_leaves_nothing_that_the_next_ca
     calls(others, following_offsets(others), cells, 1, [])
     calls.close()
     assert (handled, cells.tolist()) == ([b"another"], [4, 5])
+
+
+# -- what stops the loop beside a call -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sigint_as_in_a_worker() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+async def a_moment() -> None:
+    """Longer than whatever was begun before takes to stop the loop."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def leave(error: type[BaseException]) -> None:
+    raise error
+
+
+def in_the_background(error: type[BaseException]) -> object:
+    """The task, which somebody has to keep."""
+    task = asyncio.create_task(leave(error))
+    task.add_done_callback(lambda done: done.exception())
+    return task
+
+
+STOPPING: dict[str, Callable[[], object]] = {
+    "a task leaves": lambda: in_the_background(SystemExit),
+    "a task is interrupted": lambda: in_the_background(KeyboardInterrupt),
+    "two tasks leave": lambda: [in_the_background(SystemExit), in_the_background(SystemExit)],
+    "a callback leaves": lambda: asyncio.get_running_loop().call_soon(sys.exit),
+    "the loop is stopped": lambda: asyncio.get_running_loop().stop(),
+}
+
+
+@pytest.mark.usefixtures("sigint_as_in_a_worker")
+@pytest.mark.parametrize("mode", ["record", "batch"])
+@pytest.mark.parametrize("stop", STOPPING.values(), ids=STOPPING)
+def test_a_call_goes_on_until_its_records_are_handled_whatever_stops_the_loop_beside_it(
+    stop: Callable[[], object], mode: str
+) -> None:
+    kept, trace = list[object](), list[str]()
+
+    async def handle(argument: Record | Batch) -> None:
+        trace.append("begun")
+        kept.append(stop())
+        await a_moment()
+        trace.append("handled")
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), mode)
+    cells = memoryview(array("q", [4, 4]))
+    some = messages(b"1", b"2")
+    for cell in (0, 1):
+        calls(some, following_offsets(some), cells, cell, [])
+        assert (cells[cell], trace[-1]) == (6, "handled")
+        cells[cell] = 100  # The slot is another partition's now.
+    calls.close()
+    assert cells.tolist() == [100, 100]
+    assert trace == ["begun", "handled"] * (4 if mode == "record" else 2)
+
+
+async def below_gather() -> None:
+    await asyncio.gather(leave(SystemExit), a_moment())
+
+
+async def below_wait_for() -> None:
+    await asyncio.wait_for(leave(SystemExit), 60)
+
+
+async def below_task_group() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(leave(SystemExit))
+        await a_moment()
+
+
+@pytest.mark.parametrize("mode", ["record", "batch"])
+@pytest.mark.parametrize("exits", [below_gather, below_wait_for, below_task_group, lambda: leave(SystemExit)])
+def test_an_exit_in_a_task_that_the_handler_waits_for_is_its_own_records_failure_and_no_others(
+    exits: Callable[[], Coroutine[Any, Any, None]], mode: str
+) -> None:
+    async def handle(argument: Record | Batch) -> None:
+        first = argument if isinstance(argument, Record) else argument[0]
+        await a_moment()
+        if first.value == b"bad":
+            try:
+                await exits()
+            finally:
+                await a_moment()
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), mode)
+    cells = memoryview(array("q", [4, 4]))
+    bad, good = messages(b"bad", b"1"), messages(b"1", b"2")
+    with pytest.raises(SystemExit):
+        calls(bad, following_offsets(bad), cells, 0, [])
+    assert cells.tolist() == [4, 4]
+    calls(good, following_offsets(good), cells, 1, [])
+    calls.close()
+    assert cells.tolist() == [4, 6]
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_an_interruption_ends_a_call_beside_which_another_task_has_left(swallows: bool) -> None:
+    deadline, kept = DrainDeadline(), list[object]()
+
+    async def handle(record: Record) -> None:
+        kept.append(in_the_background(SystemExit))
+        asyncio.get_running_loop().call_later(0, calls.interrupt, deadline)
+        with suppress(*[asyncio.CancelledError] if swallows else []):
+            await asyncio.get_running_loop().create_future()
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), "record")
+    cells = memoryview(array("q", [4]))
+    with nullcontext() if swallows else pytest.raises(DrainDeadline) as raised:
+        calls(messages(b"1"), [5], cells, 0, [])
+    calls.close()
+    assert (cells[0], raised and raised.value) == ((5, None) if swallows else (4, deadline))
+
+
+def test_ctrl_c_ends_the_call_that_waits_where_no_worker_has_told_python_otherwise() -> None:
+    trace = list[str]()
+
+    async def handle(record: Record) -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            trace.append("cancelled")
+            raise
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), "record")
+    cells = memoryview(array("q", [4]))
+    with pytest.raises(KeyboardInterrupt):
+        calls(messages(b"1"), [5], cells, 0, [])
+    calls.close()
+    assert (cells[0], trace) == (4, ["cancelled"])
+
+
+def test_a_task_that_leaves_as_the_loop_is_closed_keeps_no_other_from_its_end() -> None:
+    trace, kept = list[str](), list[object]()
+
+    async def stays(leaves: bool) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            trace.append("cancelled")
+            if leaves:
+                sys.exit()
+            await a_moment()
+            trace.append("ended")
+
+    async def hook() -> None:
+        for leaves in (True, False):
+            task = asyncio.create_task(stays(leaves))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            kept.append(task)
+        await asyncio.sleep(0)
+
+    loop = OwnLoop()
+    loop.run(hook())
+    loop.close()
+    assert sorted(trace) == ["cancelled", "cancelled", "ended"]

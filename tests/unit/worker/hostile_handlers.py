@@ -167,6 +167,37 @@ def obey_and_yield(record: Record) -> Generator[object, None, object]:
     return None
 
 
+# -- what leaves in another task ---------------------------------------------------------------------------------------
+
+LEAVING = b"leaving"
+"""The value of the records beside which a task leaves."""
+kept: list[object] = []
+"""Tasks in the background."""
+
+
+async def leave() -> None:
+    """As a program does that has found its configuration to be wrong."""
+    raise SystemExit("it will not go on")
+
+
+async def exit_below_and_beside(record: Record) -> None:
+    """In a task that it waits for, or in one that it does not."""
+    begun[record.topic, record.offset] += 1
+    if record.value == HOSTILE:
+        await asyncio.gather(leave(), asyncio.sleep(0))
+    if record.value == LEAVING:
+        kept.append(asyncio.create_task(leave()))
+        asyncio.get_running_loop().stop()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def exit_below_and_beside_batch(batch: Batch) -> None:
+    """Likewise."""
+    for record in batch:
+        await exit_below_and_beside(record)
+
+
 # -- what is interrupted -----------------------------------------------------------------------------------------------
 # A call counts as begun once it is where the test is to interrupt it: what came before would end it as it is.
 

@@ -15,7 +15,7 @@ import pytest
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.testing import record
 from tests.unit.worker import hostile_handlers
-from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, begun, counts, met
+from tests.unit.worker.hostile_handlers import DEEDS, HOSTILE, LEAVING, begun, counts, kept, met
 from tests.unit.worker.whole import Worker, order_of
 from tests.waiting import wait_until
 
@@ -93,7 +93,7 @@ def order(handler: str, **settings: Any) -> HandlerConfig:
 
 @pytest.fixture(autouse=True)
 def notes() -> None:
-    for noted in (begun, counts, met):
+    for noted in (begun, counts, kept, met):
         noted.clear()
 
 
@@ -162,6 +162,33 @@ def test_handlers_that_return_nothing_or_an_outcome_or_outputs_are_not_warned_of
 def letter_of(sent: Any) -> tuple[str, int]:
     """The place of a dead letter's record."""
     return sent.headers["kunicorn-topic"].decode(), int(sent.headers["kunicorn-offset"])
+
+
+# -- handlers one of whose tasks leaves --------------------------------------------------------------------------------
+
+IN_TASKS = {
+    "one record": ("exit_below_and_beside", {"concurrency": 1}),
+    "batches of one": ("exit_below_and_beside_batch", {"mode": "batch", "batch_max_records": 1}),
+    "tasks": ("exit_below_and_beside", {"ordering": "key", "concurrency": 4}),
+}
+
+
+@pytest.mark.parametrize("on_failure", ["dead_letter", "halt"])
+@pytest.mark.parametrize(("handler", "settings"), IN_TASKS.values(), ids=IN_TASKS)
+def test_an_exit_in_another_task_fails_the_record_whose_handler_waits_for_it_and_no_other(
+    handler: str, settings: dict[str, Any], on_failure: str
+) -> None:
+    values = {"bad": HOSTILE, "good": b"v", "beside": LEAVING}
+    records = [
+        record(values[topic] if at == BAD else b"v", key=f"k{at}", topic=topic) for at in range(5) for topic in values
+    ]
+    worker = Worker(order(handler, on_failure=on_failure, **settings))
+    worker.handle(records)
+    if on_failure == "dead_letter":
+        assert [(letter_of(each), each.error_type) for each in worker.sent] == [(("bad", BAD), "SystemExit")]
+    else:
+        assert [(each.grant, each.offset) for each in worker.halted] == [(1, BAD)]
+    assert {begun[topic, at] for topic in ("good", "beside") for at in range(5)} == {1}
 
 
 # -- handlers that are not what they look like -------------------------------------------------------------------------

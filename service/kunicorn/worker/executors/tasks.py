@@ -9,6 +9,7 @@ import concurrent.futures
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from types import coroutine
 from typing import Any
 
@@ -17,7 +18,7 @@ import uvloop
 from kunicorn.handler.call import awaited, interrupted
 from kunicorn.handler.cancellation import step_aside
 from kunicorn.handler.decode.forms import Form, argument_of
-from kunicorn.handler.load import clear_frames
+from kunicorn.handler.load import DrainDeadline, clear_frames
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
@@ -45,10 +46,14 @@ class AsyncioExecutor:
         self._aimed = False
         """Somebody has looked since, or looks now, whether there is something to interrupt."""
         self._filling = False
+        """The loop is to look for a record to start."""
+        self._unbegun: asyncio.Task[None] | None = None
+        """The task that was made last, until it begins: it starts a record then, and has the next task made."""
         self._watch: asyncio.TimerHandle | None = None
         """Looks when the handler's gate opens: the worker's main thread may be in a call for long."""
         self._hook: concurrent.futures.Future[Any] | None = None
         """The one that runs."""
+        self._ended = False
         self._thread = threading.Thread(target=self._turn, name="handlers", daemon=True)
         self._thread.start()
 
@@ -97,6 +102,7 @@ class AsyncioExecutor:
         """See `Executor`. The handler's remaining tasks see their cancellation."""
         done: concurrent.futures.Future[None] = asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop)
         done.result(2 * _CLOSING_SECONDS)
+        self._loop.call_soon_threadsafe(self._end)
 
     async def _cancel_rest(self) -> None:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -105,26 +111,45 @@ class AsyncioExecutor:
         if rest:
             await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
 
+    def _end(self) -> None:
+        """Caller: the loop."""
+        self._ended = True
+        self._loop.stop()
+
     def _turn(self) -> None:
         """Body of the loop's thread. What a background task raises that is no `Exception` (SystemExit) stops the
-        loop.
+        loop, and so does a handler by `loop.stop()`.
         """
         asyncio.set_event_loop(self._loop)
-        while True:
-            try:
+        while not self._ended:
+            with suppress(SystemExit, KeyboardInterrupt):
                 self._loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):
-                continue
+        self._loop.close()
 
     def _fill(self) -> None:
-        """Start records while there are free slots. Caller: the loop."""
+        """Make a task if there is a record for a free slot. It starts the record itself, in the step that calls the
+        handler: one that waited in hand for its task would be called behind its partition's drain deadline, be charged
+        with the time that others compute, and stay in hand for ever where a handler cancels all tasks. Caller: the
+        loop.
+        """
         self._filling = False
         try:
-            while (flight := self._table.start_next(self._slots)) is not None:
-                self._loop.create_task(self._serve(flight))
-            self._watch_gate()
+            if self._unbegun is not None:
+                return
+            if self._table.startable(self._slots):
+                # Not by `create_task`: a factory that the handler has set may begin it at once, within this one's step.
+                self._unbegun = asyncio.Task(self._serve(), loop=self._loop)
+                self._unbegun.add_done_callback(self._over)
+            else:
+                self._watch_gate()
         except BaseException:
             die()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Caller: the loop. Another task takes the place of one that was cancelled before it began."""
+        if task is self._unbegun:
+            self._unbegun = None
+            self._fill()
 
     def _watch_gate(self) -> None:
         """Caller: the loop."""
@@ -142,16 +167,29 @@ class AsyncioExecutor:
         if self._interruptions.get(flight) is error:
             self._tasks[flight].cancel("the handler is interrupted by kunicorn")
 
-    async def _serve(self, flight: InFlight | None) -> None:
+    def _first(self) -> InFlight | None:
+        """Start a task's first record. Caller: that task."""
+        self._unbegun = None
+        try:
+            if (flight := self._table.start_next(self._slots)) is not None:
+                self._fill()
+            else:
+                self._watch_gate()
+        except BaseException:
+            die()
+        return flight
+
+    async def _serve(self) -> None:
         """Body of one task: a record after the other, until there is none. A new task for each costs a third more."""
         task = asyncio.current_task()
         assert task is not None
         served = 0
+        flight = self._first()
         while flight is not None:
             served += 1
+            error = await self._call(flight, task)
             if served % _IN_A_ROW == 0:
                 await step_aside(task)
-            error = await self._call(flight, task)
             try:
                 if error is None:
                     flight = self._table.finish(flight)
@@ -179,6 +217,8 @@ class AsyncioExecutor:
         try:
             try:
                 self._tasks[flight] = task
+                if flight.tracker.overdue:
+                    raise DrainDeadline  # It was started before that, and whoever interrupts did not find it here.
                 self._computing = flight
                 returned = self._handle(argument_of(self._form, flight.messages[0]))
                 steps = returned if inspect.iscoroutine(returned) else awaited(returned)

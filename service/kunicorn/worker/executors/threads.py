@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from kunicorn.errors import ExitCode
 from kunicorn.handler.call import OwnLoop, interrupted
 from kunicorn.handler.decode.forms import Form, argument_of
-from kunicorn.handler.load import clear_frames
+from kunicorn.handler.load import DrainDeadline, clear_frames
 from kunicorn.observe import logs
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.progress import InFlight, Slots
@@ -150,6 +150,8 @@ class ThreadExecutor:
         try:
             try:
                 self._calling[flight] = threading.get_ident()
+                if flight.tracker.overdue:
+                    raise DrainDeadline  # It was started before that, and whoever interrupts did not find it here.
                 self._on_return(flight, self._handle(argument_of(self._form, flight.messages[0])))
             finally:
                 with self._interrupting:

@@ -6,8 +6,8 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,12 +15,19 @@ from confluent_kafka import Message
 
 from kunicorn.handler.call import interrupted
 from kunicorn.handler.decode.forms import Plain
-from kunicorn.handler.load import HandlerTimeout
+from kunicorn.handler.load import DrainDeadline, HandlerTimeout
 from kunicorn.handler.record import Record
 from kunicorn.worker.executors import tasks
-from kunicorn.worker.executors.threads import raise_in
+from kunicorn.worker.executors.threads import ThreadExecutor, raise_in
 from kunicorn.worker.progress import Slots
 from tests.waiting import wait_until
+
+
+@dataclass(eq=False)
+class Partition:
+    """As much of a tracker as an executor asks for."""
+
+    overdue: bool = False
 
 
 @dataclass(eq=False)
@@ -29,6 +36,7 @@ class Played:
 
     messages: Sequence[Message]
     poison: str = ""
+    tracker: Partition = field(default_factory=Partition)
 
 
 class Table:
@@ -296,3 +304,146 @@ def test_a_watchdog_that_cancels_the_task_of_a_record_that_is_done_leaves_none_i
     executor.wake()
     assert [table.ended.get(timeout=60) for _ in flights] == [(flight, None) for flight in flights]
     executor.close()
+
+
+class Counting(Table):
+    """Notes what is in hand when the handler is called."""
+
+    def __init__(self, flights: Sequence[Played], at_once: int) -> None:
+        super().__init__(flights, at_once)
+        self.started: list[int] = []
+
+    def start_next(self, slots: Slots | None) -> Any:
+        if (flight := super().start_next(slots)) is not None:
+            self.started.append(flight.messages[0].offset())
+        return flight
+
+
+def test_no_record_waits_in_hand_for_the_loop_while_other_records_compute() -> None:
+    """It would be called behind the drain deadline of its partition, and charged with the time of the others."""
+    called, uncalled = list[int](), list[list[int]]()
+
+    async def handle(record: Record) -> None:
+        called.append(record.offset)
+        uncalled.append([offset for offset in table.started if offset not in called])
+        if record.offset % 3:
+            await asyncio.sleep(0)
+            uncalled.append([offset for offset in table.started if offset not in called])
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    table: Any = Counting(flights, at_once=10)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 10), table)
+    executor.wake()
+    assert {table.ended.get(timeout=60)[1] for _ in flights} == {None}
+    assert [some for some in uncalled if some] == []
+    executor.close()
+
+
+class Deadline(Table):
+    """Whose partition has to be given up between a record's start and its call."""
+
+    executor: Any
+
+    def start_next(self, slots: Slots | None) -> Any:
+        if (flight := super().start_next(slots)) is not None:
+            flight.tracker.overdue = True
+            self.executor.interrupt(flight, DrainDeadline(), 0)
+        return flight
+
+
+@pytest.mark.parametrize("kind", ["tasks", "threads"])
+def test_a_record_whose_partition_is_given_up_between_its_start_and_its_call_does_not_come_to_the_handler(
+    kind: str,
+) -> None:
+    called = list[int]()
+
+    async def handle(record: Record) -> None:
+        called.append(record.offset)
+
+    def handle_in_thread(record: Record) -> None:
+        called.append(record.offset)
+
+    def done(flight: object, returned: object) -> None:
+        """Nothing is returned."""
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(3)]
+    table: Any = Deadline(flights)
+    form = Plain()
+    executor = tasks.AsyncioExecutor(handle, form, done)
+    if kind == "threads":
+        executor.close()
+        executor = ThreadExecutor(handle_in_thread, form, 1, done)  # type: ignore[assignment]
+    table.executor = executor
+    executor.begin(table, Slots("none", 1), table)
+    executor.wake()
+    assert [type(table.ended.get(timeout=60)[1]) for _ in flights] == [DrainDeadline] * 3
+    assert called == []
+    executor.close()
+
+
+def test_a_handler_that_cancels_all_other_tasks_leaves_no_record_in_hand() -> None:
+    tries = list[int]()
+
+    async def handle(record: Record) -> None:
+        tries.append(record.offset)
+        if record.offset % 7 == 0:
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+        await asyncio.sleep(0)
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(60)]
+    table: Any = Table(flights, at_once=10)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 10), table)
+    executor.wake()
+    ended = [table.ended.get(timeout=10) for _ in flights]
+    assert {type(error) for _, error in ended} == {type(None), asyncio.CancelledError}
+    assert sorted(tries) == list(range(60))
+    executor.close()
+
+
+def test_the_tasks_of_a_factory_that_the_handler_has_set_are_its_own() -> None:
+    """Those of Python 3.12 that begin at once would begin each other, as deep as there are free slots."""
+
+    def refuse(loop: object, coroutine: Coroutine[Any, Any, None], **options: object) -> Any:
+        coroutine.close()
+        raise RuntimeError("no task of the handler's")
+
+    async def handle(record: Record) -> None:
+        asyncio.get_running_loop().set_task_factory(refuse)
+        await asyncio.sleep(0)
+
+    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(9)]
+    table: Any = Table(flights, at_once=3)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 3), table)
+    executor.wake()
+    assert {table.ended.get(timeout=10)[1] for _ in flights} == {None}
+
+
+def test_the_loops_thread_ends_as_the_executor_is_closed() -> None:
+    """A job's task that closes its handlers leaves its process to the next one."""
+    kept: list[object] = []
+
+    async def leave() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            sys.exit()
+
+    async def handle(record: Record) -> None:
+        task = asyncio.create_task(leave())
+        task.add_done_callback(lambda done: done.exception())
+        kept.append(task)
+        await asyncio.sleep(0)
+
+    flights = [Played([Message(topic="t", partition=0, offset=0, value=b"v")])]
+    table: Any = Table(flights)
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", 1), table)
+    executor.wake()
+    assert table.ended.get(timeout=60) == (flights[0], None)
+    executor.close()
+    executor._thread.join(10)
+    assert (executor._thread.is_alive(), executor._loop.is_closed()) == (False, True)
