@@ -269,3 +269,24 @@ def test_invariant_8_what_a_worker_that_died_long_ago_had_not_delivered_is_handl
         assert (world.committed, world.revocation.uncommitted) == ({0: 120}, 0)
 
     play(story)
+
+
+def test_invariant_7_a_partition_that_is_entered_anew_as_it_is_revoked_is_fetched_when_it_comes_again() -> None:
+    """Its worker lets go of the one that was lost in the turn in which the revoke begins."""
+
+    async def story(world: World) -> None:
+        stage = world.stage
+        world.consume(0, 110, in_hand=1)
+        start = stage.start_of(0)
+        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0))))
+        await asyncio.sleep(0)
+        stage.assignment.assign(tps(0))
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
+        asyncio.get_running_loop().call_soon(stage.stopped, start, 111)
+        await asyncio.gather(losing, revoking)
+        assert stage.state(0) is None
+        stage.resolving.clear()
+        stage.assignment.assign(tps(0))
+        assert [partition.tp for partition in stage.resolving] == tps(0)
+
+    play(story)
