@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
-from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group.reactions import COORDINATOR_MOVED, Api, Reaction, reaction
 from kunicorn.ipc import bitmap, clock
 from kunicorn.kafka.coordinator import first_piece
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -41,6 +41,8 @@ _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKN
 _UNANSWERED = "unanswered"
 _UNSAID = -1
 """The answer leaves the partition out; also Kafka's own code for an error that has none."""
+_AWAY = COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
+"""No coordinator takes commits now: it has moved, is still loading the group, or reaches too few replicas."""
 
 
 class CommitTarget(Protocol):
@@ -85,6 +87,28 @@ class _Outcome(NamedTuple):
             {**self.refused, **later.refused},
             self.result if later.result == "ok" else later.result,
         )
+
+    @property
+    def away(self) -> bool:
+        """Whether no coordinator was there to take it."""
+        return self.result == _UNANSWERED or not _AWAY.isdisjoint(self.refused.values())
+
+
+class _Limits:
+    """Until when somebody waits for a commit. Up to `away_until` the time without a coordinator puts that off."""
+
+    def __init__(self, deadline: float, away_until: float = 0.0) -> None:
+        self.deadline = deadline
+        self._away_until = away_until
+
+    @property
+    def latest(self) -> float:
+        """The deadline, if there is no coordinator from now on."""
+        return max(self.deadline, self._away_until)
+
+    def was_away(self, since: float) -> None:
+        """Put the deadline off: since then there was no coordinator."""
+        self.deadline = max(self.deadline, min(self.deadline + clock.now() - since, self._away_until))
 
 
 class OffsetCommitter:
@@ -135,12 +159,14 @@ class OffsetCommitter:
             if self._target.may_commit:
                 await self._commit_once(self._consumed, "timer")
 
-    async def commit_all(self, leaving: Collection[TopicPartition], within: float) -> bool:
+    async def commit_all(self, leaving: Collection[TopicPartition], within: float, away_until: float = 0.0) -> bool:
         """Commit until nothing that `leaving` consumed is uncommitted; False if that takes longer, or if the brokers
         will not take it.
 
         `within`: seconds, from when the commit in flight is over: one that is stuck must not use up the time of this.
-        What goes on elsewhere is committed along with it where there is room, but not waited for.
+        Up to `away_until` (seconds of `clock.now`) those in which no coordinator can take a commit do not count: a dead
+        one has a successor after seven to twelve seconds. What goes on elsewhere is committed along with it where there
+        is room, but not waited for.
         """
         given_up: set[TopicPartition] = set()
 
@@ -154,8 +180,8 @@ class OffsetCommitter:
         if not left():
             return True
         await self._in_flight_answered()
-        deadline = clock.now() + within
-        await self._until(lambda: left() <= given_up, self._consumed, deadline, note, frozenset(leaving))
+        limits = _Limits(clock.now() + within, away_until)
+        await self._until(lambda: left() <= given_up, self._consumed, limits, note, frozenset(leaving))
         return not left()
 
     async def commit_starts(
@@ -186,7 +212,8 @@ class OffsetCommitter:
             if accepted or denied:
                 settled(accepted, denied)
 
-        return await self._until(lambda: not wanted(), wanted, deadline, note)
+        await self._until(lambda: not wanted(), wanted, _Limits(deadline), note)
+        return not wanted()
 
     async def wait_answered(self) -> None:
         """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
@@ -209,21 +236,21 @@ class OffsetCommitter:
         self,
         done: Callable[[], bool],
         wanted: Callable[[], dict[TopicPartition, Position]],
-        deadline: float,
+        limits: _Limits,
         note: Callable[[_Outcome], None],
         leaving: Set[TopicPartition] = frozenset(),
-    ) -> bool:
-        while not done():
-            if clock.now() >= deadline:
-                return False
+    ) -> None:
+        while not done() and (began := clock.now()) < limits.deadline:
             if not self._target.may_commit:
-                await self._target.changed.wait(lambda: self._target.may_commit or done(), deadline)
+                await self._target.changed.wait(lambda: self._target.may_commit or done(), limits.latest)
+                limits.was_away(since=began)
                 continue
-            outcome = await self._commit_once(wanted, "wait", leaving, deadline)
+            outcome = await self._commit_once(wanted, "wait", leaving, limits.deadline)
             note(outcome)
             if not outcome.complete and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
-        return True
+            if outcome.away:
+                limits.was_away(since=began)
 
     async def _commit_once(
         self,
