@@ -43,6 +43,7 @@ _UNSAID = -1
 """The answer leaves the partition out; also Kafka's own code for an error that has none."""
 _AWAY = COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
 """No coordinator takes commits now: it has moved, is still loading the group, or reaches too few replicas."""
+_NOT_SENT = "no coordinator takes commits of this member now: it is looked up, or a rebalance is under way"
 
 
 class CommitTarget(Protocol):
@@ -190,30 +191,34 @@ class OffsetCommitter:
         owned: Callable[[TopicPartition], bool],
         deadline: float,
         settled: Callable[[Collection[TopicPartition], Mapping[TopicPartition, str]], None] = lambda *_: None,
-    ) -> bool:
+    ) -> Mapping[TopicPartition, str]:
         """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
 
         `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3). `settled` is
         told after each try which are committed, so that they may be fetched now, and why others cannot be for as long
-        as this user may not read them; False if the deadline came before that was all of them.
+        as this user may not read them. Returns those for which the deadline came before that, and why.
         """
-        left = dict(positions)
+        left, why = dict(positions), dict[TopicPartition, str]()
 
         def wanted() -> dict[TopicPartition, Position]:
             return {tp: position for tp, position in left.items() if owned(tp)}
 
         def note(outcome: _Outcome) -> None:
             accepted = [tp for tp in outcome.accepted if left.pop(tp, None) is not None]
+            errors = {**outcome.refused, **outcome.given_up}
             denied = {
                 tp: f"its start offset cannot be committed: {_explained(error, tp)}"
                 for tp, error in outcome.given_up.items()
                 if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and left.pop(tp, None) is not None
             }
+            if outcome.result == _UNANSWERED:
+                why.update(dict.fromkeys(left, "the coordinator has not answered the commit"))
+            why.update({tp: _explained(error, tp) for tp, error in errors.items()})
             if accepted or denied:
                 settled(accepted, denied)
 
         await self._until(lambda: not wanted(), wanted, _Limits(deadline), note)
-        return not wanted()
+        return {tp: why.get(tp, _NOT_SENT) for tp in wanted()}
 
     async def wait_answered(self) -> None:
         """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
