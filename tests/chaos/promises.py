@@ -21,7 +21,8 @@ PROMISES = (
     ),
     Promise(
         "Nothing is handled twice when members join, leave or are restarted one by one, as long as records in hand "
-        "finish within the drain budget.",
+        "finish within the drain budget. A rebalance waits for a coordinator that is away, up to three quarters of "
+        "`group.max_poll_interval_ms`; a member that stops, for `group.commit_timeout_ms`.",
         ("group.drain_timeout_ms", "group.commit_timeout_ms", "group.max_poll_interval_ms"),
         ("kunicorn_drain_seconds", "kafka_consumer_rebalances_total"),
     ),

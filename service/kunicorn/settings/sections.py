@@ -288,7 +288,9 @@ class GroupSettings(Section):
         25_000, description="How long records in hand may take to finish when their partition leaves us."
     )
     commit_timeout_ms: Milliseconds = Field(
-        5000, description="How long the commit of a leaving partition may take, after draining."
+        5000,
+        description="How long the commit of a leaving partition may take, after draining. In a rebalance the time "
+        "without a coordinator does not count, up to three quarters of max_poll_interval_ms; in a stop it does.",
     )
     commit_interval_ms: Milliseconds = Field(5000, description="How often what has been handled is committed.")
     group_instance_id: Annotated[str, AfterValidator(is_kafka_name)] | None = Field(

@@ -1,7 +1,9 @@
 """The revoke hook: how partitions leave this member, revoked or lost.
 
-Orderly: stop, drain, commit synchronously, and only then may the member join or leave (invariant 2). Lost: stop, commit
-nothing.
+Orderly: stop, drain, commit synchronously, and only then may the member join or leave (invariant 2). While there is no
+coordinator to commit to there is none to join, either: a member that stays in the group waits for one, and leaves room
+in the rebalance timeout for the join. One that leaves the group does not: a stop has its own budget. Lost: stop, commit
+nothing; it ends an orderly revoke of the same partitions.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ Leaving = Mapping[TopicPartition, Partition]
 
 _STRAGGLER_AFTER = 0.5
 """Seconds that drained partitions wait for one whose record takes longer; each straggler costs one more rebalance."""
+_SHARE_OF_COMMITS = 0.75
+"""Of the rebalance timeout, until the last commit has to be answered: the join comes behind it."""
 
 
 class Revocation:
@@ -39,13 +43,15 @@ class Revocation:
         self._drain_timeout = group.drain_timeout_ms / 1000
         self._commit_timeout = group.commit_timeout_ms / 1000
         self._rebalance_timeout = group.max_poll_interval_ms / 1000
+        self._leaves = False
         self.assignment = assignment
         self._commits = commits
         self._metrics = metrics
 
     def begin_leaving(self) -> None:
-        """Count from zero what leaves uncommitted: the service is told to stop."""
+        """Count from zero what leaves uncommitted, and wait for no coordinator: the service is told to stop."""
         self.uncommitted = 0
+        self._leaves = True
 
     def give_up(self, partitions: int) -> None:
         """Count so many partitions as uncommitted: they are not waited for, and the next owner handles them again."""
@@ -69,8 +75,11 @@ class Revocation:
         held = await self._drained(drain, partitions, can_revoke_later)
         drained = clock.now()
         free = tuple(tp for tp in partitions if tp not in held)
+        last_commit = began + self._rebalance_timeout * _SHARE_OF_COMMITS - self._commit_timeout
         committed = await self._commit_and_forget(
-            {tp: p for tp, p in leaving.items() if tp not in held}, self._commit_timeout
+            {tp: p for tp, p in leaving.items() if tp not in held},
+            self._commit_timeout,
+            away_until=0.0 if self._leaves else last_commit,
         )
         self._metrics.observe(catalogue.DRAIN_SECONDS, drained - began)
         if partitions:
@@ -114,8 +123,8 @@ class Revocation:
         # A join may be out, and be held up by others for so long; nothing can be committed before it is answered.
         await self._commit_and_forget(leaving, self._rebalance_timeout)
 
-    async def _commit_and_forget(self, leaving: Leaving, within: float) -> bool:
-        committed = await self._commits.commit_all(self._unchanged(leaving), within)
+    async def _commit_and_forget(self, leaving: Leaving, within: float, away_until: float = 0.0) -> bool:
+        committed = await self._commits.commit_all(self._unchanged(leaving), within, away_until)
         left = self._unchanged(leaving)
         consumed = self.assignment.table.consumed()
         self._count([leaving[tp] for tp in left if tp in consumed or leaving[tp].undelivered])

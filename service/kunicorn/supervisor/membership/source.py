@@ -207,13 +207,15 @@ class StartLookup:
             self._assignment.resolved(starts.given, {})
             self._assignment.resolved(starts.committed, {tp: start.offset for tp, start in starts.committed.items()})
             chosen |= starts.chosen
-            if self._note_waiting(starts.waiting, left, loud=patience.is_over):
+            loud = patience.is_over
+            told = self._note_waiting(starts.waiting, left, loud=loud)
+            uncommitted = await self._choose(chosen, left)
+            if self._note_waiting(uncommitted, left, loud=loud) or told:
                 patience.told()
-            await self._choose(chosen, left)
             if any(self._waits(p, number) for p, number in partitions.items()):
                 await asyncio.sleep(retries.failed())
 
-    def _note_waiting(self, reasons: dict[TopicPartition, str], left: _Asked, *, loud: bool) -> bool:
+    def _note_waiting(self, reasons: Mapping[TopicPartition, str], left: _Asked, *, loud: bool) -> bool:
         """Show at the partitions, and in the log, what their start offsets wait for; whether that was `loud`: above
         level info, as it lasts."""
         waiting = self._of_those_waiting(reasons, left)
@@ -233,25 +235,29 @@ class StartLookup:
             if tp in asked and self._waits(asked[tp], left[asked[tp]]):
                 self._assignment.halt(tp, reason)
 
-    async def _choose(self, chosen: dict[TopicPartition, Position], left: _Asked) -> None:
+    async def _choose(self, chosen: dict[TopicPartition, Position], left: _Asked) -> Mapping[TopicPartition, str]:
         """Commit the start offsets that were chosen, and hand each partition out when its own is committed: one that is
         refused holds up no other. One that this user may not commit is halted until that is granted, and begins there
-        then: handed out meanwhile, it would begin at a start that no other member finds."""
+        then: handed out meanwhile, it would begin at a start that no other member finds. Returns what the others wait
+        for."""
         commits, waiting = self._source.commits, {p.tp: p for p in left}
         ours = self._of_those_waiting(chosen, left)
 
         def settled(committed: Collection[TopicPartition], denied: Mapping[TopicPartition, str]) -> None:
             started = self._of_those_waiting({tp: ours[tp] for tp in committed}, left)
             self._assignment.resolved(started, {tp: start.offset for tp, start in started.items()})
-            reasons = {waiting[tp]: reason for tp, reason in self._of_those_waiting(dict(denied), left).items()}
+            reasons = {waiting[tp]: reason for tp, reason in self._of_those_waiting(denied, left).items()}
             self._refused.update({each: ours[each.tp] for each in reasons if each.position is None})
             self._assignment.deny(reasons)
 
         if commits is None:
             self._assignment.resolved(ours, {})
-        else:
-            deadline = clock.now() + _COMMIT_PATIENCE
-            await commits.commit_starts(ours, lambda tp: self._waits(waiting[tp], left[waiting[tp]]), deadline, settled)
+            return {}
+        deadline = clock.now() + _COMMIT_PATIENCE
+        uncommitted = await commits.commit_starts(
+            ours, lambda tp: self._waits(waiting[tp], left[waiting[tp]]), deadline, settled
+        )
+        return {tp: f"its start offset is not committed yet: {why}" for tp, why in uncommitted.items()}
 
     async def _look_up(self, left: _Asked) -> Starts:
         if unknown := [p for p in left if p.topic_id is None]:
@@ -278,7 +284,7 @@ class StartLookup:
         starts.open = self._of_those_waiting(starts.open, left)
         return starts
 
-    def _of_those_waiting(self, found: dict[TopicPartition, _T], asked: _Asked) -> dict[TopicPartition, _T]:
+    def _of_those_waiting(self, found: Mapping[TopicPartition, _T], asked: _Asked) -> dict[TopicPartition, _T]:
         """Leaves out partitions that have left us since they were looked up, even if they came back: their start of
         that time was not committed, or others have committed since. They have a look-up of their own."""
         waiting = {p.tp for p, number in asked.items() if self._waits(p, number)}

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
-from kunicorn.group.reactions import Api, Reaction, reaction
+from kunicorn.group.reactions import COORDINATOR_MOVED, Api, Reaction, reaction
 from kunicorn.ipc import bitmap, clock
 from kunicorn.kafka.coordinator import first_piece
 from kunicorn.kafka_errors import ErrorCode, describe, fault
@@ -41,6 +41,9 @@ _NO_SUCH_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKN
 _UNANSWERED = "unanswered"
 _UNSAID = -1
 """The answer leaves the partition out; also Kafka's own code for an error that has none."""
+_AWAY = COORDINATOR_MOVED | {ErrorCode.REQUEST_TIMED_OUT}
+"""No coordinator takes commits now: it has moved, is still loading the group, or reaches too few replicas."""
+_NOT_SENT = "no coordinator takes commits of this member now: it is looked up, or a rebalance is under way"
 
 
 class CommitTarget(Protocol):
@@ -85,6 +88,28 @@ class _Outcome(NamedTuple):
             {**self.refused, **later.refused},
             self.result if later.result == "ok" else later.result,
         )
+
+    @property
+    def away(self) -> bool:
+        """Whether no coordinator was there to take it."""
+        return self.result == _UNANSWERED or not _AWAY.isdisjoint(self.refused.values())
+
+
+class _Limits:
+    """Until when somebody waits for a commit. Up to `away_until` the time without a coordinator puts that off."""
+
+    def __init__(self, deadline: float, away_until: float = 0.0) -> None:
+        self.deadline = deadline
+        self._away_until = away_until
+
+    @property
+    def latest(self) -> float:
+        """The deadline, if there is no coordinator from now on."""
+        return max(self.deadline, self._away_until)
+
+    def was_away(self, since: float) -> None:
+        """Put the deadline off: since then there was no coordinator."""
+        self.deadline = max(self.deadline, min(self.deadline + clock.now() - since, self._away_until))
 
 
 class OffsetCommitter:
@@ -135,12 +160,14 @@ class OffsetCommitter:
             if self._target.may_commit:
                 await self._commit_once(self._consumed, "timer")
 
-    async def commit_all(self, leaving: Collection[TopicPartition], within: float) -> bool:
+    async def commit_all(self, leaving: Collection[TopicPartition], within: float, away_until: float = 0.0) -> bool:
         """Commit until nothing that `leaving` consumed is uncommitted; False if that takes longer, or if the brokers
         will not take it.
 
         `within`: seconds, from when the commit in flight is over: one that is stuck must not use up the time of this.
-        What goes on elsewhere is committed along with it where there is room, but not waited for.
+        Up to `away_until` (seconds of `clock.now`) those in which no coordinator can take a commit do not count: a dead
+        one has a successor after seven to twelve seconds. What goes on elsewhere is committed along with it where there
+        is room, but not waited for.
         """
         given_up: set[TopicPartition] = set()
 
@@ -154,8 +181,8 @@ class OffsetCommitter:
         if not left():
             return True
         await self._in_flight_answered()
-        deadline = clock.now() + within
-        await self._until(lambda: left() <= given_up, self._consumed, deadline, note, frozenset(leaving))
+        limits = _Limits(clock.now() + within, away_until)
+        await self._until(lambda: left() <= given_up, self._consumed, limits, note, frozenset(leaving))
         return not left()
 
     async def commit_starts(
@@ -164,29 +191,34 @@ class OffsetCommitter:
         owned: Callable[[TopicPartition], bool],
         deadline: float,
         settled: Callable[[Collection[TopicPartition], Mapping[TopicPartition, str]], None] = lambda *_: None,
-    ) -> bool:
+    ) -> Mapping[TopicPartition, str]:
         """Commit start offsets that a policy chose, before anything is fetched from there (invariant 9).
 
         `owned` is asked at each try: a partition that left us meanwhile is not committed (invariant 3). `settled` is
         told after each try which are committed, so that they may be fetched now, and why others cannot be for as long
-        as this user may not read them; False if the deadline came before that was all of them.
+        as this user may not read them. Returns those for which the deadline came before that, and why.
         """
-        left = dict(positions)
+        left, why = dict(positions), dict[TopicPartition, str]()
 
         def wanted() -> dict[TopicPartition, Position]:
             return {tp: position for tp, position in left.items() if owned(tp)}
 
         def note(outcome: _Outcome) -> None:
             accepted = [tp for tp in outcome.accepted if left.pop(tp, None) is not None]
+            errors = {**outcome.refused, **outcome.given_up}
             denied = {
                 tp: f"its start offset cannot be committed: {_explained(error, tp)}"
                 for tp, error in outcome.given_up.items()
                 if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and left.pop(tp, None) is not None
             }
+            if outcome.result == _UNANSWERED:
+                why.update(dict.fromkeys(left, "the coordinator has not answered the commit"))
+            why.update({tp: _explained(error, tp) for tp, error in errors.items()})
             if accepted or denied:
                 settled(accepted, denied)
 
-        return await self._until(lambda: not wanted(), wanted, deadline, note)
+        await self._until(lambda: not wanted(), wanted, _Limits(deadline), note)
+        return {tp: why.get(tp, _NOT_SENT) for tp in wanted()}
 
     async def wait_answered(self) -> None:
         """Wait for the commit in flight, if there is one, and for transactions that workers are about to commit.
@@ -209,21 +241,21 @@ class OffsetCommitter:
         self,
         done: Callable[[], bool],
         wanted: Callable[[], dict[TopicPartition, Position]],
-        deadline: float,
+        limits: _Limits,
         note: Callable[[_Outcome], None],
         leaving: Set[TopicPartition] = frozenset(),
-    ) -> bool:
-        while not done():
-            if clock.now() >= deadline:
-                return False
+    ) -> None:
+        while not done() and (began := clock.now()) < limits.deadline:
             if not self._target.may_commit:
-                await self._target.changed.wait(lambda: self._target.may_commit or done(), deadline)
+                await self._target.changed.wait(lambda: self._target.may_commit or done(), limits.latest)
+                limits.was_away(since=began)
                 continue
-            outcome = await self._commit_once(wanted, "wait", leaving, deadline)
+            outcome = await self._commit_once(wanted, "wait", leaving, limits.deadline)
             note(outcome)
             if not outcome.complete and not done():
                 await asyncio.sleep(_RETRY_PAUSE)
-        return True
+            if outcome.away:
+                limits.was_away(since=began)
 
     async def _commit_once(
         self,

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from typing import Any
 
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
@@ -169,8 +170,11 @@ class Assignment:
         if fresh:
             self.table.look_up(fresh)
 
-    async def revoke(self, partitions: Collection[TopicPartition], deadline: float, give_up: float) -> None:
-        """Stop and drain these until `deadline`; a worker that does not let go meets the escalation, until `give_up`.
+    def revoke(
+        self, partitions: Collection[TopicPartition], deadline: float, give_up: float
+    ) -> Coroutine[Any, Any, None]:
+        """Stop these at once; what is returned drains them until `deadline`. A worker that does not let go meets the
+        escalation, until `give_up`.
 
         Those that no transaction can commit any more are given up, and what was handled of them with that.
 
@@ -179,8 +183,13 @@ class Assignment:
         """
         # A plan may give back what still drains for the plan before it, and the next one take it away again.
         self._wanted_again -= set(partitions)
+        # In this turn of the loop, not when the drain is awaited: until then one that was lost, and came back, may be
+        # entered anew. Its name would be stopped, and never forgotten by whoever knows the one before.
         leaving = [self.table[tp] for tp in partitions if tp in self.table]
         self._stop(leaving, deadline, lost=False, why="revoked")
+        return self._drain(leaving, deadline, give_up)
+
+    async def _drain(self, leaving: Collection[Partition], deadline: float, give_up: float) -> None:
         if self.table.workers_commit:
             await self._until_drained_or_deleted(leaving, deadline)
         await self._see_off(leaving, deadline, give_up)

@@ -61,8 +61,8 @@ class PartitionTable(dict[TopicPartition, Partition]):
         beginning; but where it is committed by now if another member may have begun with that topic, or if it had not
         begun here: it may have come to us when others knew the new topic already."""
         again = self.enter(released.tp)
-        begun = released.fresh or released.position is not None
-        fresh = ours_throughout and begun and _other(released.topic_id, again.topic_id)
+        begun_with_another = released.position is not None and _other(released.topic_id, again.topic_id)
+        fresh = ours_throughout and (released.fresh or begun_with_another)
         again.entered(again.topic_id, fresh=fresh)
         return again
 

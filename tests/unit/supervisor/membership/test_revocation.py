@@ -11,6 +11,7 @@ import pytest
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer
 from kunicorn.group.states import PartitionState
+from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import Position, TopicPartition
@@ -35,6 +36,9 @@ class World:
         self.commits = OffsetCommitter(self, table.consumed, table.committed, Metrics())
         self.revocation = Revocation(SETTINGS, self.stage.assignment, self.commits, Metrics())
         self.committed: dict[int, int] = {}
+        self.refused: list[int] = []
+        self.error: int | None = 0
+        """What commits are answered with; None: they go unanswered after a second."""
         self.stuck_for = 0.0
         """Seconds until the next commit is given up, unanswered."""
 
@@ -53,11 +57,16 @@ class World:
             self.may_commit = False  # the coordinator is looked up
             asyncio.get_running_loop().call_later(1.0, self._coordinator_is_known)
             raise PeerError("unanswered")
+        if self.error is None:
+            await asyncio.sleep(1.0)
+            raise PeerError("unanswered")
+        if self.error:
+            return CommitAnswer(dict.fromkeys(offsets, self.error))
         self.committed |= {tp.partition: position.offset for tp, position in offsets.items()}
         return CommitAnswer(dict.fromkeys(offsets, 0))
 
     def commit_refused(self, error: int) -> None:
-        raise AssertionError(error)
+        self.refused.append(error)
 
     def is_gone(self, topic: str) -> bool:
         raise AssertionError(topic)
@@ -69,6 +78,21 @@ class World:
 
     def consume(self, number: int, offset: int, in_hand: int = 0) -> None:
         self.stage.workers[0].consume(self.stage.start_of(number), offset, in_hand=in_hand)
+
+    def comes_back_after(self, seconds: float) -> None:
+        """The coordinator is away for so long."""
+        self.may_commit = False
+        asyncio.get_running_loop().call_later(seconds, self._coordinator_is_known)
+
+    async def revoked(self) -> float:
+        """Partition 0, of which 110 is the position, is revoked, and drains at once; how long that takes."""
+        began = clock.now()
+        self.consume(0, 110)
+        revoking = asyncio.create_task(self.revocation.revoke(tuple(tps(0)), lambda: False))
+        await asyncio.sleep(0.1)
+        self.stage.stopped(self.stage.start_of(0), 110)
+        await revoking
+        return clock.now() - began
 
 
 def play(story: Callable[[World], Any]) -> None:
@@ -255,5 +279,122 @@ def test_invariant_8_what_a_worker_that_died_long_ago_had_not_delivered_is_handl
             world.stage.stopped(world.stage.start_of(number), offset)
         await revoking
         assert (world.committed, world.revocation.uncommitted) == ({0: 120}, 0)
+
+    play(story)
+
+
+def test_invariant_7_a_partition_that_is_entered_anew_as_it_is_revoked_is_fetched_when_it_comes_again() -> None:
+    """Its worker lets go of the one that was lost in the turn in which the revoke begins."""
+
+    async def story(world: World) -> None:
+        stage = world.stage
+        world.consume(0, 110, in_hand=1)
+        start = stage.start_of(0)
+        losing = asyncio.create_task(world.revocation.lose(tuple(tps(0))))
+        await asyncio.sleep(0)
+        stage.assignment.assign(tps(0))
+        revoking = asyncio.create_task(world.revocation.revoke(tuple(tps(0)), lambda: False))
+        asyncio.get_running_loop().call_soon(stage.stopped, start, 111)
+        await asyncio.gather(losing, revoking)
+        assert stage.state(0) is None
+        stage.resolving.clear()
+        stage.assignment.assign(tps(0))
+        assert [partition.tp for partition in stage.resolving] == tps(0)
+
+    play(story)
+
+
+def test_a_coordinator_that_is_away_for_longer_than_a_commit_may_take_has_nothing_handled_twice() -> None:
+    async def story(world: World) -> None:
+        world.comes_back_after(12.0)
+        assert 12.0 <= await world.revoked() < 12.5
+        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [7, 14, 15, 16, None])
+def test_a_coordinator_that_moves_loads_or_does_not_answer_is_as_good_as_away(error: int | None) -> None:
+    async def story(world: World) -> None:
+        def is_there() -> None:
+            world.error = 0
+
+        world.error = error
+        asyncio.get_running_loop().call_later(12.0, is_there)
+        assert 12.0 <= await world.revoked() < 14.0
+        assert (world.committed, world.revocation.uncommitted) == ({0: 110}, 0)
+
+    play(story)
+
+
+def test_a_commit_that_is_refused_by_a_coordinator_that_came_back_has_all_of_its_time() -> None:
+    async def story(world: World) -> None:
+        world.error = -1
+        world.comes_back_after(12.0)
+        assert 15.0 <= await world.revoked() < 15.5
+        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["away", "unanswered"])
+def test_a_coordinator_that_stays_away_leaves_room_for_the_join_in_the_rebalance_timeout(how: str) -> None:
+    async def story(world: World) -> None:
+        if how == "away":
+            world.may_commit = False
+        else:
+            world.error = None
+        assert 0.65 * 60 < await world.revoked() <= 0.75 * 60
+        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
+
+    play(story)
+
+
+def test_a_member_that_leaves_the_group_waits_for_no_coordinator() -> None:
+    """A stop has a budget, which orchestrators go by."""
+
+    async def story(world: World) -> None:
+        world.revocation.begin_leaving()
+        world.may_commit = False
+        assert 3.0 <= await world.revoked() < 3.5
+        assert world.revocation.uncommitted == 1
+
+    play(story)
+
+
+def test_a_member_that_is_told_to_leave_while_it_waits_for_a_coordinator_leaves_within_its_budget() -> None:
+    async def story(world: World) -> None:
+        world.may_commit = False
+        waiting = asyncio.create_task(world.revoked())
+        await asyncio.sleep(10.0)
+        assert not waiting.done()
+        world.revocation.begin_leaving()
+        began = clock.now()
+        await world.revocation.revoke(tuple(tps(0)), lambda: False)
+        assert 3.0 <= clock.now() - began < 3.5
+        assert world.revocation.uncommitted == 1
+        assert world.stage.state(0) is None
+
+    play(story)
+
+
+def test_partitions_that_are_lost_while_their_commit_waits_for_a_coordinator_are_not_waited_for() -> None:
+    async def story(world: World) -> None:
+        world.may_commit = False
+        waiting = asyncio.create_task(world.revoked())
+        await asyncio.sleep(10.0)
+        assert not waiting.done()
+        await world.revocation.lose(tuple(tps(0)))
+        assert await waiting < 10.5
+        assert (world.committed, world.revocation.uncommitted) == ({}, 1)
+
+    play(story)
+
+
+def test_an_offset_that_this_user_may_not_commit_is_not_waited_for() -> None:
+    async def story(world: World) -> None:
+        world.error = 29
+        assert await world.revoked() < 0.5
+        assert world.revocation.uncommitted == 1
 
     play(story)

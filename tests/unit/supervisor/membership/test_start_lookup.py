@@ -304,6 +304,46 @@ def test_a_start_that_is_not_told_is_named_with_the_remedy_at_its_partition_and_
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (-1, "UNKNOWN_SERVER_ERROR (-1): see the log of the broker that answered"),
+        (16, "NOT_COORDINATOR (16)"),
+        (12, "OFFSET_METADATA_TOO_LARGE (12)"),
+        (None, "no coordinator takes commits of this member now"),
+    ],
+)
+def test_invariant_7_a_start_that_is_not_committed_is_named_with_its_reason_and_when_it_lasts_in_the_log(
+    error: int | None, why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not with what it waited for before: that its log's end was not told."""
+    told = f"1 partitions wait for their start offset: its start offset is not committed yet: {why}"
+
+    async def story(world: World) -> None:
+        world.unstable = {ZERO}
+        world.may_commit, world.refused = error is not None, {ZERO: error or 0}
+        world.assignment.assign([ZERO])
+        partition = world.assignment.table[ZERO]
+        await asyncio.sleep(1.0)
+        assert partition.reason == "it is not stable yet: wait for the transaction"
+        world.unstable.clear()
+        await asyncio.sleep(6.0)
+        assert partition.state is PartitionState.RESOLVING
+        assert (partition.reason or "").startswith(f"its start offset is not committed yet: {why}")
+        capfd.readouterr()
+        await asyncio.sleep(20.0)
+        log = capfd.readouterr().err
+        assert log.count(told) == 1
+        assert "WARNING" in next(line for line in log.splitlines() if told in line)
+        await asyncio.sleep(60.0)
+        assert capfd.readouterr().err.count(told) == 1, "once a minute"
+        world.may_commit, world.refused = True, {}
+        await asyncio.sleep(5.0)
+        assert (world.start_of(0), world.committed) == (FIRST, {ZERO: FIRST})
+
+    play(story)
+
+
 def test_a_start_that_is_not_committed_yet_holds_up_no_other() -> None:
     async def story(world: World) -> None:
         world.refused[ONE] = 3

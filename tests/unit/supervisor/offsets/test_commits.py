@@ -180,7 +180,7 @@ async def test_invariant_3_a_partition_that_is_not_ours_any_more_is_not_in_the_r
     )
     await broker.asked.wait()
     owned.discard(ONE)
-    assert await task
+    assert await task == {}
     assert broker.requests[-1] == {ZERO: Position(1)}
 
 
@@ -253,7 +253,7 @@ async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_does_n
     begun = committer(broker, Consumed()).commit_starts(
         starts, lambda _: True, clock.now() + 5, lambda *each: told.append((list(each[0]), dict(each[1])))
     )
-    assert await begun
+    assert await begun == {}
     assert len(broker.requests) == 1
     [(committed, denied)] = told
     assert committed == [ONE]
@@ -264,8 +264,36 @@ async def test_a_start_offset_without_the_right_to_read_is_tried_once_and_does_n
 async def test_a_start_offset_in_a_topic_that_the_broker_does_not_know_yet_is_tried_again() -> None:
     broker, consumed = Broker(CommitAnswer({ZERO: 3})), Consumed()
     commits = committer(broker, consumed)
-    assert await commits.commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5)
+    assert await commits.commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 5) == {}
     assert len(broker.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (CommitAnswer({ZERO: -1, ONE: 0}), "UNKNOWN_SERVER_ERROR (-1)"),
+        (CommitAnswer({ZERO: 12, ONE: 0}), "OFFSET_METADATA_TOO_LARGE (12)"),
+        (CommitAnswer({ONE: 0}), "UNKNOWN_SERVER_ERROR (-1)"),
+        (PeerError("reset"), "the coordinator has not answered the commit"),
+    ],
+)
+async def test_a_start_offset_that_is_not_taken_in_time_is_told_with_the_last_answer(
+    answer: CommitAnswer | PeerError, why: str
+) -> None:
+    starts = {ZERO: Position(1)} if isinstance(answer, PeerError) else {ZERO: Position(1), ONE: Position(2)}
+    commits = committer(Broker(*[answer] * 20), Consumed())
+    told = await commits.commit_starts(starts, lambda _: True, clock.now() + 0.05)
+    assert told.keys() == {ZERO}
+    assert told[ZERO].startswith(why)
+
+
+async def test_a_start_offset_that_cannot_be_sent_is_told_with_that() -> None:
+    broker = Broker()
+    broker.may_commit = False
+    told = await committer(broker, Consumed()).commit_starts({ZERO: Position(1)}, lambda _: True, clock.now() + 0.05)
+    assert told == {
+        ZERO: "no coordinator takes commits of this member now: it is looked up, or a rebalance is under way"
+    }
 
 
 async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_and_none_if_that_is_too_long() -> None:
@@ -273,7 +301,7 @@ async def test_brokers_that_take_little_metadata_get_the_number_of_partitions_an
     refused = CommitAnswer({ZERO: 12})
     broker = Broker(refused, refused)
     commits = OffsetCommitter(broker, dict, lambda *_: None, Metrics())
-    assert await commits.commit_starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10)
+    assert await commits.commit_starts({ZERO: Position(0, -1, whole)}, lambda _: True, clock.now() + 10) == {}
     assert [each[ZERO].done for each in broker.requests] == [whole, "kunicorn:partitions:64", ""]
 
 
@@ -319,7 +347,7 @@ async def test_a_new_group_begins_with_however_many_partitions() -> None:
     begun = committer(broker, Consumed()).commit_starts(
         starts, lambda _: True, clock.now() + 3600, lambda now, _: started.update(now)
     )
-    assert await begun
+    assert await begun == {}
     assert started == starts.keys()
 
 

@@ -641,3 +641,13 @@ async def test_one_that_is_to_begin_with_its_topic_does_so_though_the_topic_is_c
     topic.create_anew()
     await stage.assignment.renew(tps(0), clock.now() + 60, clock.now() + 60)
     assert stage.resolving[-1].fresh
+
+
+async def test_one_that_is_to_begin_with_its_topic_does_so_though_it_is_taken_away_and_given_back_before_it_begins(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    await created_anew_while_ours(stage, topic)
+    await drained(stage, [0])
+    stage.assignment.assign(tps(0))
+    stage.assignment.forget(tps(0))
+    assert stage.resolving[-1].fresh
