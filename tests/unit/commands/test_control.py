@@ -19,7 +19,8 @@ from kunicorn.observe import requests
 from kunicorn.observe.requests import Done, Goal
 from kunicorn.settings import HttpSettings
 from tests.fakes.answering import Answer, answering
-from tests.unit.observe.serving import TOKEN, Service, serving, settings_of
+from tests.fakes.complete_settings import settings_of
+from tests.unit.observe.serving import TOKEN, Service, serving
 
 
 async def test_a_seek_is_asked_for_and_its_plan_told() -> None:
@@ -123,7 +124,7 @@ def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp
     file.write_text(f"{TOKEN}\n")
     named = RunningService.of(settings_of(), "http://pod:9400/", file)
     assert (named.url, named.token) == ("http://pod:9400", TOKEN)
-    own = RunningService.of(settings_of(port=9401, token=TOKEN), None, None)
+    own = RunningService.of(settings_of(http={"port": 9401, "token": TOKEN}), None, None)
     assert (own.url, own.token) == ("http://127.0.0.1:9401", TOKEN)
     assert TOKEN not in repr(named)
     with pytest.raises(ConfigError, match=r"http\.token or http\.token_file"):
@@ -136,7 +137,7 @@ def test_the_token_comes_from_a_file_or_from_the_settings_and_is_never_shown(tmp
 async def test_on_its_own_machine_the_services_user_needs_no_token(capfd: pytest.CaptureFixture[str]) -> None:
     service = Service()
     async with serving(service) as server:
-        running = RunningService.of(settings_of(port=server.port), None, None)
+        running = RunningService.of(settings_of(http={"port": server.port}), None, None)
         answer = await asyncio.to_thread(running.ask, "resume", {"partitions": ["orders:1"]})
         assert (answer["ok"], answer["said"]) == (True, "resume is done")
         refused = await asyncio.to_thread(running.ask, "recycle", {"worker": 9})
@@ -172,7 +173,7 @@ async def test_an_answer_that_does_not_come_in_time_is_not_taken_for_no_service(
 
 def test_a_reload_is_waited_for_as_long_as_it_may_take() -> None:
     """The import, and then each worker's start and the drain of the one before it."""
-    settings = settings_of(token=TOKEN)
+    settings = settings_of(http={"token": TOKEN})
     running = RunningService.of(settings, None, None)
     start, drain = settings.workers.start_timeout_ms / 1000, settings.group.drain_timeout_ms / 1000
     assert running.patience_for("reload") > start + settings.workers.count * (start + drain)
@@ -183,7 +184,7 @@ async def test_another_users_orders_are_hung_up_on(monkeypatch: pytest.MonkeyPat
     service = Service()
     async with serving(service) as server:
         monkeypatch.setattr(requests, "may_deal_with_us", lambda sock: False)
-        running = RunningService.of(settings_of(port=server.port), None, None)
+        running = RunningService.of(settings_of(http={"port": server.port}), None, None)
         with pytest.raises(ConfigError, match="no service of this user"):
             await asyncio.to_thread(running.ask, "drain", {})
     assert service.done == []
@@ -210,6 +211,6 @@ def test_a_command_does_not_believe_another_users_process(monkeypatch: pytest.Mo
 
 def test_where_nobody_runs_or_the_port_is_any_it_is_told_what_to_do() -> None:
     with pytest.raises(ConfigError, match="answers on this machine"):
-        RunningService.of(settings_of(port=1), None, None).ask("drain", {})
+        RunningService.of(settings_of(http={"port": 1}), None, None).ask("drain", {})
     with pytest.raises(ConfigError, match=r"http\.port = 0 takes any port"):
-        RunningService.of(settings_of(port=0), None, None)
+        RunningService.of(settings_of(http={"port": 0}), None, None)

@@ -6,7 +6,7 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -406,7 +406,7 @@ def test_a_handler_that_cancels_all_other_tasks_leaves_no_record_in_hand() -> No
 def test_the_tasks_of_a_factory_that_the_handler_has_set_are_its_own() -> None:
     """Those of Python 3.12 that begin at once would begin each other, as deep as there are free slots."""
 
-    def refuse(loop: object, coroutine: Coroutine[Any, Any, None], **options: object) -> Any:
+    def refuse(loop: object, coroutine: Any, **options: object) -> Any:
         coroutine.close()
         raise RuntimeError("no task of the handler's")
 
