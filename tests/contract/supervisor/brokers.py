@@ -44,6 +44,8 @@ class Cloud:
         self.percent = 0
         """Of the requests of those kinds."""
         self.loading_until = 0.0
+        self.away = self.named = False
+        """The coordinator is dead and has no successor yet; and brokers name it still."""
         self.brokers: list[StoryBroker] = []
         self.violations: list[Violation] = []
         """What was committed and must not be, for the story to raise."""
@@ -58,12 +60,18 @@ class Cloud:
         before = self.coordinating
         after = next(each for each in self.brokers if each is not before)
         before.group, after.group = None, self.group
+        self.away = False
         for each in self.brokers:
             each.coordinator = after
         self.loading_until = _now() + loading
         if not orderly:
             before.hang_up()
         self.group.move(_now())
+
+    def part(self, *, named: bool) -> None:
+        """The coordinator dies. `named`: brokers name it until it has a successor, which `move` brings."""
+        self.away, self.named = True, named
+        self.coordinating.hang_up()
 
     def troubles(self, api: Api) -> bool:
         """Whether chance has it that this request, or part of it, fails."""
@@ -86,6 +94,10 @@ class StoryBroker(CoordinatorBroker):
 
     def _scripted(self, asked: Asked) -> Reply | Awaitable[Reply]:
         cloud = self._cloud
+        if cloud.away and self.group is not None and asked.api in _OF_COORDINATORS:
+            return HangUp
+        if cloud.away and not cloud.named and asked.api == Api.FIND_COORDINATOR:
+            return self._nobody(asked)
         if asked.api in _OF_COORDINATORS and self.group is not None and _now() < cloud.loading_until:
             return self._refused(asked, E.COORDINATOR_LOAD_IN_PROGRESS)
         if asked.api in cloud.failing and cloud.troubles(asked.api):
@@ -105,6 +117,11 @@ class StoryBroker(CoordinatorBroker):
         if asked.api not in (Api.JOIN_GROUP, Api.SYNC_GROUP) and self._cloud.choices.chance(50):
             await asyncio.sleep(_FOR_EVER)
         return HangUp
+
+    def _nobody(self, asked: Asked) -> Reply:
+        schema = RESPONSES[asked.api, asked.version]
+        row = nested(schema, "coordinators")
+        return blank(schema, coordinators=(blank(row, key="g", error_code=E.COORDINATOR_NOT_AVAILABLE, node_id=-1),))
 
     def _refused(self, asked: Asked, error: int) -> Reply:
         if asked.api == Api.OFFSET_COMMIT:

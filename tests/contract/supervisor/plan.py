@@ -34,6 +34,12 @@ PERSON_ACTS: Mapping[str, int] = {"seek": 6, "replace_code": 2, "shift": 4, "fet
 PERSONS_FROM = 500
 """Seeds from here on tell of people who put partitions elsewhere and replace code, of partitions that move between
 workers, of records that cannot be handled, and of workers with several in hand."""
+AWAY_FROM = 1000
+"""Seeds from here on tell of coordinators that are away for longer than a commit may take, as a dead one is until it
+has a successor: an orderly rebalance has nothing handled twice for that."""
+_NOT_BESIDE_AWAY = frozenset({"move", "shake", "stick"})
+"""The coordinator dies as often as it can; and a worker that outlives SIGKILL uses up the rebalance timeout."""
+_AWAY_EVERY = 8
 _ALWAYS = ("write", "revive", "resume", "join")
 
 
@@ -61,6 +67,8 @@ class Plan:
     failing_records_percent: int = 0
     static: bool = False
     """Members have names of their own, under which they come again."""
+    away: bool = False
+    """See `AWAY_FROM`."""
 
 
 def drawn(choices: Choices) -> Plan:
@@ -99,3 +107,10 @@ def with_persons(choices: Choices, plan: Plan) -> Plan:
         failing_records_percent=choices.pick((0, 0, 5, 20)),
         static=choices.chance(30),
     )
+
+
+def with_absences(plan: Plan) -> Plan:
+    """See `AWAY_FROM`. Nothing else keeps a commit from being taken for so long."""
+    mix = [act for act in plan.mix if act not in _NOT_BESIDE_AWAY]
+    failing = tuple(api for api in plan.failing if api not in (Api.OFFSET_COMMIT, Api.FIND_COORDINATOR))
+    return replace(plan, acts=2 * plan.acts, mix=(*mix, *["away"] * _AWAY_EVERY), failing=failing, away=True)

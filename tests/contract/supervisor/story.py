@@ -23,7 +23,7 @@ from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.balancer import settled
 from kunicorn.supervisor.partitions.partition import Partition
 from tests.contract.supervisor.brokers import Cloud, StoryBroker
-from tests.contract.supervisor.plan import PERSONS_FROM, Plan, drawn, with_persons
+from tests.contract.supervisor.plan import AWAY_FROM, PERSONS_FROM, Plan, drawn, with_absences, with_persons
 from tests.contract.supervisor.seat import SESSION, Seat
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.supervisor.workers import Habits, StoryWorker
@@ -53,6 +53,8 @@ class Story:
         self._gone_numbers: set[int] = set()
         self._moved = False
         """A coordinator has taken over from what was in the log."""
+        self._away_again = 0.0
+        """No coordinator is away before: one absence behind the other would outlast a rebalance timeout."""
         self._topics = count(2)
         self._started: list[asyncio.Task[None]] = []
 
@@ -113,7 +115,8 @@ class Story:
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(0.25)
-            self.cloud.group.tick(clock.now())
+            if not self.cloud.away:  # A successor starts all of a group's timers anew.
+                self.cloud.group.tick(clock.now())
 
     async def _work(self) -> None:
         habits = Habits(self._keeps, self._fails) if self.plan.failing_records_percent else Habits(self._keeps)
@@ -203,6 +206,28 @@ class Story:
         await self._join()
         await asyncio.sleep(self.choices.below(30) * 0.05)
         await self._move()
+
+    async def _away(self) -> None:
+        """A rebalance: before it, or in the middle of it, the coordinator dies, and has a successor seconds later."""
+        if clock.now() < self._away_again:
+            return
+        seconds, loading = self.choices.pick((3.0, 5.0, 8.0)), self.choices.pick((0.0, 0.3, 1.5))
+        self._away_again, self._moved = clock.now() + 30.0, True
+        await self._write()
+        if self.choices.chance(60):
+            await self._join()
+        await asyncio.sleep(self.choices.below(40) * 0.05)
+        self._note(f"the coordinator is away for {seconds:g} s")
+        self.cloud.part(named=self.choices.chance(50))
+        self._started.append(asyncio.create_task(self._succeeded(seconds, loading)))
+        if self.choices.chance(60):
+            await asyncio.sleep(self.choices.below(20) * 0.05)
+            await self._grow()
+
+    async def _succeeded(self, seconds: float, loading: float) -> None:
+        await asyncio.sleep(seconds)
+        self._note("the coordinator has a successor")
+        self.cloud.move(orderly=False, loading=loading)
 
     async def _kill(self) -> None:
         seat = self.choices.pick(self.seats)
@@ -384,7 +409,9 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     choices = Choices(by_seed(f"{seed}:{number}", noted))
 
     plan = drawn(choices)
-    if seed >= PERSONS_FROM:
+    if seed >= AWAY_FROM:
+        plan = with_absences(plan)
+    elif seed >= PERSONS_FROM:
         plan = with_persons(choices, plan)
     story, members = Story(choices, plan, trace), count(1)
 

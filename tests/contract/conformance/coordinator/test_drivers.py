@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.contract.conformance.coordinator.coordinated import (
 from tests.fakes.broker import Asked, HangUp, Reply, Silence, by_partition
 from tests.fakes.classic_group import ClassicGroup
 from tests.fakes.coordinator_broker import START
-from tests.fakes.driver import until
+from tests.fakes.driver import Driver, until
 from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.requests import Join
 from tests.fakes.simulation import TOPIC
@@ -315,6 +316,61 @@ def test_invariant_8_a_stop_repeats_what_is_refused_for_now_and_counts_what_is_r
         await until(lambda: member.source.over)
         assert member.source.unfinished == unfinished
         assert set(stage.broker.committed.values()) == {START if unfinished else START + 1}
+
+    play(protocol, story)
+
+
+HANDOVERS = pytest.mark.parametrize(
+    ("protocol", "assignor"), [("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", "range")]
+)
+
+
+async def handing_over(stage: Stage, protocol: str, assignor: str, answer: Callable[[Asked], Reply]) -> Driver:
+    """A member that has a record of each partition to commit, and hands over to a second one; commits are answered so
+    from then on."""
+    group = {"group_protocol": protocol, "partition_assignment_strategy": [assignor]}
+    member = await stage.start(workers=1, **group)
+    await stage.settled(member)
+    await until(lambda: set(stage.broker.committed.values()) == {START} and len(stage.broker.committed) == PARTITIONS)
+    await until(lambda: len(member.workers[0].positions) == PARTITIONS)
+    stage.broker.answers[Api.OFFSET_COMMIT] = answer
+    member.workers[0].go_on()
+    await stage.start(workers=1, **group)
+    return member
+
+
+@HANDOVERS
+@pytest.mark.parametrize("error", [14, 15, 16])
+def test_a_hand_over_waits_for_a_coordinator_that_is_away_for_longer_than_a_commit_may_take(
+    protocol: str, assignor: str, error: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        taken, away_until = stage.broker.answers[Api.OFFSET_COMMIT], asyncio.get_running_loop().time() + 15.0
+
+        def away(asked: Asked) -> Any:
+            is_there = asyncio.get_running_loop().time() > away_until
+            return taken(asked) if is_there else refusing(error)(asked)
+
+        member = await handing_over(stage, protocol, assignor, away)
+        await until(lambda: bool(stage.members[1].owned))
+        assert member.source.unfinished == 0
+        assert set(stage.broker.committed.values()) >= {START + 1}
+
+    play(protocol, story)
+
+
+@HANDOVERS
+@pytest.mark.parametrize("error", [22, 25, 29, 30, 82])
+def test_a_hand_over_whose_commits_are_refused_for_good_waits_no_longer(
+    protocol: str, assignor: str, error: int
+) -> None:
+    async def story(stage: Stage) -> None:
+        began = asyncio.get_running_loop().time()
+        member = await handing_over(stage, protocol, assignor, refusing(error))
+        await until(lambda: member.source.unfinished > 0)
+        assert asyncio.get_running_loop().time() - began < 10.0
+        for each in stage.members:
+            each.tasks.error = None  # By which the group refuses it.
 
     play(protocol, story)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from tests.contract.supervisor.plan import AWAY_FROM
 from tests.contract.worker.plan import DECODERS_FROM, GATES_FROM
 
 HERE = Path(__file__).parent
@@ -34,8 +35,12 @@ DEFECTS: Mapping[str, str] = {
 }
 """By the patch that puts it back."""
 
-FIRST_SEEDS: Mapping[str, int] = {**dict.fromkeys(_OF_GATES, GATES_FROM), "failed_without_having": DECODERS_FROM}
-"""Of the stories that are of such; 1 for the others."""
+FIRST_SEEDS: Mapping[str, int] = {
+    **dict.fromkeys(_OF_GATES, GATES_FROM),
+    "failed_without_having": DECODERS_FROM,
+    "given_up_while_away": AWAY_FROM,
+}
+"""Of the stories that are of such, a worker's and a group's; 1 for the others."""
 
 
 class Soonest(NamedTuple):
