@@ -267,6 +267,9 @@ def outgoing(send: Send, default_topic: str | None) -> Outgoing:
     if len(topic) > _LONGEST_TOPIC:
         raise NotToBeSent(f"a Send whose topic has {len(topic)} characters: {_LONGEST_TOPIC} are the most")
     _check_name(topic, "topic")
+    if not topic.isascii():
+        # Too long in bytes, the client would refuse it each time that it is tried again, without end.
+        raise NotToBeSent(f"a Send whose topic is {topic!r}: Kafka takes ASCII's letters and digits, '.', '_' and '-'")
     return Outgoing(
         topic,
         value if type(value) is bytes else _bytes(value, "value"),

@@ -62,7 +62,8 @@ def deal(total: float, uses: Sequence[Use | None]) -> list[float]:
 def _want(total: float, use: Use | None, workers: int) -> float:
     if use is None or use.waited:
         return total
-    return min(total, use.per_second * _HEADROOM + total * _LEAST / workers)
+    # Below nothing where a long call gives back what it took before: the others would get what it owes them.
+    return min(total, max(0.0, use.per_second) * _HEADROOM + total * _LEAST / workers)
 
 
 class RateShares:

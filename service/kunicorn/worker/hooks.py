@@ -440,9 +440,10 @@ class Hooks:
 
     def _retry_later(self, handling: Handling[Any], assigning: Sequence[Assigning], error: BaseException) -> None:
         text = describe(error)
-        recalled = self._end_call(assigning)
         self._counters.count(c.HOOK_FAILURES, 1, self._hook)
         with self._lock:
+            # Under one lock: a stop that came in between would find them in neither place, and be lost.
+            recalled = self._taken_out(assigning)
             for each in assigning:
                 each.tries += 1
                 each.again_at = now_ns() + round(_BACKOFF.seconds(each.tries) * NANOSECONDS)
@@ -458,12 +459,16 @@ class Hooks:
 
     def _end_call(self, assigning: Sequence[Assigning]) -> set[int]:
         """Take these out of the call; the grants that were stopped meanwhile."""
-        grants = {each.start.grant for each in assigning}
         with self._lock:
-            for grant in grants:
-                self._called.pop(grant, None)
-            recalled = grants & self._recalled
-            self._recalled -= recalled
+            return self._taken_out(assigning)
+
+    def _taken_out(self, assigning: Sequence[Assigning]) -> set[int]:
+        """See `_end_call`. Locked by the caller."""
+        grants = {each.start.grant for each in assigning}
+        for grant in grants:
+            self._called.pop(grant, None)
+        recalled = grants & self._recalled
+        self._recalled -= recalled
         return recalled
 
 

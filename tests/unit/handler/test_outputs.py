@@ -241,6 +241,7 @@ def test_other_values_are_no_word_of_the_handlers() -> None:
         (Send("a\0b"), "topic has a NUL"),
         (Send("a\ud83d"), r"topic cannot be sent as UTF-8 \(a lone surrogate\): 'a\\ud83d'"),
         (Send("a" * 250), "topic has 250 characters: 249 are the most"),
+        (Send("€" * 249), "topic is '€€.*: Kafka takes ASCII's letters and digits"),
         (Send(headers={"a\0b": b"x"}), "header's name has a NUL"),
         (Send(headers=[("é", b"x"), ("a\ud83d", b"x")]), "header's name cannot be sent as UTF-8"),
         (Send(partition=-1), "partition is -1"),

@@ -34,6 +34,8 @@ BUSY, IDLE = Use(10, waited=True), Use(0, waited=False)
         ([BUSY, Use(90, waited=False)], [50, 50]),
         ([BUSY, BUSY, Use(20, waited=False)], [36.67, 36.67, 26.67]),
         ([Use(20, waited=False), Use(40, waited=False)], [37.5, 62.5]),
+        # A long call gave back what it had taken before.
+        ([Use(-500, waited=False), BUSY], [2.5, 97.5]),
     ],
 )
 def test_whoever_waits_gets_what_the_others_leave(uses: list[Use | None], shares: list[float]) -> None:

@@ -151,6 +151,7 @@ def end_worker(why: str, status: int) -> NoReturn:
 HOPELESS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError._INVALID_ARG,
         KafkaError._QUEUE_FULL,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
