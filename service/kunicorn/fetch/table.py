@@ -5,8 +5,9 @@ monotonic seconds and arguments.
    `REPLICA_SECONDS` later. Of a leader that is told in an older epoch than the known one nothing is believed.
 2. An answer counts for a partition only if that was asked of the broker before the request was sent, and still is.
    Whatever else an answer has is kept from the decoder, which has one position for a partition, whoever is asked, and
-   would move it on: before an answer it is told to forget what is asked of that broker no more, and after that, before
-   the next answer that counts, of the partition again.
+   would move it on. The decoder knows only what is asked for; and before each piece of an answer it is told to forget
+   what was asked of that broker when the request was sent, and is asked of another one by now. Before that one's next
+   piece it is told of the partition again.
 3. A truncated log is found by the broker itself: every request says in which epoch the record before the offset was
    written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
    instead, and fetches from what may have been truncated until then).
@@ -152,8 +153,11 @@ class Fetching:
         self._places: dict[TopicPartition, Place] = {}
         self._sessions: dict[int, Session] = {}
         self._absent: dict[int, Absence] = {}
-        self._forgotten: dict[int, dict[tuple[bytes, TopicPartition], None]] = defaultdict(dict)
-        """By broker: partitions that are asked of it no more. Its next answer may have something of them."""
+        self._forgotten: dict[tuple[bytes, TopicPartition], None] = {}
+        """Partitions that are asked for no more, or of another broker: the decoder is told before it decodes anything."""
+        self._left: dict[int, dict[TopicPartition, None]] = defaultdict(dict)
+        """By broker: partitions that are asked of it no more since the last request. Each piece of its answer may have
+        something of them."""
         self._untold: dict[int, dict[Place, None]] = defaultdict(dict)
         """By broker: partitions of which the decoder does not know, and the last request is about them."""
         self._asked_since: dict[int, dict[Place, None]] = defaultdict(dict)
@@ -260,24 +264,24 @@ class Fetching:
 
     def sent(self, node: int) -> Request:
         """The next request to that broker. Caller: sends it, and then says `meet`, `refused` or `unreached`."""
+        self._left.pop(node, None)
         self._untold[node] |= self._asked_since.pop(node, {})
         return self._sessions[node].next()
 
     def known(self, node: int) -> Known:
         """What the decoder is to be told before it decodes that broker's answer, or goes on in it."""
-        forgotten = list(self._forgotten.pop(node, ()))
-        for _, tp in forgotten:
-            self._forget_elsewhere(tp, node)
-        return Known(forgotten, list(self._untold.pop(node, ())))
+        forgotten, self._forgotten = self._forgotten, {}
+        for tp in self._left.get(node, ()):
+            place = self._places.get(tp)
+            if place is not None and self._is_told_for_another(place, node):
+                forgotten[decoders_id(place), tp] = None
+                self._untold[place.asked_of][place] = None
+        return Known(list(forgotten), list(self._untold.pop(node, ())))
 
-    def _forget_elsewhere(self, tp: TopicPartition, node: int) -> None:
-        """The decoder forgets the partition for the sake of that broker's answer: if another one is asked for it, the
-        decoder is told again where it stands."""
-        place = self._places.get(tp)
-        if place is None or place.asked_of in (NOBODY, node):
-            return
-        if place not in self._asked_since[place.asked_of]:
-            self._untold[place.asked_of][place] = None
+    def _is_told_for_another(self, place: Place, node: int) -> bool:
+        """Whether the decoder knows the partition for the sake of another broker's answer."""
+        other = place.asked_of
+        return other not in (NOBODY, node) and not (place in self._asked_since[other] or place in self._untold[other])
 
     def meet(self, node: int, session_id: int, parts: Collection[Part], now: float) -> list[News]:
         """Take in a decoded answer without an error of its own."""
@@ -461,7 +465,8 @@ class Fetching:
         self._sessions[place.asked_of].remove(place.tp)
         self._untold[place.asked_of].pop(place, None)
         self._asked_since[place.asked_of].pop(place, None)
-        self._forgotten[place.asked_of][decoders_id(place), place.tp] = None
+        self._left[place.asked_of][place.tp] = None
+        self._forgotten[decoders_id(place), place.tp] = None
         place.asked_of = NOBODY
 
     def __iter__(self) -> Iterator[Place]:

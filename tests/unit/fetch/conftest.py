@@ -1,0 +1,5 @@
+"""The decoders that there are."""
+
+from tests.contract.columns.conftest import decoder_class
+
+__all__ = ["decoder_class"]
