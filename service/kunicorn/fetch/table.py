@@ -154,7 +154,7 @@ class Fetching:
         self._sessions: dict[int, Session] = {}
         self._absent: dict[int, Absence] = {}
         self._forgotten: dict[tuple[bytes, TopicPartition], None] = {}
-        """Partitions that are asked for no more, or of another broker: the decoder is told before it decodes anything."""
+        """Partitions that are asked for no more, or of another broker: the decoder hears of it before any answer."""
         self._left: dict[int, dict[TopicPartition, None]] = defaultdict(dict)
         """By broker: partitions that are asked of it no more since the last request. Each piece of its answer may have
         something of them."""
