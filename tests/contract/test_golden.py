@@ -7,6 +7,7 @@ test says so in its name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,7 +278,7 @@ def test_what_a_task_has_in_hand_is_the_same_with_the_number_of_sparks_try_behin
     assert written.jobs(TODAY)["hands"] == {hand: f"{cells} 0" for hand, cells in GOLDEN["jobs"]["hands"].items()}
 
 
-def test_manifests_are_the_same_but_for_the_version_and_three_lines_in_place_of_the_time_at_work() -> None:
+def test_manifests_are_the_same_but_for_the_version_and_four_lines_in_place_of_the_time_at_work() -> None:
     jobs = written.jobs(TODAY)
     # Those of exports did not say who wrote them.
     first, by, *rest = jobs["export"]
@@ -285,7 +286,9 @@ def test_manifests_are_the_same_but_for_the_version_and_three_lines_in_place_of_
     for name, lines in {**jobs["manifests"], "an export's": [first, *rest]}.items():
         *before, busy, end = (line.replace('"0.1.0"', f'"{__version__}"') for line in MANIFESTS[name])
         assert busy.startswith(' "last_busy": ')
-        assert lines == [*before, ' "filtered": 0,\n', ' "tiles": [],\n', ' "topics": {}\n', end]
+        *same, put, last = lines
+        assert re.fullmatch(r' "put": "[0-9a-f]{32}"\n', put)
+        assert [*same, last] == [*before, ' "filtered": 0,\n', ' "tiles": [],\n', ' "topics": {},\n', end]
 
 
 @pytest.mark.parametrize("name", inputs.RUNS)

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -241,10 +241,13 @@ class RunState:
             "halted": [[*tp, why] for tp, why in sorted(self.halted.items())],
             "underway": [list(each) for each in self.underway],
             "rounds": self.rounds,
-            **asdict(self.counts),
+            "records": self.counts.records,
+            "skipped": self.counts.skipped,
+            "dead_letters": self.counts.dead_letters,
             "seconds": round(self.seconds, 3),
             "last_offsets": self.last_offsets,
             "last_seconds": round(self.last_seconds, 3),
+            "filtered": self.counts.filtered,
             "tiles": [[*each.tp, each.start, each.until, each.records] for each in self.tiles],
             "topics": dict(self.topics),
             **({"epochs": as_json(self.epochs)} if self.epochs else {}),

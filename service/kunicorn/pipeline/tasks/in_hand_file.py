@@ -99,7 +99,8 @@ NEXT, STOP, STATE = 0, 1, 2
 """Cells: the next offset to handle, the end of the batch in hand (`ONE` for a single record), one of these states:"""
 ONE = -1
 _PID, _PID_BORN, _DAEMON, _DAEMON_BORN, _HOST, _ATTEMPT = 3, 4, 5, 6, 7, 8
-_CELLS = 9
+_CELLS, _CELLS_WITHOUT_ATTEMPT = 9, 8
+"""The latter is what earlier versions wrote; such a try counts as Spark's first."""
 IDLE, IN_HAND, DIED = 0, 1, 2
 """Nothing is in hand; the handler has a record; its process is known to have died by itself."""
 _PREFIX, _SUFFIX = "_hand-", ".cells"
@@ -294,6 +295,8 @@ def _tries(files: Path, whole: OffsetRange) -> list[Path]:
 
 def _mapped(path: Path) -> memoryview:
     with path.open("r+b") as file:
+        if os.fstat(file.fileno()).st_size == 8 * _CELLS_WITHOUT_ATTEMPT:
+            file.truncate(8 * _CELLS)
         return memoryview(mmap.mmap(file.fileno(), 8 * _CELLS)).cast("q")
 
 
