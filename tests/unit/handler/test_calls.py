@@ -249,7 +249,7 @@ def test_a_signal_that_comes_while_a_call_begins_leaves_nothing_that_the_next_ca
     assert (handled, cells.tolist()) == ([b"another"], [4, 5])
 
 
-# -- what stops the loop beside a call -----------------------------------------------------------------------------------
+# -- what stops the loop beside a call ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
