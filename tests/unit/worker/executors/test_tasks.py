@@ -410,8 +410,10 @@ def test_the_tasks_of_a_factory_that_the_handler_has_set_are_its_own() -> None:
         coroutine.close()
         raise RuntimeError("no task of the handler's")
 
+    factory: Any = refuse
+
     async def handle(record: Record) -> None:
-        asyncio.get_running_loop().set_task_factory(refuse)
+        asyncio.get_running_loop().set_task_factory(factory)
         await asyncio.sleep(0)
 
     flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(9)]
