@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from itertools import pairwise
@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from kio.schema import errors as kio
 from kio.schema.fetch import v12
-from kio.serial import entity_reader
 
 from kunicorn.columns import reference
 from kunicorn.errors import ConfigError
@@ -37,12 +36,9 @@ from tests.fakes.broker import Asked, FakeBroker, HangUp, Silence, Slowly, clust
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
+from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of
 
-BY_NAME = 12
-"""The played broker's topics have no ids."""
-OLD: Mapping[Api, tuple[int, int]] = {Api.FETCH: (BY_NAME, BY_NAME)}
 PATIENCE = 60.0
-MB = 1 << 20
 PROPERTIES: dict[str, str | int | float | bool] = {
     "bootstrap.servers": "localhost:9092",
     "client.id": "orders",
@@ -50,7 +46,6 @@ PROPERTIES: dict[str, str | int | float | bool] = {
     "fetch.max.bytes": 1 << 20,
     "queued.max.messages.kbytes": 1024,
 }
-LIMITS = Limits(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, read_committed=True, rack="")
 
 
 @asynccontextmanager
@@ -70,13 +65,6 @@ async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIM
             await running
 
 
-def offsets_of(asked: Asked) -> dict[int, int]:
-    """Where the request has each partition begin; each is named in each, as there are no sessions here."""
-    _, at = entity_reader(v12.FetchRequest.__header_schema__)(asked.frame, 0)
-    request, _ = entity_reader(v12.FetchRequest)(asked.frame, at)
-    return {each.partition: each.fetch_offset for topic in request.topics for each in topic.partitions}
-
-
 def answer(asked: Asked, records: Mapping[int, range], denied: int | None = None) -> bytes:
     """These offsets' records by partition; of one the broker says that it does not lead it."""
     parts = [
@@ -90,12 +78,6 @@ def answer(asked: Asked, records: Mapping[int, range], denied: int | None = None
     if denied is not None:
         parts.append(fetched.partition(BY_NAME, denied, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER))
     return framed(asked, parts)
-
-
-def framed(asked: Asked, parts: Sequence[Any], **fields: Any) -> bytes:
-    """The answer's frame behind its length."""
-    head = asked.frame[codec.CORRELATION_BYTES : 2 * codec.CORRELATION_BYTES]
-    return head + fetched.body(BY_NAME, {b"orders": parts}, **fields)
 
 
 async def offsets_out_of(queue: FetchQueue, upto: int, patience: float = PATIENCE) -> list[int]:

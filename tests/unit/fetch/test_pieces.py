@@ -21,7 +21,7 @@ from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
 from tests.fakes.broker import Asked, FakeBroker, cluster_of
 from tests.fakes.virtual_loop import in_virtual_time
-from tests.unit.fetch.test_fetcher import BY_NAME, LIMITS, MB, OLD, framed, offsets_of
+from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of
 
 VERSION, ID = 17, b"i" * 16
 P0, P1 = (TopicPartition("orders", number) for number in range(2))
