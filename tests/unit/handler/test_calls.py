@@ -259,6 +259,14 @@ def sigint_as_in_a_worker() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def sigint_as_python_has_it() -> Iterator[None]:
+    """Not so where the tests were started in a shell's background: it has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 async def a_moment() -> None:
     """Longer than whatever was begun before takes to stop the loop."""
     for _ in range(5):
@@ -368,6 +376,7 @@ def test_an_interruption_ends_a_call_beside_which_another_task_has_left(swallows
     assert (cells[0], raised and raised.value) == ((5, None) if swallows else (4, deadline))
 
 
+@pytest.mark.usefixtures("sigint_as_python_has_it")
 def test_ctrl_c_ends_the_call_that_waits_where_no_worker_has_told_python_otherwise() -> None:
     trace = list[str]()
 
