@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from kio.schema.fetch import v12
 from kio.serial import entity_reader
 
+from kunicorn.fetch.fetcher import Fetcher
 from kunicorn.fetch.requests import Limits
 from kunicorn.kafka import codec
 from kunicorn.kafka.versions import Api
@@ -32,3 +35,15 @@ def framed(asked: Asked, parts: Sequence[Any], **fields: Any) -> bytes:
     """The answer's frame behind its length."""
     head = asked.frame[codec.CORRELATION_BYTES : 2 * codec.CORRELATION_BYTES]
     return head + fetched.body(BY_NAME, {b"orders": parts}, **fields)
+
+
+@asynccontextmanager
+async def running(fetcher: Fetcher) -> AsyncIterator[None]:
+    """It fetches until the test is over."""
+    task = asyncio.create_task(fetcher.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

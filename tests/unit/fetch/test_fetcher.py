@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import traceback
 from collections.abc import AsyncIterator, Mapping
@@ -36,7 +35,7 @@ from tests.fakes.broker import Asked, FakeBroker, HangUp, Silence, Slowly, clust
 from tests.fakes.driver import until
 from tests.fakes.messages import blank, nested
 from tests.fakes.virtual_loop import in_virtual_time
-from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of
+from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of, running
 
 PATIENCE = 60.0
 PROPERTIES: dict[str, str | int | float | bool] = {
@@ -55,14 +54,8 @@ async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIM
     for number in range(partitions):
         table.place(TopicPartition("orders", number), number + 1, 0, -1)
     decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
-    fetcher = Fetcher(lambda: cluster_of(broker), table, decoder, limits, queue)
-    running = asyncio.create_task(fetcher.run())
-    try:
+    async with running(Fetcher(lambda: cluster_of(broker), table, decoder, limits, queue)):
         yield queue
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
 
 
 def answer(asked: Asked, records: Mapping[int, range], denied: int | None = None) -> bytes:

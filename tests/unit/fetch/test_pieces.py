@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
@@ -21,7 +20,7 @@ from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
 from tests.fakes.broker import Asked, FakeBroker, cluster_of
 from tests.fakes.virtual_loop import in_virtual_time
-from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of
+from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of, running
 
 VERSION, ID = 17, b"i" * 16
 P0, P1 = (TopicPartition("orders", number) for number in range(2))
@@ -85,11 +84,9 @@ class Consumer:
             pass
 
 
-@pytest.mark.parametrize("behind", [30, 60])
-def test_no_later_piece_of_the_leader_that_led_before_passes_over_what_the_next_one_has_not_sent_yet(
-    decoder_class: type[Decoder], behind: int
-) -> None:
-    """Broker 2's second answer ends where broker 1's does, or beyond."""
+def moved_amid_an_answer(decoder_class: type[Decoder]) -> tuple[Consumer, bytes, int]:
+    """Two pieces of broker 1's answer are taken in, P1 moves to broker 2 between them, which answers with ten records;
+    that answer, and where its third piece begins."""
     consumer = Consumer(decoder_class)
     consumer.asked(1)
     late = answer({P0: THREE_PIECES, P1: batches(0, 30)})
@@ -98,6 +95,15 @@ def test_no_later_piece_of_the_leader_that_led_before_passes_over_what_the_next_
     assert consumer.asked(2) == {P1: 0}
     first = consumer.piece(1, late, first)
     consumer.rest(2, answer({P1: batches(0, 10)}))
+    return consumer, late, first
+
+
+@pytest.mark.parametrize("behind", [30, 60])
+def test_no_later_piece_of_the_leader_that_led_before_passes_over_what_the_next_one_has_not_sent_yet(
+    decoder_class: type[Decoder], behind: int
+) -> None:
+    """Broker 2's second answer ends where broker 1's does, or beyond."""
+    consumer, late, first = moved_amid_an_answer(decoder_class)
     consumer.rest(1, late, first)
     assert consumer.asked(2) == {P1: 10}
     consumer.rest(2, answer({P1: batches(10, behind)}))
@@ -108,14 +114,7 @@ def test_no_later_piece_of_the_leader_that_led_before_passes_over_what_the_next_
 def test_a_partition_that_moves_back_amid_an_answer_is_asked_for_again_before_anything_of_it_counts(
     decoder_class: type[Decoder],
 ) -> None:
-    consumer = Consumer(decoder_class)
-    consumer.asked(1)
-    late = answer({P0: THREE_PIECES, P1: batches(0, 30)})
-    first = consumer.piece(1, late)
-    consumer.led(1, 2, epoch=1)
-    consumer.asked(2)
-    first = consumer.piece(1, late, first)
-    consumer.rest(2, answer({P1: batches(0, 10)}))
+    consumer, late, first = moved_amid_an_answer(decoder_class)
     consumer.led(1, 1, epoch=2)
     consumer.rest(1, late, first)
     assert consumer.offsets[P1] == list(range(10))
@@ -196,13 +195,8 @@ async def fetching(broker: FakeBroker, decoder: Decoder) -> AsyncIterator[FetchQ
     table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1)
     for number in range(3):
         table.place(TopicPartition("orders", number), number, 0, -1)
-    running = asyncio.create_task(Fetcher(lambda: cluster_of(broker), table, decoder, LIMITS, queue).run())
-    try:
+    async with running(Fetcher(lambda: cluster_of(broker), table, decoder, LIMITS, queue)):
         yield queue
-    finally:
-        running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
 
 
 @pytest.mark.parametrize("behind", [100, 300])

@@ -167,18 +167,24 @@ def exchanged(connection: Connection) -> Coroutine[Any, Any, memoryview]:
     )
 
 
-async def test_a_session_is_not_renewed_before_an_answer_that_is_read_where_it_was_received_is_taken(
-    broker: FakeBroker, soon: None
-) -> None:
-    """The broker's next word would be received there, too."""
+def held_back(broker: FakeBroker) -> asyncio.Event:
+    """Heartbeats are answered once it is set."""
     due = asyncio.Event()
 
     async def late(asked: Asked) -> Reply:
         await due.wait()
         return blank_response(Api.HEARTBEAT, asked.version)
 
-    sessions(broker, 1.0, 0.0)
     broker.script[Api.HEARTBEAT] = late
+    return due
+
+
+async def test_a_session_is_not_renewed_before_an_answer_that_is_read_where_it_was_received_is_taken(
+    broker: FakeBroker, soon: None
+) -> None:
+    """The broker's next word would be received there, too."""
+    sessions(broker, 1.0, 0.0)
+    due = held_back(broker)
     connection = await logged_in(broker)
     left: list[int] = []
 
@@ -199,14 +205,8 @@ async def test_a_session_is_not_renewed_before_an_answer_that_is_read_where_it_w
 
 
 async def test_an_exchange_whose_caller_has_gone_does_not_stop_renewals(broker: FakeBroker, soon: None) -> None:
-    due = asyncio.Event()
-
-    async def late(asked: Asked) -> Reply:
-        await due.wait()
-        return blank_response(Api.HEARTBEAT, asked.version)
-
     sessions(broker, 1.0, 0.0)
-    broker.script[Api.HEARTBEAT] = late
+    due = held_back(broker)
     connection = await logged_in(broker)
     asking = asyncio.create_task(exchanged(connection))
     await broker.wait_for(Api.HEARTBEAT)
@@ -237,14 +237,8 @@ async def test_a_session_that_cannot_be_renewed_closes_the_connection_with_the_r
 
 async def test_a_request_whose_caller_has_gone_does_not_stop_renewals(broker: FakeBroker, soon: None) -> None:
     """It stays in the queue, answered or not yet."""
-    answer = asyncio.Event()
-
-    async def slow(asked: Asked) -> Reply:
-        await answer.wait()
-        return blank_response(Api.HEARTBEAT, asked.version)
-
     sessions(broker, 10.0, 0.0)
-    broker.script[Api.HEARTBEAT] = slow
+    answer = held_back(broker)
     connection = await logged_in(broker)
     caller = asyncio.create_task(connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0))
     await broker.wait_for(Api.HEARTBEAT)

@@ -75,6 +75,19 @@ class Table:
         """Nobody waits for room."""
 
 
+def flights_of(count: int) -> list[Played]:
+    """With a record each."""
+    return [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(count)]
+
+
+def begun(handle: Any, table: Any, at_once: int = 1) -> tasks.AsyncioExecutor:
+    """Handles what is in the table."""
+    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
+    executor.begin(table, Slots("none", at_once), table)
+    executor.wake()
+    return executor
+
+
 class Late:
     """A handler that computes when it is to be interrupted, and has left off when the interruption is raised; and a
     place where the loop is then. There it stays until it is hit, or the interruption is raised."""
@@ -184,7 +197,7 @@ def test_an_interruption_that_is_raised_late_hits_the_handler_that_it_is_meant_f
     monkeypatch.setattr(tasks, "die", lambda: broken.append("the worker ends"))
     monkeypatch.setattr(tasks, "_IN_A_ROW", 2)
     monkeypatch.setattr(tasks, "step_aside", late.step_aside)
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(4)]
+    flights = flights_of(4)
     table: Any = LateTable(flights, late)
     executor = tasks.AsyncioExecutor(late.handle, Plain(), lambda flight, returned: None)
     executor.begin(table, Slots("none", 2), table)
@@ -228,11 +241,9 @@ def test_an_interruption_of_a_try_that_is_over_does_not_hit_the_next_try_of_the_
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(2)]
+    flights = flights_of(2)
     table: Any = Again(flights, at_once=2)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 2), table)
-    executor.wake()
+    executor = begun(handle, table, 2)
     wait_until(lambda: waited_for.qsize() and waited_for.queue[0].done(), "the other record's handler", every=0)
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)  # It comes to the loop behind the end of what the first try awaits.
@@ -255,11 +266,9 @@ def test_an_interruption_that_comes_behind_a_failed_call_hits_nothing(monkeypatc
         raise ValueError("no")
 
     monkeypatch.setattr(tasks, "interrupted", slowly_interrupted)
-    flights = [Played([Message(topic="t", partition=0, offset=0, value=b"v")])]
+    flights = flights_of(1)
     table: Any = Table(flights)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 1), table)
-    executor.wake()
+    executor = begun(handle, table)
     assert failed.wait(60)
     first: Any = flights[0]
     executor.interrupt(first, HandlerTimeout(), 0)
@@ -280,11 +289,9 @@ def test_a_handler_that_cancels_its_own_task_and_returns_ends_its_own_call_and_n
         elif record.offset % 2:
             await asyncio.sleep(0)
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    flights = flights_of(120)
     table: Any = Table(flights)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 1), table)
-    executor.wake()
+    executor = begun(handle, table)
     ended = [table.ended.get(timeout=60) for _ in flights]
     assert [error for _, error in ended if error is not None] == []
     executor.close()
@@ -297,11 +304,9 @@ def test_a_watchdog_that_cancels_the_task_of_a_record_that_is_done_leaves_none_i
             assert task is not None
             asyncio.get_running_loop().call_soon(task.cancel)
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    flights = flights_of(120)
     table: Any = Table(flights)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 1), table)
-    executor.wake()
+    executor = begun(handle, table)
     assert [table.ended.get(timeout=60) for _ in flights] == [(flight, None) for flight in flights]
     executor.close()
 
@@ -330,11 +335,9 @@ def test_no_record_waits_in_hand_for_the_loop_while_other_records_compute() -> N
             await asyncio.sleep(0)
             uncalled.append([offset for offset in table.started if offset not in called])
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(120)]
+    flights = flights_of(120)
     table: Any = Counting(flights, at_once=10)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 10), table)
-    executor.wake()
+    executor = begun(handle, table, 10)
     assert {table.ended.get(timeout=60)[1] for _ in flights} == {None}
     assert [some for some in uncalled if some] == []
     executor.close()
@@ -367,7 +370,7 @@ def test_a_record_whose_partition_is_given_up_between_its_start_and_its_call_doe
     def done(flight: object, returned: object) -> None:
         """Nothing is returned."""
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(3)]
+    flights = flights_of(3)
     table: Any = Deadline(flights)
     form = Plain()
     executor = tasks.AsyncioExecutor(handle, form, done)
@@ -392,11 +395,9 @@ def test_a_handler_that_cancels_all_other_tasks_leaves_no_record_in_hand() -> No
                 task.cancel()
         await asyncio.sleep(0)
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(60)]
+    flights = flights_of(60)
     table: Any = Table(flights, at_once=10)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 10), table)
-    executor.wake()
+    executor = begun(handle, table, 10)
     ended = [table.ended.get(timeout=10) for _ in flights]
     assert {type(error) for _, error in ended} == {type(None), asyncio.CancelledError}
     assert sorted(tries) == list(range(60))
@@ -416,11 +417,9 @@ def test_the_tasks_of_a_factory_that_the_handler_has_set_are_its_own() -> None:
         asyncio.get_running_loop().set_task_factory(factory)
         await asyncio.sleep(0)
 
-    flights = [Played([Message(topic="t", partition=0, offset=offset, value=b"v")]) for offset in range(9)]
+    flights = flights_of(9)
     table: Any = Table(flights, at_once=3)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 3), table)
-    executor.wake()
+    begun(handle, table, 3)
     assert {table.ended.get(timeout=10)[1] for _ in flights} == {None}
 
 
@@ -440,11 +439,9 @@ def test_the_loops_thread_ends_as_the_executor_is_closed() -> None:
         kept.append(task)
         await asyncio.sleep(0)
 
-    flights = [Played([Message(topic="t", partition=0, offset=0, value=b"v")])]
+    flights = flights_of(1)
     table: Any = Table(flights)
-    executor = tasks.AsyncioExecutor(handle, Plain(), lambda flight, returned: None)
-    executor.begin(table, Slots("none", 1), table)
-    executor.wake()
+    executor = begun(handle, table)
     assert table.ended.get(timeout=60) == (flights[0], None)
     executor.close()
     executor._thread.join(10)
