@@ -1,6 +1,6 @@
 """`python -m tests.soak`: what `make soak` runs.
 
-It goes on with the legs that are not kept yet of this seed and this code, and adds the figures of each to
+It goes on with the legs that are not kept yet of this seed and their members' code, and adds the figures of each to
 docs/soak.jsonl, from which `make docs` makes docs/soak.md. It exits with 1 where a promise did not hold; the leg's logs
 and its audit then stay where it says.
 """
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -46,7 +46,7 @@ def main() -> int:
     return _many(figures.next_legs(options.seed, code, figures.kept()), options)
 
 
-def _one(number: int, code: str, options: argparse.Namespace) -> int:
+def _one(number: int, code: Mapping[str, str], options: argparse.Namespace) -> int:
     _serve_first()
     try:
         return 0 if _ran(number, code, options) else 1
@@ -101,7 +101,7 @@ def _serve_first() -> None:
         _AUTOGROUP.write_text("-5")
 
 
-def _ran(number: int, code: str, options: argparse.Namespace) -> bool:
+def _ran(number: int, code: Mapping[str, str], options: argparse.Namespace) -> bool:
     planned = _possible(leg(options.seed, number, options.fault))
     directory = Path(tempfile.mkdtemp(prefix=f"kunicorn-soak-{options.seed}-{number}-"))
     began = figures.started(planned, code, str(date.today()), rate(planned.shape))
@@ -144,7 +144,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--code", action="store_true", help="tell what a leg would be counted on, and run none")
     options = parser.parse_args()
     if options.code:
-        print(figures.code_under_test())
+        for fetcher, code in figures.code_under_test().items():
+            print(f"{code}  members with the {fetcher} fetcher")
         sys.exit(0)
     if options.plan is not None:
         for planned in itertools.islice(legs(options.seed, options.fault), options.plan):

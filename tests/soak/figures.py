@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests import checkout
-from tests.soak.plan import Leg, Shape
+from tests.chaos.group import FETCHERS
+from tests.soak.plan import Leg, Shape, legs
 from tests.soak.resources import Sums
 
 _ROOT = Path(__file__).parents[2]
@@ -19,6 +19,7 @@ FILE = _ROOT / "docs" / "soak.jsonl"
 CODE = ("service/kunicorn", "service/columns")
 NOT_LIVE = (
     *(f"service/kunicorn/{name}" for name in ("pipeline", "testing", "settings/generate", "observe/generate.py")),
+    *(f"service/kunicorn/clients/{name}.py" for name in ("access", "column_reader")),
     *(
         f"service/kunicorn/commands/{name}"
         for name in (
@@ -29,7 +30,12 @@ NOT_LIVE = (
     ),
 )
 """Of `CODE`, no part of a member: jobs on Spark, what users test their handlers with, other commands than `run`, and
-what writes pages. A change of anything else voids what was measured before it."""
+what writes pages."""
+OF_OWN_FETCHER = (
+    "service/columns",
+    *(f"service/kunicorn/{name}" for name in ("columns", "fetch", "worker/fetching/own_fetcher.py")),
+)
+"""Of members that fetch by librdkafka, no part either."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Figures:
     date: str
     commit: str
     code: str
-    """See `code_under_test`."""
+    """See `code_under_test`: of the group's fetcher."""
     shape: Mapping[str, Any]
     seconds: int
     rate: int
@@ -82,6 +88,8 @@ class Figures:
     resources: Mapping[str, Mapping[str, Sums]] = field(default_factory=dict)
     broken: Sequence[str] = ()
     """The promises that did not hold, of the leg as a whole; those of a fault are the fault's."""
+    codes: Mapping[str, str] = field(default_factory=dict)
+    """What members of each fetcher were made of when it began; where it is not told, all of `code`."""
 
     @property
     def complaints(self) -> list[str]:
@@ -125,18 +133,27 @@ def keep(figures: Figures, file: Path = FILE) -> None:
         os.close(lines)
 
 
-def next_legs(seed: int, code: str, legs: Sequence[Figures]) -> Iterator[int]:
-    """Numbers of the legs that this seed goes on with, on that code: those that were cut off, and all behind them. One
-    that failed is not run again: it is kept."""
-    had = {each.leg for each in legs if (each.seed, each.code) == (seed, code)}
-    return (number for number in itertools.count() if number not in had)
+def next_legs(seed: int, code: Mapping[str, str], had: Sequence[Figures]) -> Iterator[int]:
+    """Numbers of the legs that this seed goes on with, on that code of each fetcher: those that were cut off, and all
+    behind them. One that failed is not run again: it is kept."""
+    there = {(each.leg, each.code) for each in had if each.seed == seed}
+    return (each.number for each in legs(seed) if (each.number, code[each.shape.fetcher]) not in there)
 
 
-def code_under_test(root: Path = _ROOT) -> str:
-    """What members are made of. Raises `SystemExit` where files differ from the commit."""
-    return checkout.code(CODE, NOT_LIVE, root)
+def counted(had: Sequence[Figures]) -> Sequence[Figures]:
+    """Those on the code that the newest leg was begun with."""
+    newest = had[-1:]
+    current = {fetcher: each.codes.get(fetcher, each.code) for each in newest for fetcher in FETCHERS}
+    return [each for each in had if each.code == current[each.of.fetcher]]
 
 
-def started(leg: Leg, code: str, date: str, rate: int) -> Figures:
+def code_under_test(root: Path = _ROOT) -> Mapping[str, str]:
+    """What members are made of that have that fetcher. Raises `SystemExit` where files differ from the commit."""
+    left_out = dict.fromkeys(FETCHERS, NOT_LIVE) | {FETCHERS[0]: (*NOT_LIVE, *OF_OWN_FETCHER)}
+    return {fetcher: checkout.code(CODE, left_out[fetcher], root) for fetcher in FETCHERS}
+
+
+def started(leg: Leg, codes: Mapping[str, str], date: str, rate: int) -> Figures:
     """Of a leg that has only begun."""
-    return Figures(leg.seed, leg.number, date, checkout.commit(), code, asdict(leg.shape), 0, rate)
+    code = codes[leg.shape.fetcher]
+    return Figures(leg.seed, leg.number, date, checkout.commit(), code, asdict(leg.shape), 0, rate, codes=codes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from tests.chaos.group import PARTITIONS
+from tests.chaos.group import FETCHERS, PARTITIONS
 from tests.soak.faults import QUIET, unavailable
 from tests.soak.figures import started
 from tests.soak.peers import VERSIONS
@@ -34,7 +34,7 @@ def test_a_leg_accounts_for_every_record(shape: Shape, faults: tuple[str, ...], 
     if reasons := list(filter(None, map(unavailable, faults))):
         pytest.skip("; ".join(reasons))
     leg = Leg(0, 0, shape, faults)
-    figures = run(leg, started(leg, "none", "none", rate(shape)), tmp_path / "leg", print)
+    figures = run(leg, started(leg, dict.fromkeys(FETCHERS, "none"), "none", rate(shape)), tmp_path / "leg", print)
     assert figures.complaints == []
     assert [each.fault for each in figures.faults] == ["quiet", *faults]
     assert figures.records > 10_000
@@ -54,7 +54,7 @@ def test_a_leg_accounts_for_every_record(shape: Shape, faults: tuple[str, ...], 
 def test_groups_of_other_clients_meet_the_same_faults(shape: Shape, tmp_path: Path) -> None:
     kinds = ("poison", "rolling-static") if shape.is_lethal else ("scale-out", "rolling-restart")
     leg = Leg(0, PEERS_AT, shape, ("kill-worker", "cut-briefly", *kinds, "kill-coordinator"))
-    figures = run(leg, started(leg, "none", "none", rate(shape)), tmp_path / "leg", print)
+    figures = run(leg, started(leg, dict.fromkeys(FETCHERS, "none"), "none", rate(shape)), tmp_path / "leg", print)
     assert figures.complaints == []
     assert sorted(figures.peers) == sorted(f"{client} {version}" for client, version in VERSIONS.items())
     met = [QUIET, *(name for name in leg.faults if name != "poison")]

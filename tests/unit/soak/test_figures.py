@@ -12,11 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.group import FETCHERS
 from tests.checkout import ROOT, is_of
 from tests.markdown import cells
 from tests.soak import figures
 from tests.soak.faults import FAULTS, ORDERLY, QUIET
-from tests.soak.figures import NOT_LIVE, Faulted, Figures, code_under_test, keep, kept, next_legs
+from tests.soak.figures import (
+    NOT_LIVE,
+    OF_OWN_FETCHER,
+    Faulted,
+    Figures,
+    code_under_test,
+    counted,
+    keep,
+    kept,
+    next_legs,
+)
 from tests.soak.page import GOALS, PAGE, page
 from tests.soak.plan import leg
 from tests.soak.resources import QUANTITIES, ROLES, Line, Points, Sums
@@ -47,9 +58,21 @@ def test_a_leg_is_read_as_it_was_kept(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_with_the_legs_of_its_seed_and_code_that_are_not_there() -> None:
+    code = dict.fromkeys(FETCHERS, "feed")
     legs = [of_leg(0), of_leg(2), of_leg(7, code="older"), of_leg(9, seed=28)]
-    assert list(islice(next_legs(27, "feed", legs), 3)) == [1, 3, 4]
-    assert next(next_legs(27, "newer", legs)) == 0, "a mend voids what was run before it"
+    assert list(islice(next_legs(27, code, legs), 3)) == [1, 3, 4]
+    assert next(next_legs(27, dict.fromkeys(FETCHERS, "newer"), legs)) == 0, "a mend voids what was run before it"
+
+
+def test_a_mend_of_one_fetcher_voids_no_leg_of_the_other() -> None:
+    numbers = range(20)
+    had = [of_leg(number, shape=asdict(leg(27, number).shape)) for number in numbers]
+    own = [each.leg for each in had if each.of.fetcher == "own"]
+    codes = {"librdkafka": "feed", "own": "newer"}
+    assert list(islice(next_legs(27, codes, had), len(own) + 1)) == [*own, len(had)]
+    again = replace(had[own[0]], code="newer", codes=codes)
+    assert counted([*had, again]) == [*(each for each in had if each.leg not in own), again]
+    assert counted([*had, again, of_leg(code="newest")]) == [of_leg(code="newest")], "told of no fetcher, it is of both"
 
 
 def test_legs_that_end_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
@@ -129,7 +152,7 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
 
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     of_no_member = ["pipeline/job.py", "testing/harness.py", "commands/check/trial.py", "commands/replay_one.py"]
-    for name in ("worker/loop.py", *of_no_member):
+    for name in ("worker/loop.py", "fetch/queue.py", *of_no_member):
         path = tmp_path / "service/kunicorn" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1")
@@ -141,27 +164,32 @@ def test_a_change_of_a_members_sources_voids_and_one_of_jobs_does_not(tmp_path: 
     (tmp_path / "README.md").write_text("2")
     commit()
     assert code_under_test(tmp_path) == before
-    (tmp_path / "service/kunicorn/worker/loop.py").write_text("2")
+    (tmp_path / "service/kunicorn/fetch/queue.py").write_text("2")
     with pytest.raises(SystemExit, match="commit first"):
         code_under_test(tmp_path)
     commit()
-    assert code_under_test(tmp_path) != before
+    fetched = code_under_test(tmp_path)
+    assert [fetched[each] == before[each] for each in ("librdkafka", "own")] == [True, False]
+    (tmp_path / "service/kunicorn/worker/loop.py").write_text("2")
+    commit()
+    assert not set(code_under_test(tmp_path).values()) & {*fetched.values(), *before.values()}
 
 
-def test_nothing_of_a_member_loads_what_is_none_of_its_parts() -> None:
+@pytest.mark.parametrize("none_of_it", [NOT_LIVE, (*NOT_LIVE, *OF_OWN_FETCHER)], ids=FETCHERS[::-1])
+def test_nothing_of_a_member_loads_what_is_none_of_its_parts(none_of_it: tuple[str, ...]) -> None:
     # Those named __main__ run where they are loaded. Declarations of commands take defaults of options from jobs.
     beside = {"__main__", "cli", "cli_group", "cli_options", "cli_pipeline"}
     files = [path.relative_to(ROOT) for path in (ROOT / "service/kunicorn").rglob("*.py") if path.stem not in beside]
     every = [
         ".".join(file.with_suffix("").parts[1:]).removesuffix(".__init__")
         for file in files
-        if not is_of(str(file), NOT_LIVE)
+        if not is_of(str(file), none_of_it)
     ]
     loads = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", loads, *every], capture_output=True, text=True, check=True)
     loaded = [f"service/{name.replace('.', '/')}" for name in done.stdout.split()]
     assert len(every) > 200
-    assert [each for each in loaded if is_of(each, NOT_LIVE) or is_of(f"{each}.py", NOT_LIVE)] == []
+    assert [each for each in loaded if is_of(each, none_of_it) or is_of(f"{each}.py", none_of_it)] == []
 
 
 def test_a_line_goes_through_points_of_processes_that_begin_at_different_heights() -> None:
