@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from tests.chaos.group import FETCHERS
 from tests.kafka.artifacts import KafkaUnavailable
 from tests.soak import figures
 from tests.soak.faults import FAULTS, unavailable
@@ -43,7 +44,10 @@ def main() -> int:
     code = figures.code_under_test()
     if options.leg is not None:
         return _one(options.leg, code, options)
-    return _many(figures.next_legs(options.seed, code, figures.kept()), options)
+    numbers = figures.next_legs(options.seed, code, figures.kept())
+    if options.fetcher:
+        numbers = (number for number in numbers if leg(options.seed, number).shape.fetcher == options.fetcher)
+    return _many(numbers, options)
 
 
 def _one(number: int, code: Mapping[str, str], options: argparse.Namespace) -> int:
@@ -138,6 +142,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--hours", type=float, default=1.0, help="begin no leg that would end later (default: 1)")
     parser.add_argument("--side-by-side", type=int, default=1, help="legs at a time, three brokers each (default: 1)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the legs (default: %(default)s)")
+    parser.add_argument("--fetcher", choices=FETCHERS, help="only legs whose members have this one")
     parser.add_argument("--leg", type=int, help="only this one")
     parser.add_argument("--fault", action="append", choices=FAULTS, default=[], help="only these; nothing is kept")
     parser.add_argument("--plan", type=int, metavar="N", help="tell the first N legs and run none")

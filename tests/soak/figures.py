@@ -20,6 +20,7 @@ CODE = ("service/kunicorn", "service/columns")
 NOT_LIVE = (
     *(f"service/kunicorn/{name}" for name in ("pipeline", "testing", "settings/generate", "observe/generate.py")),
     *(f"service/kunicorn/clients/{name}.py" for name in ("access", "column_reader")),
+    "service/kunicorn/handler/decode/json_columns.py",
     *(
         f"service/kunicorn/commands/{name}"
         for name in (
@@ -29,8 +30,8 @@ NOT_LIVE = (
         )
     ),
 )
-"""Of `CODE`, no part of a member: jobs on Spark, what users test their handlers with, other commands than `run`, and
-what writes pages."""
+"""Of `CODE`, no part of a leg's members: jobs on Spark, what users test their handlers with, other commands than `run`,
+what writes pages, and what reads JSON: the handlers take bytes."""
 OF_OWN_FETCHER = (
     "service/columns",
     *(f"service/kunicorn/{name}" for name in ("columns", "fetch", "worker/fetching/own_fetcher.py")),

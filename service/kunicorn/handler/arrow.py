@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -18,10 +18,12 @@ from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import undecodable
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.forms import BYTES, Gathered
-from kunicorn.handler.decode.json_columns import JsonReader
 from kunicorn.handler.messages import Run, asked, columns
 from kunicorn.handler.record import Record, any_headers, milliseconds_of
 from kunicorn.handler.rows import NAMES, VALUE, fitting, value_bytes
+
+if TYPE_CHECKING:
+    from kunicorn.handler.decode.json_columns import JsonReader
 
 _HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -117,6 +119,8 @@ class DecodedColumns(Columns):
 def columns_form(decoding: Decoding) -> Columns:
     """The form that the settings name. Raises `HandlerLoadError`."""
     if decoding.value == "json" and decoding.value_schema is not None and decoding.key == BYTES:
+        from kunicorn.handler.decode.json_columns import JsonReader
+
         reader = JsonReader(struct_named(decoding.value_schema))
         return DecodedColumns(reader, f"JSON of {decoding.value_schema.rpartition(':')[2]}")
     for part, named in (("value", decoding.value), ("key", decoding.key)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -20,7 +20,6 @@ from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, undecodable
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.decoders import Decoder, Part, one
-from kunicorn.handler.decode.json_columns import JsonReader
 from kunicorn.handler.decode.struct_columns import (
     Fields,
     fields_of_mappings,
@@ -32,6 +31,9 @@ from kunicorn.handler.decode.struct_columns import (
     requires,
 )
 from kunicorn.handler.load import located
+
+if TYPE_CHECKING:
+    from kunicorn.handler.decode.json_columns import JsonReader
 
 
 class TypedValues(Protocol):
@@ -105,6 +107,8 @@ def typed_values(decoding: Decoding, schema: str) -> TypedValues:
     """
     written, _, _ = decoding.value.partition(":")
     if written == "json":
+        from kunicorn.handler.decode.json_columns import JsonReader
+
         kind = struct_named(schema)
         return JsonValues(kind, f"JSON of {schema.rpartition(':')[2]}", JsonReader(kind))
     if written not in ("avro", "protobuf"):
