@@ -290,7 +290,8 @@ _FINAL: Mapping[ErrorCode, str] = {
     _E.ILLEGAL_GENERATION: _GONE_FROM_GROUP,
     _E.INCONSISTENT_GROUP_PROTOCOL: (
         "the members have no assignor in common: give all the same group.partition_assignment_strategy; or they are no "
-        "consumers, such as Kafka Connect's workers: use another group.id (`kunicorn check` tells which)"
+        "consumers, such as Kafka Connect's workers or a share group's members: use another group.id (`kunicorn check` "
+        "tells which)"
     ),
     _E.INVALID_GROUP_ID: "correct group.id",
     _E.UNKNOWN_MEMBER_ID: _GONE_FROM_GROUP,
@@ -353,8 +354,8 @@ _FINAL: Mapping[ErrorCode, str] = {
     _E.INVALID_PRINCIPAL_TYPE: _TOKENS,
     _E.NON_EMPTY_GROUP: "stop the group's members first",
     _E.GROUP_ID_NOT_FOUND: (
-        "correct group.id; a classic group of this name cannot be converted now: see group.consumer.migration.policy "
-        "of the brokers"
+        "correct group.id: a share group or a streams group of this name takes no consumer (`kunicorn check` tells); a "
+        "classic group of this name cannot be converted now: see group.consumer.migration.policy of the brokers"
     ),
     _E.TOPIC_DELETION_DISABLED: _TOPICS,
     _E.UNSUPPORTED_COMPRESSION_TYPE: "correct producing.compression_type, or upgrade the brokers",

@@ -248,3 +248,10 @@ def cluster_of(*brokers: FakeBroker, connect_timeout: float = 60.0, request_time
         timeouts=Timeouts(request=request_timeout, connect=connect_timeout),
         rng=Random(1),
     )
+
+
+def found_at(broker: FakeBroker, asked: Asked) -> Reply:
+    """That the coordinator of group "g" is this broker."""
+    schema = RESPONSES[asked.api, asked.version]
+    node = {"key": "g", "node_id": broker.node_id, "host": "127.0.0.1", "port": broker.port}
+    return blank(schema, coordinators=(blank(nested(schema, "coordinators"), **node),))

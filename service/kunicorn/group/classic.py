@@ -108,6 +108,8 @@ class ClassicTransitions(GroupMember):
         self._drain: ev.Revoke | None = None
         self._unsent: ev.SendSync | None = None
         """What goes out as soon as the coordinator is known and a retry is due, if it is still what we want of it."""
+        self._evicted = False
+        """No plan has come since the coordinator excluded us."""
         self._rejoin_reason = "first join"
         self._leave_reason: str | None = None
         self._stale: str | None = None
@@ -261,6 +263,10 @@ class ClassicTransitions(GroupMember):
         return self._retry(why, now)
 
     def _evict(self, why: str, now: float, *, forget: bool) -> list[Command]:
+        if self._evicted:
+            # Who is excluded joins at once; where that comes to nothing, too, it would ask without a pause.
+            self._retries.failed(now)
+        self._evicted = True
         lost = self._ownership.drop()
         if lost:
             self._begin_rebalance(why, now, Cause.EVICTED)
@@ -483,6 +489,7 @@ class ClassicMember(ClassicTransitions):
             self._ask_again_for_plan(request)
             return []
         self._request = None
+        self._evicted = False
         self._earlier_generations.clear()
         self._retries.succeeded()
         self._schedule.hurry(now)

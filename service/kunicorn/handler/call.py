@@ -25,7 +25,7 @@ import uvloop
 from confluent_kafka import Message
 
 from kunicorn.errors import HandlerLoadError
-from kunicorn.handler.cancellation import settled, step_aside
+from kunicorn.handler.cancellation import settled, step_aside, wind_up
 from kunicorn.handler.config import Decoding, HandlerConfig, Tracing
 from kunicorn.handler.decode import NotDecodableYet
 from kunicorn.handler.decode.forms import Form, Gathered, form_of
@@ -433,15 +433,11 @@ class OwnLoop:
             self._task.cancel("the handler is interrupted by kunicorn")
 
     def close(self) -> None:
-        """Cancel the handler's remaining tasks, give them a second to end, close the loop."""
+        """Let the handler's remaining tasks and generators end, and close the loop."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            self._turn_until(loop.create_task(asyncio.wait(tasks, timeout=1.0)), loop)
+        self._turn_until(loop.create_task(wind_up()), loop)
         loop.close()
         asyncio.set_event_loop(None)
 

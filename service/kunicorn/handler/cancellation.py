@@ -3,6 +3,8 @@ comes behind its call.
 
 A cancellation comes up at the task's next wait. If the handler returns before that, this is the wait of a middleware,
 or of the next record's call; or the task ends as cancelled although its coroutine has returned.
+
+And those that kunicorn asks for as the handler's loop ends.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+CLOSING_SECONDS = 1.0
 
 
 async def settled(returned: Awaitable[T]) -> T:
@@ -36,3 +40,16 @@ async def step_aside(task: asyncio.Task[Any]) -> None:
         await asyncio.sleep(0)
     while task.cancelling():
         task.uncancel()
+
+
+async def wind_up() -> None:
+    """Cancel the loop's other tasks, and close its asynchronous generators: each may hold a connection that its
+    `finally` gives back. Waits a second for the tasks, and one for the generators.
+    """
+    loop = asyncio.get_running_loop()
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=CLOSING_SECONDS)
+    await asyncio.wait([loop.create_task(loop.shutdown_asyncgens())], timeout=CLOSING_SECONDS)

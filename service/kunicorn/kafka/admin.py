@@ -32,6 +32,8 @@ PURPOSE = "admin"
 _DEAD = "Dead"
 """The state in which brokers before DescribeGroups v6 show a group that they do not know (`GroupMetadataManager`)."""
 _CLASSIC_TYPE = "consumer"
+_OTHER_TYPES = ("share", "streams")
+"""Groups that no consumer joins, by the broker's names (`Group.GroupType`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,15 @@ class Described:
     classic: bool = False
     """Whether the group exists and its members speak the classic protocol."""
     other_type: str = ""
-    """Protocol type of a classic group whose members are no consumers: "connect" of Kafka Connect's workers."""
+    """What it is instead, where consumers are none of it: "share" (KIP-932), "streams" (KIP-1071); or the protocol type
+    of a classic group: "connect" of Kafka Connect's workers."""
 
     @property
     def refuses_consumers(self) -> bool:
-        """Whether a consumer cannot join. An empty group takes members of any type (`ClassicGroup`,
-        `supportsProtocols`).
+        """Whether a consumer cannot join. An empty classic group takes members of any type (`ClassicGroup`,
+        `supportsProtocols`); what is no classic group stays what it is.
         """
-        return bool(self.other_type and self.members)
+        return bool(self.other_type and (self.members or not self.classic))
 
 
 class GroupAdmin:
@@ -103,9 +106,19 @@ class GroupAdmin:
             answer = await self._ask(Api.CONSUMER_GROUP_DESCRIBE, fields)
         except UnsupportedByBroker:
             return classic  # Before Kafka 4.0 there is no other kind.
-        described = consumer_group(answer, self._group_id)
+        described = self._settled(consumer_group(answer, self._group_id))
+        if described.error == ErrorCode.GROUP_ID_NOT_FOUND:
+            return await self._of_other_type()
         # Brokers of 3.9 know the API and refuse it: the protocol is switched off there.
-        return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else self._settled(described)
+        return classic if described.error == ErrorCode.UNSUPPORTED_VERSION else described
+
+    async def _of_other_type(self) -> Described:
+        """The group as one that no consumer joins; or none, as far as the brokers tell."""
+        try:
+            answer = await self._ask(Api.LIST_GROUPS, {"states_filter": [], "types_filter": list(_OTHER_TYPES)})
+        except UnsupportedByBroker:
+            return Described(ErrorCode.GROUP_ID_NOT_FOUND)
+        return group_of_other_type(answer, self._group_id)
 
     async def can_be_converted(self) -> bool:
         """Whether a member with the consumer protocol would convert the group, if it is a classic one: only brokers
@@ -227,12 +240,22 @@ def classic_group(message: Any, group_id: str) -> Described:
     return Described(error, "", group.group_state, members, strategy, classic=True, other_type=other_type)
 
 
+def group_of_other_type(message: Any, group_id: str) -> Described:
+    """Group in an answer to ListGroups."""
+    for each in message.groups or ():
+        if each.group_id == group_id and each.group_type in _OTHER_TYPES:
+            return Described(ErrorCode.GROUP_ID_NOT_FOUND, state=each.group_state, other_type=each.group_type)
+    return Described(ErrorCode.GROUP_ID_NOT_FOUND)
+
+
 def no_consumers(group_id: str, found: Described) -> str:
     """Why no consumer joins this group, whose members are none."""
-    return (
-        f"group {group_id!r} is taken: its {len(found.members)} members are of type {found.other_type!r}, and brokers "
-        f"let no consumer in beside them; use another group.id"
+    what = (
+        f"its {len(found.members)} members are of type {found.other_type!r}, and brokers let no consumer in beside them"
+        if found.classic
+        else f"it is a {found.other_type} group ({found.state}), and brokers let no consumer in, even without members"
     )
+    return f"group {group_id!r} is taken: {what}; use another group.id"
 
 
 def conversion_refused(group_id: str, found: Described) -> str:

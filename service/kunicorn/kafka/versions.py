@@ -33,6 +33,7 @@ class Api(IntEnum):
     LEAVE_GROUP = 13
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     OFFSET_FOR_LEADER_EPOCH = 23
@@ -84,6 +85,8 @@ OURS: Mapping[Api, VersionRange] = {
     # From 4 on, static members are told apart (KIP-345).
     Api.DESCRIBE_GROUPS: VersionRange(4, 6),
     Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
+    # From 5 on, it tells of which type a group is (KIP-848).
+    Api.LIST_GROUPS: VersionRange(5, 5),
     Api.DESCRIBE_CONFIGS: VersionRange(1, 4),
     # From 1 on, the client makes the member id and the broker matches patterns (KIP-848, 1082); brokers from 4.0 on.
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(1, 1),

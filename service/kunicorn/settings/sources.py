@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from kunicorn.errors import ConfigError
@@ -39,13 +39,16 @@ _TOML_HINTS: Mapping[str, str] = {
 }
 """By how tomllib's message begins: what helps whoever wrote the file."""
 
+_DEEPEST = 100
+"""So many tables and lists may be within each other."""
+
 Tables = dict[str, dict[str, Any]]
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """Tables of the TOML file. Raises `ConfigError` naming path, line and column. Blocks on the disk."""
     try:
-        return tomllib.loads(path.read_bytes().decode())
+        return _not_too_deep(tomllib.loads(path.read_bytes().decode()))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no file {path}: name the settings' file with --config or KUNICORN_CONFIG, or copy "
@@ -59,9 +62,27 @@ def read_file(path: Path) -> dict[str, Any]:
         hint = next((hint for said, hint in _TOML_HINTS.items() if str(error).startswith(said)), "")
         raise ConfigError(f"{_toml_place(path, str(error))}{hint}; see https://toml.io") from error
     except (ValueError, RecursionError) as error:
-        # Of tomllib's parser itself: a number of thousands of digits, thousands of brackets. Raised further, it would
-        # end a service that is only to read its file again.
+        # Of tomllib's parser itself: a number of thousands of digits, thousands of brackets; or it is too deep. Raised
+        # further, it would end a service that is only to read its file again.
         raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+
+
+def _not_too_deep(tables: dict[str, Any]) -> dict[str, Any]:
+    """`tables`, unless whoever walks through them would meet Python's limit. Raises `RecursionError`.
+
+    A parser takes `[a.a.a ...]` of any depth, as it needs no recursion for that.
+    """
+    for name, table in tables.items():
+        level = [table]
+        for _ in range(_DEEPEST):
+            level = [inner for each in level for inner in _within(each)]
+        if level:
+            raise RecursionError(f"{name} has more than {_DEEPEST} tables or lists within each other")
+    return tables
+
+
+def _within(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _toml_place(path: Path, message: str) -> str:
@@ -149,7 +170,7 @@ def _value(setting: FieldInfo, text: str) -> Any:
     table = text.lstrip().startswith("{") and any(get_origin(each) is Mapping for each in get_args(setting.annotation))
     try:
         if origin is tuple or origin is Mapping or table:
-            return json.loads(text)
+            return _not_too_deep({"": json.loads(text)})[""]
         return TypeAdapter[Any](cast(Any, setting.annotation)).validate_strings(text)
-    except (ValidationError, json.JSONDecodeError):
+    except (ValueError, RecursionError):  # also of numbers of thousands of digits
         return text

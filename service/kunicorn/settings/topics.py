@@ -34,7 +34,7 @@ class TopicSettings(Section):
         ge=1,
         le=100,
         examples=[2],
-        json_schema_extra={"default": "`replication_factor` less 1, at least 1"},
+        json_schema_extra={"default": "one less than `replication_factor`, or than the topic's own, at least 1"},
         description="Replicas that must have a record before it counts as written, for each topic that is written to.",
     )
     retention_ms: MillisecondsOfYears = Field(

@@ -53,6 +53,7 @@ SPOILT_FOR = "spoilt answers to a member, {protocol} protocol"
 UNREADABLE_FOR = "spoilt answers that a member could not read, {protocol} protocol"
 NEVER_ASKED: Mapping[Api, str] = {
     Api.CONSUMER_GROUP_DESCRIBE: "no member asks it, only commands about a group such as `kunicorn leave` do",
+    Api.LIST_GROUPS: "no member asks it, only commands about a group such as `kunicorn check` do",
 }
 """What no driver of a member asks, and who does."""
 

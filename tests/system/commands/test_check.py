@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, ShareConsumer
 from typer.testing import CliRunner
 
 from kunicorn.clients.session import open_cluster
@@ -171,6 +171,28 @@ def test_a_group_of_the_other_protocol_is_not_joined_unasked(kafka: KafkaCluster
         classic.close()
     assert failed(found) == {"members": ExitCode.CONFIGURATION}
     assert f"group '{topic}' is a classic group (Stable, 1 members)" in found["members"].text
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_share_groups_name_is_not_taken_for_that_of_a_new_group(
+    kafka: KafkaCluster, orders: str, topic: str, protocol: str
+) -> None:
+    sharing = ShareConsumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "log_level": 0})
+    group = {"id": topic, "topics": [orders], "group_protocol": protocol}
+    taken = f"group '{topic}' is taken: it is a share group"
+
+    def told() -> dict[str, Finding]:
+        sharing.poll(0.1)
+        return asked(kafka=at(kafka, orders)["kafka"], group=group)
+
+    try:
+        sharing.subscribe([orders])
+        wait_until(lambda: told()["members"].text.startswith(f"{taken} (Stable)"), "a share group", within=60)
+        assert failed(told()) == {"members": ExitCode.CONFIGURATION}
+    finally:
+        sharing.close()
+    emptied = asked(kafka=at(kafka, orders)["kafka"], group=group)["members"].text
+    assert emptied.startswith(f"{taken} (Empty)"), "and stays one"
 
 
 class NoBroker(socketserver.BaseRequestHandler):

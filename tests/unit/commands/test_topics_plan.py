@@ -111,6 +111,17 @@ def test_a_topic_with_too_few_replicas_is_not_told_to_keep_more_in_sync_than_it_
     assert found.fine == 1
 
 
+@pytest.mark.parametrize(
+    ("own", "then_in_sync"), [("", []), ("replication_factor = 2\n", []), ("min_insync_replicas = 2\n", ["2"])]
+)
+def test_a_topic_with_two_replicas_of_three_may_be_written_to_without_one_unless_the_settings_say_otherwise(
+    tmp_path: Path, own: str, then_in_sync: list[str]
+) -> None:
+    pair = Topic(1, 2, {**USUAL, "min.insync.replicas": "1", "retention.ms": "-1", "max.message.bytes": "9000000"})
+    found = planned(made(tmp_path, f"{LETTERS}[topics]\n{own}"), {"orders": ORDERS, "orders.dead-letters": pair})
+    assert [then(change)["min.insync.replicas"] for change in found.changes] == then_in_sync
+
+
 def test_an_input_that_may_lose_records_is_told_of_and_left_alone(tmp_path: Path) -> None:
     unsafe = Topic(12, 3, {**USUAL, "unclean.leader.election.enable": "true", "min.insync.replicas": "1"})
     found = planned(made(tmp_path), {"orders": unsafe})

@@ -7,7 +7,7 @@ import inspect
 import signal
 import sys
 from array import array
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import uvloop
 from confluent_kafka import Message
 
+from kunicorn.handler import cancellation
 from kunicorn.handler.call import OfSome, OwnLoop, calls_of
 from kunicorn.handler.config import Decoding
 from kunicorn.handler.decode import NotDecodableYet, Undecodable
@@ -420,3 +421,43 @@ def test_a_task_that_leaves_as_the_loop_is_closed_keeps_no_other_from_its_end() 
     loop.run(hook())
     loop.close()
     assert sorted(trace) == ["cancelled", "cancelled", "ended"]
+
+
+async def reads(trace: list[str], ends: Callable[[], Awaitable[object]]) -> AsyncIterator[int]:
+    """A source of a handler's own, such as a cursor of a database: its `finally` gives back what it holds."""
+    try:
+        while True:
+            yield 1
+    finally:
+        await ends()
+        trace.append("closed")
+
+
+def test_an_asynchronous_generator_that_a_handler_keeps_is_closed_with_its_loop() -> None:
+    trace = list[str]()
+    source = reads(trace, a_moment)
+
+    async def handle(record: Record) -> None:
+        await anext(source)
+
+    calls = calls_of(Handler("x:y", handle, is_async=True), "record")
+    calls(messages(b"1"), [5], memoryview(array("q", [4])), 0, [])
+    assert trace == []
+    calls.close()
+    assert trace == ["closed"]
+
+
+def test_a_generator_that_does_not_end_keeps_the_loop_from_its_end_for_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cancellation, "CLOSING_SECONDS", 0.01)
+    trace = list[str]()
+    source = reads(trace, asyncio.Event().wait)
+
+    async def hook() -> None:
+        await anext(source)
+
+    loop = OwnLoop()
+    loop.run(hook())
+    loop.close()
+    assert trace == []

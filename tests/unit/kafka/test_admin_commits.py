@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from kunicorn.kafka.admin import GroupAdmin
-from kunicorn.kafka.versions import RESPONSES, Api
-from tests.fakes.broker import Asked, FakeBroker, cluster_of
-from tests.fakes.messages import blank, nested
-
-
-def found_at(broker: FakeBroker, asked: Asked) -> Any:
-    schema = RESPONSES[asked.api, asked.version]
-    node = {"key": "g", "node_id": broker.node_id, "host": "127.0.0.1", "port": broker.port}
-    return blank(schema, coordinators=(blank(nested(schema, "coordinators"), **node),))
+from kunicorn.kafka.versions import Api
+from tests.fakes.broker import FakeBroker, cluster_of, found_at
 
 
 @pytest.mark.parametrize(("oldest", "takes"), [(0, True), (2, True), (4, True), (5, False)])

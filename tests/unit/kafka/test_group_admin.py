@@ -9,6 +9,7 @@ import pytest
 from kunicorn.kafka.admin import (
     Described,
     DescribedMember,
+    GroupAdmin,
     classic_group,
     consumer_group,
     conversion_refused,
@@ -20,6 +21,7 @@ from kunicorn.kafka.coordinator import fetch_offsets
 from kunicorn.kafka.versions import OURS, RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
+from tests.fakes.broker import Asked, FakeBroker, Script, cluster_of, found_at
 from tests.fakes.messages import blank, blank_response, nested
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -109,3 +111,44 @@ def test_a_group_whose_members_are_no_consumers_tells_of_which_type_they_are_and
     assert conversion_refused("g", connect) == no_consumers("g", connect), "a join would convert nothing"
     for takes_one in ({"protocol_type": "connect", "group_state": "Empty", "members": ()}, {"protocol_type": ""}, {}):
         assert not classic_group(classic(version, **takes_one), "g").refuses_consumers
+
+
+def refused_everywhere(asked: Asked) -> Any:
+    """Neither a classic group nor one of the consumer protocol, as brokers since 4.0 say it."""
+    row = nested(RESPONSES[asked.api, asked.version], "groups")
+    return blank_response(asked.api, asked.version, groups=(blank(row, group_id="g", error_code=69),))
+
+
+@pytest.mark.parametrize("kind", ["share", "streams"])
+@pytest.mark.parametrize("state", ["Stable", "Empty"])
+async def test_a_group_of_a_kind_that_consumers_never_join_tells_of_which_kind_it_is(kind: str, state: str) -> None:
+    def listed(asked: Asked) -> Any:
+        row = nested(RESPONSES[asked.api, asked.version], "groups")
+        named = [("other", "share"), ("g", kind)]
+        groups = tuple(blank(row, group_id=name, group_type=of, group_state=state) for name, of in named)
+        return blank_response(asked.api, asked.version, groups=groups)
+
+    found = await described_by(listed)
+    assert (found.error, found.other_type, found.refuses_consumers) == (ErrorCode.GROUP_ID_NOT_FOUND, kind, True)
+    assert no_consumers("g", found).startswith(f"group 'g' is taken: it is a {kind} group")
+
+
+async def test_a_group_that_no_broker_lists_does_not_exist() -> None:
+    assert await described_by(lambda asked: blank_response(asked.api, asked.version)) == Described(69)
+    assert await described_by(None) == Described(69), "nor does any other kind, where brokers tell none"
+
+
+async def described_by(listed: Script | None) -> Described:
+    async with FakeBroker(7) as broker:
+        broker.lead([broker], {"t": {0: (7, 1)}})
+        broker.script[Api.FIND_COORDINATOR] = lambda asked: found_at(broker, asked)
+        broker.script[Api.DESCRIBE_GROUPS] = broker.script[Api.CONSUMER_GROUP_DESCRIBE] = refused_everywhere
+        if listed is None:
+            del broker.versions[Api.LIST_GROUPS]
+        else:
+            broker.script[Api.LIST_GROUPS] = listed
+        cluster = cluster_of(broker)
+        try:
+            return await GroupAdmin(cluster, "g", 10.0).describe()
+        finally:
+            await cluster.close()

@@ -54,6 +54,7 @@ DESCRIPTIONS: dict[Api, Callable[[int], Fields]] = {
         "topics": [{"name": "t", "partitions": [{"partition_index": 0, "current_leader_epoch": 5, "timestamp": -1}]}],
         "timeout": timedelta(seconds=1),
     },
+    Api.LIST_GROUPS: lambda _: {"states_filter": [], "types_filter": ["share"]},
     Api.DESCRIBE_GROUPS: lambda _: {"groups": ["g"], "include_authorized_operations": False},
     Api.DESCRIBE_CONFIGS: lambda _: coordinator.describe_config("g", "consumer.session.timeout.ms"),
     Api.CONSUMER_GROUP_DESCRIBE: lambda _: {"group_ids": ["g"], "include_authorized_operations": False},

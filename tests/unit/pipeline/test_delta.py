@@ -212,6 +212,86 @@ def test_a_round_that_another_export_commits_in_the_same_moment_is_refused_in_wo
         second.commit(1, FILES, ENDS)
 
 
+def fails(monkeypatch: pytest.MonkeyPatch, *, carried_out: bool) -> None:
+    """Commits from here on, whether or not the table takes them."""
+    write = deltalake.DeltaTable.create_write_transaction
+
+    def answered(*arguments: Any, **options: Any) -> None:
+        if carried_out:
+            write(*arguments, **options)
+        raise deltalake.exceptions.DeltaError("the connection was reset")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", answered)
+
+
+def test_a_round_that_the_table_took_though_its_answer_was_lost_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = lake(tmp_path)
+    fails(monkeypatch, carried_out=True)
+    made.commit(1, FILES, ENDS)
+    assert made.rounds() == 1
+
+
+def test_a_round_whose_answer_was_lost_is_committed_also_where_an_engine_has_written_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, engine = lake(tmp_path), deltalake.DeltaTable(str(tmp_path))
+    write = deltalake.DeltaTable.create_write_transaction
+
+    def answered(*arguments: Any, **options: Any) -> None:
+        write(*arguments, **options)
+        engine.update_incremental()
+        engine.alter.add_columns([deltalake.Field("note", deltalake.schema.PrimitiveType("string"))])
+        raise deltalake.exceptions.DeltaError("the connection was reset")
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", answered)
+    made.commit(1, FILES, ENDS)
+
+
+def test_a_round_that_did_not_come_to_the_table_is_told_of_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = lake(tmp_path)
+    fails(monkeypatch, carried_out=False)
+    with pytest.raises(NotCommitted, match=r"the connection was reset\. Nothing of it is in the table; .*export again"):
+        made.commit(1, FILES, ENDS)
+
+
+def test_a_round_of_which_the_store_tells_nothing_any_more_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(self: deltalake.DeltaTable) -> None:
+        raise deltalake.exceptions.DeltaError("503 Slow Down")
+
+    def answered(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(deltalake.DeltaTable, "update_incremental", away)
+        raise deltalake.exceptions.DeltaError("the connection was reset")
+
+    made = lake(tmp_path)
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", answered)
+    with pytest.raises(
+        NotCommitted, match=r"Whether it is in the table is not known \(.*503 Slow Down\); .*export again"
+    ):
+        made.commit(1, FILES, ENDS)
+
+
+@pytest.mark.parametrize("theirs", [[(1, {TopicPartition("orders", 0): 5})], [(1, ENDS), (2, ENDS)]])
+def test_a_round_of_another_export_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: list[tuple[int, dict[TopicPartition, int]]]
+) -> None:
+    made, other = lake(tmp_path), lake(tmp_path)
+    write = deltalake.DeltaTable.create_write_transaction
+
+    def overtaken(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", write)
+        for number, ends in theirs:
+            other.commit(number, FILES, ends)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "create_write_transaction", overtaken)
+    with pytest.raises(NotCommitted, match=r"(?s)does not take round 1: .*\. Another export has committed it; .*again"):
+        made.commit(1, FILES, ENDS)
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [

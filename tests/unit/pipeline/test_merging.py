@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -278,9 +279,31 @@ def test_a_driver_that_stood_still_between_two_parts_replaces_no_newer_row(
         return done
 
     monkeypatch.setattr(TableMerger, "execute", overtaken)
-    with pytest.raises(NotCommitted, match=r"(?s)does not take round 1.*is merged again"):
+    with pytest.raises(NotCommitted, match=r"(?s)does not take round 1: .*\. Another export has committed it; "):
         Table(tmp_path, part_bytes=1).merge(rows((1, "a", "1"), (2, "b", "1")))
     assert other.rows() == {("orders", "a"): "1", ("orders", "b"): "2"}
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_a_part_whose_answer_was_lost_is_merged_again_unless_it_counted_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    table, execute, parts = Table(tmp_path, part_bytes=1), TableMerger.execute, count()
+
+    def answered(self: TableMerger) -> Any:
+        done = execute(self)
+        if next(parts) == part:
+            raise deltalake.exceptions.DeltaError("the connection was reset")
+        return done
+
+    one = rows(*((number, f"{number}", "1") for number in range(5)))
+    with monkeypatch.context() as moment:
+        moment.setattr(TableMerger, "execute", answered)
+        lost = nullcontext() if part == 4 else pytest.raises(NotCommitted, match=r"is merged again; .*export again")
+        with lost:
+            table.merge(one)
+    assert table.rounds() == (1 if part == 4 else 0)
+    assert len(table.merge(one, again=True)) == 5
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,29 @@ def test_a_file_that_is_too_much_for_the_parser_is_refused_as_any_other(tmp_path
         loaded(tmp_path, text)
 
 
+@pytest.mark.parametrize("begins", ["handler.options", "kafka.librdkafka", "sections"])
+@pytest.mark.parametrize("deep", [101, 1000, 5000])
+def test_tables_that_are_nested_too_deeply_are_refused_by_the_section_that_has_them(
+    tmp_path: Path, begins: str, deep: int
+) -> None:
+    section = begins.partition(".")[0]
+    with pytest.raises(ConfigError, match=rf"config\.toml cannot be read as TOML: {section} has more than 100 tables"):
+        loaded(tmp_path, f"[{begins}{'.a' * deep}]\nx = 1\n")
+
+
+def test_tables_of_a_depth_that_people_write_are_taken(tmp_path: Path) -> None:
+    options = loaded(tmp_path, LEAST + f"[handler.options{'.a' * 90}]\nx = 1\n").handler.options
+    assert "x" in str(options)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": ' * 5000 + "1" + "}" * 5000, '{"a": ' * 200 + "1" + "}" * 200, '{"a": ' + "1" * 5000 + "}"]
+)
+def test_a_variable_that_is_too_much_for_the_parser_is_refused_as_any_other(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match=r"handler\.options = .*from KUNICORN_HANDLER__OPTIONS"):
+        loaded(tmp_path, LEAST, {"KUNICORN_HANDLER__OPTIONS": text})
+
+
 @pytest.mark.parametrize("pattern", ["^a{99999999999}", "^" + "(" * 5000 + ")" * 5000], ids=["{", "("])
 def test_a_pattern_that_is_too_much_for_its_compiler_is_refused_as_any_other(tmp_path: Path, pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"group\.topics.*not a regular expression"):

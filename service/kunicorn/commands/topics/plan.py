@@ -91,6 +91,8 @@ class Need:
     replicas: int
     at_least: Mapping[str, int] = field(default_factory=dict)
     exactly: Mapping[str, str] = field(default_factory=dict)
+    spare: int = 0
+    """So many replicas may be away while records are written; less, where the topic has no more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,8 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     """What the settings need, of each topic that they name. Raises `ConfigError` where two settings contradict."""
     own = settings.topics
     replicas = own.replication_factor or min(_REPLICAS, max(1, found.brokers))
-    in_sync = own.min_insync_replicas or max(1, replicas - 1)
+    spare = 0 if own.min_insync_replicas else 1
+    in_sync = own.min_insync_replicas or max(1, replicas - spare)
     if in_sync > replicas:
         raise ConfigError(
             f"topics.min_insync_replicas = {in_sync}: more than the {replicas} replicas of a topic that is created, "
@@ -170,12 +173,12 @@ def needs(settings: Settings, found: Found) -> list[Need]:
         # A letter keeps its record's time: what is as old as its topic keeps anything would be deleted at once, and
         # what is further ahead of the clock than the letters' topic allows would be refused for ever.
         at_least = {**kept, RETENTION: _later(own.retention_ms, _longest(there)), **_ahead(there)}
-        found_needs.append(Need(letters, Role.LETTERS, partitions, replicas, at_least, deleted))
+        found_needs.append(Need(letters, Role.LETTERS, partitions, replicas, at_least, deleted, spare))
     for name, retry in settings.retry_topics.items():
         at_least = {**kept, RETENTION: own.retention_ms + retry.delay_ms}
-        found_needs.append(Need(name, Role.RETRIES, partitions, replicas, at_least, deleted))
+        found_needs.append(Need(name, Role.RETRIES, partitions, replicas, at_least, deleted, spare))
     for output in settings.producing.output_topics:
-        found_needs.append(Need(output, Role.OUTPUT, partitions, replicas, written))
+        found_needs.append(Need(output, Role.OUTPUT, partitions, replicas, written, spare=spare))
     return found_needs
 
 
@@ -232,8 +235,8 @@ def _altered(need: Need, topic: Topic) -> dict[str, tuple[str | None, str]]:
             configs[name] = (now, value)
     for name, least in need.at_least.items():
         number = topic.number(name)
-        # More in sync than there are replicas would refuse every record.
-        enough = min(least, topic.replicas) if name == IN_SYNC else least
+        # More in sync than there are replicas would refuse every record; as many, each one while a broker is down.
+        enough = min(least, max(1, topic.replicas - need.spare)) if name == IN_SYNC else least
         if number is not None and not _enough(name, number, enough):
             configs[name] = (str(number), str(enough))
     return configs

@@ -4,6 +4,7 @@
    replaces what is committed; files that no transaction names are rubbish for the table's own clearing (VACUUM).
 2. A transaction carries the export's id and the round's number (`txn` in Delta's protocol). A duplicate is accepted by
    the format, so the number is looked up before: a round whose commit went through before a crash is not repeated.
+   It is looked up behind a commit that failed, too: the store may have taken it, and its answer is lost.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class TableLog(Protocol):
 
 
 APP_ID = "kunicorn-export"
+_ENDS = "kunicorn.offsets"
+"""In the metadata of the commit that counts a round: where the round ends."""
+_NEWEST = 20
+"""So many of the table's commits are looked through for a round whose answer was lost."""
 
 
 class DeltaLake:
@@ -186,10 +191,26 @@ class DeltaLake:
         try:
             self._apply(files, number, ends)
         except (errors.DeltaError, OSError) as error:
+            if (becomes := self._looked_up(number, ends)) is None:
+                return
             raise NotCommitted(
-                f"the Delta table {self._uri} does not take round {number}: {error}. {self._refused}; "
+                f"the Delta table {self._uri} does not take round {number}: {error}. {becomes}; "
                 f"see whether another export writes there, then export again: it goes on where it ended"
             ) from error
+
+    def _looked_up(self, number: int, ends: Offsets) -> str | None:
+        """What has become of a round whose commit failed; None where the table has it, and only the answer is lost."""
+        try:
+            committed = self.rounds()
+            with _as_table(self._uri):
+                told = (each[_ENDS] for each in self._table.history(_NEWEST) if _ENDS in each)
+                newest = next(told, None)
+        except StoreFailed as error:
+            return f"Whether it is in the table is not known ({error})"
+        if committed < number:
+            return self._refused
+        ours = committed == number and newest == json.dumps(as_json(ends))
+        return None if ours else "Another export has committed it"
 
     def clear(self, files: Sequence[LakeFile] | None = None) -> None:
         """See `TableLog`: here all are the table's."""
@@ -201,7 +222,7 @@ class DeltaLake:
         """deltalake's, of a commit after which so many rounds are in the table; with the round's ends."""
         transaction = self._deltalake.transaction
         return self._deltalake.CommitProperties(
-            custom_metadata=None if ends is None else {"kunicorn.offsets": json.dumps(as_json(ends))},
+            custom_metadata=None if ends is None else {_ENDS: json.dumps(as_json(ends))},
             app_transactions=[transaction.Transaction(APP_ID, number)],
         )
 

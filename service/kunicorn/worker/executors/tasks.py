@@ -16,14 +16,13 @@ from typing import Any
 import uvloop
 
 from kunicorn.handler.call import awaited, interrupted
-from kunicorn.handler.cancellation import step_aside
+from kunicorn.handler.cancellation import CLOSING_SECONDS, step_aside, wind_up
 from kunicorn.handler.decode.forms import Form, argument_of
 from kunicorn.handler.load import DrainDeadline, clear_frames
 from kunicorn.worker.executors.executor import Poisoned, Returned, Supply, Told
 from kunicorn.worker.executors.threads import die, raise_in
 from kunicorn.worker.progress import InFlight, Slots
 
-_CLOSING_SECONDS = 1.0
 _IN_A_ROW = 50
 """So many records may a handler that never waits keep the loop from everything else."""
 
@@ -100,16 +99,8 @@ class AsyncioExecutor:
 
     def close(self) -> None:
         """See `Executor`. The handler's remaining tasks see their cancellation."""
-        done: concurrent.futures.Future[None] = asyncio.run_coroutine_threadsafe(self._cancel_rest(), self._loop)
-        done.result(2 * _CLOSING_SECONDS)
+        asyncio.run_coroutine_threadsafe(wind_up(), self._loop).result(3 * CLOSING_SECONDS)
         self._loop.call_soon_threadsafe(self._end)
-
-    async def _cancel_rest(self) -> None:
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        if rest:
-            await asyncio.wait(rest, timeout=_CLOSING_SECONDS)
 
     def _end(self) -> None:
         """Caller: the loop."""

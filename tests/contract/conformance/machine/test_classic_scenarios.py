@@ -300,6 +300,32 @@ def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
     assert (again.member_id, again.generation, again.owned) == (kept, NO_GENERATION, ())
 
 
+@pytest.mark.scenario("test_failed_group_join", "test_failed_sync_group")
+@pytest.mark.parametrize(
+    ("asked", "error"), [("join", ILLEGAL_GENERATION), ("join", UNKNOWN_MEMBER), ("sync", UNKNOWN_MEMBER)]
+)
+def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_after_waits_that_grow(
+    asked: str, error: int
+) -> None:
+    talk = Conversation()
+    talk.settle(0)
+    refused(talk, asked, error)
+    join, began = talk.order(ev.SendJoin), talk.now
+    for generation in range(3, 23):
+        if asked == "join":
+            talk.tell(ev.Joined(join, JoinAnswer(error)))
+        else:
+            talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(error), talk.now))
+        assert "SendJoin" not in talk.kinds(), "its answer would be the same"
+        talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+        join = talk.order(ev.SendJoin)
+    assert talk.now - began > 10
+    talk.sync(talk.join(join, 23), tps(0))
+    assert talk.member.state is State.STABLE
+    refused(talk, "heartbeat", error)
+    talk.order(ev.SendJoin)
+
+
 @pytest.mark.scenario("testJoinGroupUnknownMemberResponseWithOldGeneration")
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_join_that_was_given_up_changes_nothing(error: int) -> None:

@@ -95,6 +95,14 @@ def test_a_group_of_other_members_than_consumers_is_named_before_a_join_is_refus
     assert finding.text.startswith("group 'shop' is taken: its 2 members are of type 'connect', and brokers let no")
 
 
+@pytest.mark.parametrize("kind", ["share", "streams"])
+def test_a_group_of_another_kind_is_named_before_a_join_is_refused(kind: str) -> None:
+    finding = predicted(settings(), Described(69, state="Empty", other_type=kind), {"orders": 6})
+    assert finding.failure is ExitCode.CONFIGURATION
+    assert finding.text.startswith(f"group 'shop' is taken: it is a {kind} group")
+    assert finding.text.endswith("use another group.id")
+
+
 def test_a_group_that_others_have_left_takes_consumers() -> None:
     empty = Described(0, "", "Empty", classic=True, other_type="connect")
     assert predicted(settings(), empty, {"orders": 6}).text.startswith("none now; this member would get 6 of 6")

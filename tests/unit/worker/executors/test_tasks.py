@@ -6,7 +6,7 @@ import asyncio
 import queue
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -446,3 +446,28 @@ def test_the_loops_thread_ends_as_the_executor_is_closed() -> None:
     executor.close()
     executor._thread.join(10)
     assert (executor._thread.is_alive(), executor._loop.is_closed()) == (False, True)
+
+
+def test_an_asynchronous_generator_that_a_handler_keeps_is_closed_with_the_executor() -> None:
+    trace = list[str]()
+
+    async def reads() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            await asyncio.sleep(0)
+            trace.append("closed")
+
+    source = reads()
+
+    async def handle(record: Record) -> None:
+        await anext(source)
+
+    flights = flights_of(2)
+    table: Any = Table(flights)
+    executor = begun(handle, table)
+    assert [table.ended.get(timeout=60) for _ in flights] == [(flight, None) for flight in flights]
+    assert trace == []
+    executor.close()
+    assert trace == ["closed"]
