@@ -82,6 +82,8 @@ class Place:
     """The leader does not answer, or says that it leads no more: the metadata is asked for another one."""
     replica: int = NOBODY
     replica_until: float = 0.0
+    unknown_to_replica: tuple[int, int] | None = None
+    """A `last_epoch` that a replica has no record of, by its word, and the leader epoch of then."""
     replica_looked_at: float | None = None
     """When it is looked at whether the replica is to be asked any longer. None: no timer is set for that."""
     quiet_until: float = 0.0
@@ -230,8 +232,15 @@ class Fetching:
         self.disputed |= place.sought and leader == place.leader
         place.sought = False
         if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
-            place.leader, place.leader_epoch = leader, epoch
+            self._follow(place, leader, epoch)
         self._look_for_leader(place)
+
+    def _follow(self, place: Place, leader: int, epoch: int) -> None:
+        if epoch != place.leader_epoch and place.replica != NOBODY:
+            # What the leader before has named may not have followed this one yet; Java's client, too, asks it first.
+            self._unask(place)
+            place.replica = NOBODY
+        place.leader, place.leader_epoch = leader, epoch
 
     def _look_for_leader(self, place: Place) -> None:
         if place.leader == NOBODY:
@@ -315,10 +324,11 @@ class Fetching:
         place = self._places.get(TopicPartition(part.topic, part.partition))
         if place is None or place.asked_of != node or place.ended:
             return None
+        from_leader = place.asked_of == place.leader or place.replica == NOBODY
         if named := part.leader_id != NOBODY and part.leader_epoch > place.leader_epoch:
-            place.leader, place.leader_epoch = part.leader_id, part.leader_epoch
+            self._follow(place, part.leader_id, part.leader_epoch)
         if part.error != ErrorCode.NONE:
-            return self._meet_error(place, part, now, named=named)
+            return self._meet_error(place, part, now, from_leader=from_leader, named=named)
         if part.diverging_epoch != NO_EPOCH:
             return self._diverging(place, part, now)
         _note_answer(place, part)
@@ -368,12 +378,13 @@ class Fetching:
             self._wait(place, now)
         return None
 
-    def _meet_error(self, place: Place, part: Part, now: float, *, named: bool) -> News | None:
+    def _meet_error(self, place: Place, part: Part, now: float, *, from_leader: bool, named: bool) -> News | None:
         """`named`: the answer has named a leader that was not known (KIP-951)."""
-        from_leader = place.asked_of == place.leader or place.replica == NOBODY
         if (why := _refused(place, part.error, from_leader=from_leader)) is not None:
             return self._end(place, why)
         reaction = reaction_to(part.error, from_leader=from_leader)
+        if part.error == ErrorCode.OFFSET_OUT_OF_RANGE and not named:
+            place.unknown_to_replica = place.last_epoch, place.leader_epoch
         place.replica = NOBODY
         if reaction is not Reaction.FIND_LEADER:
             self._wait(place, now)
@@ -453,9 +464,11 @@ class Fetching:
         if place.asked_of == NOBODY:
             place.asked_of = node
             self._asked_since[node][place] = None
-        # Another replica than the leader knows no epoch of its own: it compares with the leader's. It does not know one
-        # in which nothing was written, and says that the offset is out of range: only a record's is told to it.
-        last_epoch = place.last_epoch if place.began or node == place.leader else NO_EPOCH
+        # Another replica than the leader knows the epochs of its records alone: of one in which nothing was written it
+        # says that the offset is out of range, the leader names it again, and so on without a record. It is asked
+        # without that one then. Nothing is passed over: whom the leader of an epoch names has its log up to the offset.
+        told = node == place.leader or place.unknown_to_replica != (place.last_epoch, place.leader_epoch)
+        last_epoch = place.last_epoch if told else NO_EPOCH
         ask = Ask(place.topic_id, place.offset, place.leader_epoch, last_epoch, place.max_bytes)
         self._sessions.setdefault(node, Session()).put(place.tp, ask)
 
