@@ -536,6 +536,44 @@ def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else(*, lost:
     assert "created anew" in news.fault.error
 
 
+def placed_by_id() -> Fetching:
+    """A table of one partition, whose offset is of the topic `ID`; nothing is known of it."""
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 100, 10, 2, topic_id=ID)
+    return table
+
+
+def test_an_offset_of_a_topic_that_had_the_name_before_begins_nothing_in_the_new_one() -> None:
+    """What the new one has before that offset would be passed over."""
+    table = placed_by_id()
+    news: list[News] = []
+    for _ in range(5):
+        assert table.wants_metadata
+        news += table.learn(led(1, topic_id=OTHER), 0.0)
+        assert not table.asks_of(1)
+    (ended,) = news
+    assert ended.fault is not None
+    assert "created anew" in ended.fault.error
+
+
+def test_a_topic_made_anew_that_not_every_broker_has_heard_of_is_begun_with_under_its_own_id() -> None:
+    """It is handed out as soon as the supervisor knows of it; a broker that lags names the topic before, twice."""
+    table = placed_by_id()
+    for _ in range(2):
+        assert table.learn(led(2, topic_id=OTHER, epoch=9), 0.0) == []
+    assert table.learn(led(1), 0.0) == []
+    assert table.sent(1).asks[A] == (ID, 10, 3, 2, 1000)
+
+
+def test_a_partition_of_a_topic_made_anew_does_not_follow_the_leaders_of_the_one_before() -> None:
+    table = fetching(A)
+    table.learn(led(1, epoch=9), 0.0)
+    table.place(A, 200, 0, -1, topic_id=OTHER)
+    assert not table.asks_of(1)
+    table.learn(led(2, epoch=0, topic_id=OTHER), 0.0)
+    assert table.sent(2).asks[A] == (OTHER, 0, 0, -1, 1000)
+
+
 def test_another_id_that_the_metadata_names_ends_nothing_while_the_leader_answers_under_the_one_that_is_asked() -> None:
     """A broker that lags names the id of the topic that was there before."""
     table = fetching(A, B)

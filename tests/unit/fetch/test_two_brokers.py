@@ -164,16 +164,14 @@ class Story:
     # -- whoever takes the records
 
     def place(self, tp: TopicPartition, stop: int | None = None) -> None:
-        """Have it fetched from where it was left, in place of what is fetched of it now. Whoever places it
-        sees to it that it is no other log. It may be cut: told of which leader epoch its offset is, the fetcher finds
-        that."""
+        """Have it fetched from where it was left, in place of what is fetched of it now. Its log may be another one by
+        now, or be cut: told of which topic and leader epoch its offset is, the fetcher finds that."""
         self.number += 1
         self.numbers[tp], self.stops[tp] = self.number, stop
         handed = self.handed[tp]
-        if self.shared(tp) == 0:
-            handed.clear()
-        epoch = int(handed[-1].partition(b":")[2]) if handed else NO_EPOCH
-        self.table.place(tp, self.number, len(handed), epoch, stop)
+        life, epoch = map(int, handed[-1].split(b":")) if handed else (self.life, NO_EPOCH)
+        topic_id = b"" if self.is_upgrade else self.id_of(life)
+        self.table.place(tp, self.number, len(handed), epoch, stop, topic_id=topic_id)
 
     def pause(self) -> None:
         tp = self.tp
@@ -267,11 +265,6 @@ class Story:
         self.life += 1
         self.topic_id = self.id_of(self.life)
         self.logs = {tp: self.new_log(self.choice.choice((1, 2))) for tp in PARTITIONS}
-        for tp in PARTITIONS:
-            # Of which log an offset is, nobody knows before something was fetched there.
-            place = self.table.get(tp)
-            if place is not None and not place.began:
-                self.place(tp)
 
     def upgrade(self) -> None:
         self.topic_id = self.id_of(self.life)
