@@ -202,3 +202,8 @@ def check_confirmable(*, yes: bool, as_json: bool) -> None:
 def topic_id_text(topic_id: UUID | None) -> str:
     """A topic's id as Kafka's own tools write it; empty where it is not known."""
     return "" if topic_id is None else base64.b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def topic_id_bytes(text: str) -> bytes:
+    """The sixteen bytes of what `topic_id_text` has written; none where the id is not known."""
+    return base64.b64decode(text + "=" * (-len(text) % 4))

@@ -11,11 +11,15 @@ monotonic seconds and arguments.
 3. A truncated log is found by the broker itself: every request says in which epoch the record before the offset was
    written, and the broker compares (KIP-595; Java's consumer asks OffsetForLeaderEpoch after each change of leaders
    instead, and fetches from what may have been truncated until then).
-4. A topic that was created anew has another id. What was fetched before was of another log: the grant ends, and whoever
-   hands the partition out again decides where the new one is begun. A broker that lags names the topic before: another
-   id counts once the metadata names it again, and whoever was asked under the old one meanwhile did not answer.
+4. A topic that was created anew has another id, and an offset of the one before is of another log: the grant ends,
+   and whoever hands the partition out again decides where the new one is begun. Whoever places an offset says of which
+   topic it is. Where that is not known, it is the one that the metadata names when something is first fetched, and
+   nobody here notices if that was created anew before.
+   A broker that lags names the topic before: another id counts once the metadata names it again, and whoever was asked
+   under the old one meanwhile did not answer. Where nobody has answered under that yet, this takes a second and more.
    An id that was not told is none: amid an upgrade of brokers from before 2.8 one answers with ids, and another without
-   (KIP-516).
+   (KIP-516). Brokers before 3.1 are asked by names, and answer of whatever topic has the name. Of one that was created
+   anew while it was fetched, only the supervisor notices it there.
 """
 
 from __future__ import annotations
@@ -40,6 +44,9 @@ REPLICA_SECONDS = 300.0
 """So long a replica that the leader has named is asked, then the leader again (Java's metadata.max.age.ms)."""
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=1.0)
 """Java's retry.backoff.ms and retry.backoff.max.ms."""
+_ANEW_AFTER = 4
+"""Failures in a row, a second and more: a topic that was created anew is handed out under its new id before all brokers
+have heard of it. Where nobody has answered under that id yet, nobody contradicts them."""
 _MOST_BYTES = 1 << 30
 BEHIND_DAMAGE = "none behind it is handled until kunicorn resume, or kunicorn seek"
 
@@ -82,6 +89,8 @@ class Place:
     """The leader does not answer, or says that it leads no more: the metadata is asked for another one."""
     replica: int = NOBODY
     replica_until: float = 0.0
+    unknown_to_replica: tuple[int, int] | None = None
+    """A `last_epoch` that a replica has no record of, by its word, and the leader epoch of then."""
     replica_looked_at: float | None = None
     """When it is looked at whether the replica is to be asked any longer. None: no timer is set for that."""
     quiet_until: float = 0.0
@@ -91,6 +100,8 @@ class Place:
     """In whose session it is."""
     began: bool = False
     """Something of it was fetched."""
+    of_topic: bool = False
+    """The offset is of the topic with that id, and of none that has its name later."""
     renamed: tuple[bytes, int] | None = None
     """Another id that the metadata has named since the last answer that counted, and `failures` at that time. Metadata
     with the id that is asked for takes it back."""
@@ -167,13 +178,27 @@ class Fetching:
 
     # -- what is fetched -----------------------------------------------------------------------------------------------
 
-    def place(self, tp: TopicPartition, number: int, offset: int, last_epoch: int, stop: int | None = None) -> None:
-        """Fetch the partition from that offset on, in place of an earlier one; to `stop`, where there is one."""
+    def place(
+        self,
+        tp: TopicPartition,
+        number: int,
+        offset: int,
+        last_epoch: int,
+        stop: int | None = None,
+        *,
+        topic_id: bytes = b"",
+    ) -> None:
+        """Fetch the partition from that offset on, in place of an earlier one; to `stop`, where there is one.
+        `topic_id`: of the topic that the offset is of; empty where that is not known."""
         old = self._places.get(tp)
         place = Place(tp, number, offset, last_epoch, self._max_bytes, stop=stop)
+        if topic_id:
+            place.topic_id, place.of_topic = topic_id, True
         if old is not None:
-            # Where it was, it is most likely still; nothing else of it counts any more.
-            place.topic_id, place.leader, place.leader_epoch = old.topic_id, old.leader, old.leader_epoch
+            if not (topic_id and old.topic_id) or topic_id == old.topic_id:
+                # Where it was, it is most likely still; nothing else of it counts any more.
+                place.leader, place.leader_epoch = old.leader, old.leader_epoch
+                place.topic_id = topic_id or old.topic_id
             self._unask(old)
             old.ended = True  # What it waits for would have it asked for again, in the place of the new one.
         self._places[tp] = place
@@ -213,9 +238,11 @@ class Fetching:
                 self._look_for_leader(place)
                 continue
             topic_id = topic.topic_id or place.topic_id or b""
-            if place.began and place.topic_id and topic_id != place.topic_id:
+            if place.of_topic and place.topic_id and topic_id != place.topic_id:
                 if _is_anew(place, topic_id):
                     ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
+                else:
+                    self._look_for_leader(place)
                 continue
             place.renamed = None
             if topic_id != place.topic_id:
@@ -230,8 +257,15 @@ class Fetching:
         self.disputed |= place.sought and leader == place.leader
         place.sought = False
         if leader != NOBODY and (epoch == NO_EPOCH or epoch >= place.leader_epoch):
-            place.leader, place.leader_epoch = leader, epoch
+            self._follow(place, leader, epoch)
         self._look_for_leader(place)
+
+    def _follow(self, place: Place, leader: int, epoch: int) -> None:
+        if epoch != place.leader_epoch and place.replica != NOBODY:
+            # What the leader before has named may not have followed this one yet; Java's client, too, asks it first.
+            self._unask(place)
+            place.replica = NOBODY
+        place.leader, place.leader_epoch = leader, epoch
 
     def _look_for_leader(self, place: Place) -> None:
         if place.leader == NOBODY:
@@ -315,16 +349,17 @@ class Fetching:
         place = self._places.get(TopicPartition(part.topic, part.partition))
         if place is None or place.asked_of != node or place.ended:
             return None
+        from_leader = place.asked_of == place.leader or place.replica == NOBODY
         if named := part.leader_id != NOBODY and part.leader_epoch > place.leader_epoch:
-            place.leader, place.leader_epoch = part.leader_id, part.leader_epoch
+            self._follow(place, part.leader_id, part.leader_epoch)
         if part.error != ErrorCode.NONE:
-            return self._meet_error(place, part, now, named=named)
+            return self._meet_error(place, part, now, from_leader=from_leader, named=named)
         if part.diverging_epoch != NO_EPOCH:
             return self._diverging(place, part, now)
         _note_answer(place, part)
         news = None
         if part.next_offset > place.offset:
-            place.offset, place.began = part.next_offset, True
+            place.offset, place.began, place.of_topic = part.next_offset, True, True
             place.last_epoch = place.last_epoch if part.last_epoch == NO_EPOCH else part.last_epoch
             place.max_bytes = self._max_bytes
             news = News(place.tp, place.number, part.first_row, part.rows, part.next_offset, place.last_epoch)
@@ -368,12 +403,13 @@ class Fetching:
             self._wait(place, now)
         return None
 
-    def _meet_error(self, place: Place, part: Part, now: float, *, named: bool) -> News | None:
+    def _meet_error(self, place: Place, part: Part, now: float, *, from_leader: bool, named: bool) -> News | None:
         """`named`: the answer has named a leader that was not known (KIP-951)."""
-        from_leader = place.asked_of == place.leader or place.replica == NOBODY
         if (why := _refused(place, part.error, from_leader=from_leader)) is not None:
             return self._end(place, why)
         reaction = reaction_to(part.error, from_leader=from_leader)
+        if part.error == ErrorCode.OFFSET_OUT_OF_RANGE and not named:
+            place.unknown_to_replica = place.last_epoch, place.leader_epoch
         place.replica = NOBODY
         if reaction is not Reaction.FIND_LEADER:
             self._wait(place, now)
@@ -453,9 +489,11 @@ class Fetching:
         if place.asked_of == NOBODY:
             place.asked_of = node
             self._asked_since[node][place] = None
-        # Another replica than the leader knows no epoch of its own: it compares with the leader's. It does not know one
-        # in which nothing was written, and says that the offset is out of range: only a record's is told to it.
-        last_epoch = place.last_epoch if place.began or node == place.leader else NO_EPOCH
+        # Another replica than the leader knows the epochs of its records alone: of one in which nothing was written it
+        # says that the offset is out of range, the leader names it again, and so on without a record. It is asked
+        # without that one then. Nothing is passed over: whom the leader of an epoch names has its log up to the offset.
+        told = node == place.leader or place.unknown_to_replica != (place.last_epoch, place.leader_epoch)
+        last_epoch = place.last_epoch if told else NO_EPOCH
         ask = Ask(place.topic_id, place.offset, place.leader_epoch, last_epoch, place.max_bytes)
         self._sessions.setdefault(node, Session()).put(place.tp, ask)
 
@@ -505,7 +543,7 @@ def _truncated(place: Place, part: Part) -> str:
 def _is_anew(place: Place, topic_id: bytes) -> bool:
     """Whether the topic has that other id for good."""
     if place.renamed is not None and place.renamed[0] == topic_id:
-        return place.failures > place.renamed[1]
+        return place.failures - place.renamed[1] >= (1 if place.began else _ANEW_AFTER)
     place.renamed = (topic_id, place.failures)
     return False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,20 +14,23 @@ from confluent_kafka.admin import NewTopic
 from kunicorn.commands.demo.audit import Kind, read_audit
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.worker.fetching.client import KnownTopics, Librdkafka, Login
-from kunicorn.worker.fetching.fetched import Taken
+from kunicorn.worker.fetching.client import Client, KnownTopics, Librdkafka, Login
 from tests.kafka import KafkaCluster
 from tests.system.commands.desk import Desk
 from tests.system.group.journal import handled_up_to
+from tests.system.group.one_client import own_client, taken
 from tests.system.group.outside_the_log import resets, says_where_it_goes_on
 from tests.system.members import Members, group_settings, toml
 from tests.system.producing import committed_offsets, produce
 from tests.waiting import wait_until
 
+SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 
 @pytest.fixture
 def three() -> Iterator[KafkaCluster]:
-    with KafkaCluster(brokers=3) as cluster:
+    """Each in a rack of its own."""
+    with KafkaCluster(brokers=3, overrides={"broker.rack": "rack-{id}", "replica.selector.class": SELECTOR}) as cluster:
         yield cluster
 
 
@@ -129,10 +134,26 @@ def test_after_an_unclean_election_commands_count_from_where_the_logs_part_as_a_
     assert handled(members) == [*range(150), *range(100, 180)]
 
 
+@contextmanager
+def librdkafka(kafka: KafkaCluster, topic: str) -> Iterator[Client]:
+    # As workers have it: what has no offset in the log is an error.
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "error"})
+    client = Librdkafka(consumer, KnownTopics(consumer), Login(None))
+    client.learn([topic], 60)
+    yield client
+    consumer.close()
+
+
+@pytest.mark.parametrize(
+    "client_of",
+    [librdkafka, own_client, partial(own_client, rack="rack-1")],
+    ids=["librdkafka", "our own fetcher", "our own fetcher from the closest replica"],
+)
 def test_a_worker_that_takes_over_a_log_that_was_cut_and_has_grown_again_notices(
-    three: KafkaCluster, topic: str
+    three: KafkaCluster, topic: str, client_of: Callable[[KafkaCluster, str], AbstractContextManager[Client]]
 ) -> None:
-    """Nobody fetched it meanwhile, as where it moves from one worker to another in an unclean election (KIP-320)."""
+    """Nobody fetched it meanwhile, as where it moves from one worker to another in an unclean election (KIP-320). A
+    leader that names a replica nearer to us compares nothing."""
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[1, 2]], config=config)
     three.admin().create_topics([wanted])[topic].result(60)
@@ -145,21 +166,14 @@ def test_a_worker_that_takes_over_a_log_that_was_cut_and_has_grown_again_notices
     follower.start()
     wait_until(lambda: leader_of(three, topic) == follower.id, "an unclean election", every=0.2)
     produce(three.bootstrap, topic, 80)
-    # As workers have it: what has no offset in the log is an error.
-    consumer = Consumer({"bootstrap.servers": three.bootstrap, "group.id": topic, "auto.offset.reset": "error"})
-    client, place = Librdkafka(consumer, KnownTopics(consumer), Login(None)), TopicPartition(topic, 0)
-    try:
-        client.learn([topic], 60)
+    leader.start()
+    three.wait_until_whole()
+    place = TopicPartition(topic, 0)
+    with client_of(three, topic) as client:
         client.assign({place: Position(150, 0)})
-
-        def taken() -> Taken | None:
-            return client.take(100, 0.2, gathers=False, several_topics=False)
-
-        found = wait_until(taken, "a word of the client", every=0)
-        ((at_fault, kind, _),) = found.faults
-        assert (list(found.runs), at_fault, kind) == ([], place, FailureKind.TRUNCATED)
-    finally:
-        consumer.close()
+        found = taken(client)
+    ((at_fault, kind, _),) = found.faults
+    assert (list(found.runs), at_fault, kind) == ([], place, FailureKind.TRUNCATED)
 
 
 def leader_of(kafka: KafkaCluster, topic: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Callable
@@ -9,9 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from kunicorn.ipc.clock import now_ns
+from kunicorn.positions import Position, TopicPartition
 from tests.kafka import KafkaCluster
 from tests.system.audits import ended
+from tests.system.columns.fetching import topic_id
 from tests.system.group.journal import handled_up_to
+from tests.system.group.one_client import own_client, taken
 from tests.system.members import MemberProcess, Members
 from tests.system.producing import committed_offsets, end_offsets, produce
 
@@ -56,6 +60,24 @@ def test_where_all_was_committed_before_a_topic_is_created_anew_nobody_waits_for
     # By default metadata is asked for every five minutes, the ends of logs every ten seconds.
     member.wait(lambda: len(ended(members.audit, since=began)) == 100, "the new topic", 120)
     assert member.stop() == 0
+
+
+def test_a_worker_with_an_offset_of_the_old_topic_that_has_fetched_nothing_yet_passes_over_nothing_of_the_new_one(
+    kafka: KafkaCluster, topic: str
+) -> None:
+    """With our own fetcher: it is told of which topic the offset is."""
+    kafka.create_topic(topic, 1)
+    old = base64.b64encode(topic_id(kafka, topic)).decode().rstrip("=")
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, 1)
+    produce(kafka.bootstrap, topic, 200)
+    place = TopicPartition(topic, 0)
+    with own_client(kafka, topic) as client:
+        client.assign({place: Position(100, 0)}, {place: old})
+        found = taken(client)
+    ((at_fault, _, error),) = found.faults
+    assert (list(found.runs), at_fault) == ([], place)
+    assert "created anew" in error
 
 
 @pytest.mark.long

@@ -325,14 +325,50 @@ def test_a_broker_that_names_the_epoch_that_it_was_asked_for_is_asked_again_afte
     assert asked(table, 1) == {A: 10}
 
 
-def test_an_epoch_that_came_with_no_record_is_not_told_to_a_replica_which_may_know_nothing_of_it() -> None:
-    """It would say that the offset is out of range, the leader would name it again, and so on without a record."""
+def test_a_log_that_was_cut_is_found_by_the_closest_replica_before_anything_was_fetched() -> None:
+    """The leader that names it has compared nothing."""
     table = fetching(A)
     answer(table, 1, Said(preferred_replica=4))
-    assert table.sent(4).asks[A] == (ID, 10, 3, -1, 1000)
+    assert table.sent(4).asks[A] == (ID, 10, 3, 2, 1000)
     table.known(4)
-    table.meet(4, 7, [Said(next_offset=15, rows=5, last_epoch=3)], 0.0)
-    assert table.sent(4).asks[A] == (ID, 15, 3, 3, 1000)
+    (news,) = table.meet(4, 7, [Said(diverging_epoch=1, diverging_end=5)], 0.0)
+    assert news.fault is not None
+    assert news.fault.kind is FailureKind.TRUNCATED
+
+
+def test_a_replica_that_has_not_the_offset_and_names_a_newer_leader_ends_nothing() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    assert answer(table, 4, Said(error=ErrorCode.OFFSET_OUT_OF_RANGE, leader_id=2, leader_epoch=4)) == []
+    assert table.sent(2).asks[A] == (ID, 10, 4, 2, 1000)
+
+
+def test_what_a_replica_was_asked_before_it_led_says_nothing_of_the_leaders_log() -> None:
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    table.sent(4)
+    table.known(4)
+    table.learn(led(4, epoch=4), 0.0)
+    known = table.known(4)
+    assert (list(known.forgotten), known.placed) == ([(ID, A)], []), "it is kept from the decoder"
+    table.meet(4, 7, [], 0.0)
+    assert table.sent(4).asks[A] == (ID, 10, 4, 2, 1000)
+
+
+def test_a_replica_without_a_record_of_the_epoch_is_asked_without_it_until_there_is_another_leader() -> None:
+    """Else it would say so again, the leader would name it again, and so on without a record."""
+    table = fetching(A)
+    answer(table, 1, Said(preferred_replica=4))
+    assert answer(table, 4, Said(error=ErrorCode.OFFSET_OUT_OF_RANGE)) == []
+    table.wake(SOON)
+    assert table.sent(1).asks[A].last_epoch == 2, "the leader's word counts"
+    table.known(1)
+    table.meet(1, 7, [Said(preferred_replica=4)], SOON)
+    assert table.sent(4).asks[A] == (ID, 10, 3, -1, 1000)
+    table.learn(led(1, epoch=4), SOON)
+    assert not table.asks_of(4), "it may not have followed the new leader yet"
+    answer(table, 1, Said(preferred_replica=4), now=SOON)
+    assert table.sent(4).asks[A] == (ID, 10, 4, 2, 1000)
 
 
 @pytest.mark.scenario("testParseCorruptedRecord")
@@ -498,6 +534,44 @@ def test_a_topic_made_anew_ends_what_was_fetched_of_it_and_nothing_else(*, lost:
     assert news.tp == A
     assert news.fault is not None
     assert "created anew" in news.fault.error
+
+
+def placed_by_id() -> Fetching:
+    """A table of one partition, whose offset is of the topic `ID`; nothing is known of it."""
+    table = Fetching(1000, lambda: 0.5)
+    table.place(A, 100, 10, 2, topic_id=ID)
+    return table
+
+
+def test_an_offset_of_a_topic_that_had_the_name_before_begins_nothing_in_the_new_one() -> None:
+    """What the new one has before that offset would be passed over."""
+    table = placed_by_id()
+    news: list[News] = []
+    for _ in range(5):
+        assert table.wants_metadata
+        news += table.learn(led(1, topic_id=OTHER), 0.0)
+        assert not table.asks_of(1)
+    (ended,) = news
+    assert ended.fault is not None
+    assert "created anew" in ended.fault.error
+
+
+def test_a_topic_made_anew_that_not_every_broker_has_heard_of_is_begun_with_under_its_own_id() -> None:
+    """It is handed out as soon as the supervisor knows of it; a broker that lags names the topic before, twice."""
+    table = placed_by_id()
+    for _ in range(2):
+        assert table.learn(led(2, topic_id=OTHER, epoch=9), 0.0) == []
+    assert table.learn(led(1), 0.0) == []
+    assert table.sent(1).asks[A] == (ID, 10, 3, 2, 1000)
+
+
+def test_a_partition_of_a_topic_made_anew_does_not_follow_the_leaders_of_the_one_before() -> None:
+    table = fetching(A)
+    table.learn(led(1, epoch=9), 0.0)
+    table.place(A, 200, 0, -1, topic_id=OTHER)
+    assert not table.asks_of(1)
+    table.learn(led(2, epoch=0, topic_id=OTHER), 0.0)
+    assert table.sent(2).asks[A] == (OTHER, 0, 0, -1, 1000)
 
 
 def test_another_id_that_the_metadata_names_ends_nothing_while_the_leader_answers_under_the_one_that_is_asked() -> None:

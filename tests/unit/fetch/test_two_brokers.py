@@ -132,7 +132,7 @@ class Story:
         newest = {1: BY_NAME if self.is_upgrade else BY_ID, 2: BY_ID}
         self.brokers = {node: PlayedBroker(node, newest[node]) for node in newest}
         self.life = 1
-        self.topic_id = b"" if self.is_upgrade else self.id_of_life
+        self.topic_id = b"" if self.is_upgrade else self.id_of(self.life)
         self.logs = {tp: self.new_log(leader=1) for tp in PARTITIONS}
         self.known: list[Topic] = []
         """What the metadata said, from the first time on."""
@@ -164,14 +164,14 @@ class Story:
     # -- whoever takes the records
 
     def place(self, tp: TopicPartition, stop: int | None = None) -> None:
-        """Have it fetched from where it was left, in place of what is fetched of it now. Whether the log is still the
-        one that it was left in, whoever places it has seen to."""
+        """Have it fetched from where it was left, in place of what is fetched of it now. Its log may be another one by
+        now, or be cut: told of which topic and leader epoch its offset is, the fetcher finds that."""
         self.number += 1
         self.numbers[tp], self.stops[tp] = self.number, stop
         handed = self.handed[tp]
-        del handed[self.shared(tp) :]
-        last_epoch = int(handed[-1].partition(b":")[2]) if handed else NO_EPOCH
-        self.table.place(tp, self.number, len(handed), last_epoch, stop)
+        life, epoch = map(int, handed[-1].split(b":")) if handed else (self.life, NO_EPOCH)
+        topic_id = b"" if self.is_upgrade else self.id_of(life)
+        self.table.place(tp, self.number, len(handed), epoch, stop, topic_id=topic_id)
 
     def pause(self) -> None:
         tp = self.tp
@@ -206,7 +206,9 @@ class Story:
     def meet(self, tp: TopicPartition, kind: FailureKind, error: str) -> None:
         """Go back to where the log was cut, or begin the new one."""
         if kind is FailureKind.TRUNCATED:
-            assert self.shared(tp) < len(self.handed[tp]), error
+            shared = self.shared(tp)
+            assert shared < len(self.handed[tp]), error
+            del self.handed[tp][shared:]
         else:
             assert "created anew" in error, error
             assert self.life > 1, error
@@ -220,9 +222,9 @@ class Story:
 
     # -- the cluster
 
-    @property
-    def id_of_life(self) -> bytes:
-        return bytes([self.life]) * 16
+    @staticmethod
+    def id_of(life: int) -> bytes:
+        return bytes([life]) * 16
 
     def new_log(self, leader: int) -> Log:
         log = Log(self.life, leader)
@@ -257,25 +259,15 @@ class Story:
         log = self.logs[self.tp]
         del log.epochs[self.choice.randint(1, len(log.epochs)) :]
         log.move(self.choice.choice((1, 2)))
-        log.epochs += [log.epoch] * self.choice.randint(0, 3)
-        self.place_unbegun()
+        log.epochs += [log.epoch] * self.choice.randint(0, MOST_BATCHES)
 
     def create_anew(self) -> None:
         self.life += 1
-        self.topic_id = self.id_of_life
+        self.topic_id = self.id_of(self.life)
         self.logs = {tp: self.new_log(self.choice.choice((1, 2))) for tp in PARTITIONS}
-        self.place_unbegun()
-
-    def place_unbegun(self) -> None:
-        """Of which log an offset is, nobody knows before something was fetched there; and a replica is told an epoch
-        only then."""
-        for tp in PARTITIONS:
-            place = self.table.get(tp)
-            if place is not None and not place.began:
-                self.place(tp)
 
     def upgrade(self) -> None:
-        self.topic_id = self.id_of_life
+        self.topic_id = self.id_of(self.life)
 
     def learn(self) -> None:
         leaders = {tp.partition: (log.leader, log.epoch) for tp, log in self.logs.items()}
@@ -316,13 +308,18 @@ class Story:
         if version == BY_ID and ask.topic_id != self.topic_id:
             return fetched.partition(version, number, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
         follows = log.leader != broker.node
+        if follows and ask.leader_epoch < log.epoch:
+            return fetched.partition(version, number, error_code=ErrorCode.FENCED_LEADER_EPOCH)
         # A follower answers whoever was sent to it, and whoever was not looks the same to it.
         if follows and self.choice.random() < 0.3:
             hint = {"current_leader": leader_named(version, log.leader, log.epoch)}
             named = hint if self.choice.random() < 0.5 else {}
             return fetched.partition(version, number, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, **named)
-        if not follows and self.choice.random() < 0.2:
+        if not follows and log.epoch == ask.leader_epoch and ask.offset <= log.end and self.choice.random() < 0.5:
             return fetched.partition(version, number, preferred_read_replica=3 - log.leader)
+        if follows and ask.last_epoch > max(log.epochs):
+            # It has heard of leaders by their records alone.
+            return fetched.partition(version, number, error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         if (diverging := log.diverging(ask)) is not None:
             return fetched.partition(version, number, diverging_epoch=diverging_named(version, *diverging))
         if ask.offset > log.end:

@@ -355,7 +355,8 @@ class Assignment:
         unknown: list[Partition] = []
         for partition in partitions:
             # Halted before it had begun: where to begin may be known by now. Or nobody has fetched it for a while: the
-            # log may have been cut, and have grown again, which a worker would not notice.
+            # log may have been cut, and have grown again. A worker would notice that before its position, but not
+            # between that and what is done ahead of it: the records that are there now would pass for done.
             if partition.position is None or self._unwatched(partition):
                 partition.advance(PartitionEvent.LOOK_UP, why)
                 unknown.append(partition)

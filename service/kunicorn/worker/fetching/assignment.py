@@ -56,7 +56,10 @@ class ClientAssignment:
         if not (taken := [grant for grant in grants if grant not in known]):
             return known, None
         try:
-            self._client.assign({grant.tp: from_where(grant.tracker) for grant in taken})
+            self._client.assign(
+                {grant.tp: from_where(grant.tracker) for grant in taken},
+                {grant.tp: grant.tracker.topic_id for grant in taken},
+            )
         except KafkaException as error:
             return known, error
         if any(not grant.was_assigned or grant.waits_for == "delay" for grant in taken):

@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -200,6 +201,9 @@ class KnownTopics:
                 self._consumer.list_topics(topic, timeout=left)
 
 
+NO_IDS: Mapping[TopicPartition, str] = MappingProxyType({})
+
+
 class Client(Protocol):
     """Where a worker's records come from. Caller: the runner, or the assembly before it."""
 
@@ -209,8 +213,11 @@ class Client(Protocol):
         `gathers`: each partition's records together. `several_topics`: neighbours may be of different topics.
         """
 
-    def assign(self, places: Mapping[TopicPartition, Position]) -> None:
-        """Fetch these, too, from there on. Raises `KafkaException` where it takes none of them."""
+    def assign(
+        self, places: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str] = NO_IDS
+    ) -> None:
+        """Fetch these, too, from there on. `topic_ids`: of the topics that the positions are of, where those are known.
+        Raises `KafkaException` where it takes none of them."""
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more; nothing of them is given out from now on."""
@@ -258,8 +265,10 @@ class Librdkafka:
         cut = gathered_runs if gathers else runs
         return Taken(cut(records, several_topics), faults_of(errors))
 
-    def assign(self, places: Mapping[TopicPartition, Position]) -> None:
-        """See `Client`."""
+    def assign(
+        self, places: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str] = NO_IDS
+    ) -> None:
+        """See `Client`. librdkafka takes no ids: it goes on in whatever topic has the name."""
         begun = [_from(tp, position) for tp, position in places.items()]
         self.consumer.incremental_assign(begun)
         try:

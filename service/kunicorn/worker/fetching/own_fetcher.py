@@ -21,7 +21,8 @@ from kunicorn.kafka.auth import BearerToken, Sasl, Security
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.kafka.tls import Tls
 from kunicorn.positions import Position, TopicPartition
-from kunicorn.worker.fetching.client import Login
+from kunicorn.text import topic_id_bytes
+from kunicorn.worker.fetching.client import NO_IDS, Login
 from kunicorn.worker.fetching.fetched import Run, Taken
 
 Property = str | int | float | bool
@@ -35,6 +36,8 @@ class _Assigned:
     """Of its placing."""
     begin: Position
     """Where it goes on when it is resumed."""
+    topic_id: bytes
+    """Of the topic that its positions are of; empty where that is not known."""
     given: Position | None = None
     """Up to where it was given out, under this assignment."""
     paused: bool = False
@@ -72,10 +75,12 @@ class OwnFetcher:
                 faults.append((news.tp, news.fault.kind, news.fault.error))
         return Taken(runs, faults) if some else None
 
-    def assign(self, places: Mapping[TopicPartition, Position]) -> None:
+    def assign(
+        self, places: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str] = NO_IDS
+    ) -> None:
         """See `Client`."""
         for tp, position in places.items():
-            self._assigned[tp] = _Assigned(0, position)
+            self._assigned[tp] = _Assigned(0, position, topic_id_bytes(topic_ids.get(tp, "")))
             self._place(tp)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
@@ -119,8 +124,8 @@ class OwnFetcher:
     def _place(self, tp: TopicPartition) -> None:
         assigned = self._assigned[tp]
         number = assigned.number = next(self._numbers)
-        offset, epoch = assigned.begin.offset, assigned.begin.leader_epoch
-        self._fetcher.call(lambda table: table.place(tp, number, offset, epoch))
+        (offset, epoch, _), topic_id = assigned.begin, assigned.topic_id
+        self._fetcher.call(lambda table: table.place(tp, number, offset, epoch, topic_id=topic_id))
 
     def _remove(self, tp: TopicPartition, number: int) -> None:
         self._fetcher.call(lambda table: table.remove(tp, number))

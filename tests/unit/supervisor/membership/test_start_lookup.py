@@ -12,7 +12,7 @@ import pytest
 from kunicorn.errors import PeerError
 from kunicorn.group.protocol import CommitAnswer, EpochEnd, LogOffset
 from kunicorn.group.states import PartitionEvent, PartitionState
-from kunicorn.ipc import clock
+from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.messages import Failed, FailureKind
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe.metrics import Metrics
@@ -563,6 +563,26 @@ def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it
         assert (start.offset, start.leader_epoch, start.reset) == (720, 3, False)
         assert world.committed[ZERO] == 700
         assert {at.offset for at in world.assignment.table.consumed().values()} == {720}, "it is still to be committed"
+
+    play(story)
+
+
+def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them() -> None:
+    """Whoever fetches from that position on finds no truncation, as the log has it still: other records are there now
+    in place of those that were done."""
+
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
+        failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
+        world.assignment.worker_failed(world.stage.workers[0], failure)
+        world.epoch = EpochEnd(0, 3, 750)
+        resume(world)
+        await until(lambda: world.stage.start_of(0).grant != before)
+        start = world.stage.start_of(0)
+        assert (start.offset, set(bitmap.read(start.offset, start.done))) == (720, {725})
 
     play(story)
 

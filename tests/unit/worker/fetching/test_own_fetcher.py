@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Message
@@ -17,9 +18,12 @@ from kunicorn.handler.rows import Rows
 from kunicorn.ipc.messages import FailureKind, Password
 from kunicorn.kafka.errors import AuthenticationFailed
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.text import topic_id_text
+from kunicorn.worker.fetching.assignment import ClientAssignment
 from kunicorn.worker.fetching.client import Login
 from kunicorn.worker.fetching.fetched import Taken
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher, _security, own_fetcher
+from kunicorn.worker.progress import Grant, OffsetTracker, Slots
 
 TP = TopicPartition("t", 0)
 
@@ -154,6 +158,18 @@ def test_what_is_dropped_takes_no_room_from_what_counts() -> None:
     played.client.assign({TP: Position(2)})
     played.fetched(2, 2, 4)
     assert played.taken(2) == [2, 3]
+
+
+def test_the_fetcher_is_told_of_which_topic_a_grants_offset_is_also_after_a_pause() -> None:
+    topic_id, mirror = uuid4(), cast("Any", None)
+    played = Played()
+    tracker = OffsetTracker(TP, 1, Slots("partition", 1, runs=True), 5, 2)
+    tracker.topic_id = topic_id_text(topic_id)
+    ClientAssignment(played.client).assign([Grant(1, TP, tracker, mirror)], 0)
+    assert [place.topic_id for place in played.table] == [topic_id.bytes]
+    played.client.pause([TP])
+    played.client.resume([TP])
+    assert [place.topic_id for place in played.table] == [topic_id.bytes]
 
 
 def test_a_partition_that_was_paused_before_anything_came_begins_where_it_was_assigned() -> None:
