@@ -103,8 +103,16 @@ class Forked(Tagged, frozen=True):
     pid: int
 
 
+class ForkFailed(Tagged, frozen=True):
+    """Answer in place of that: there is no worker, and the next fork may succeed."""
+
+    errno: int
+    """What the system said; 0: it was not the system that said no."""
+    error: str
+
+
 ToTemplate = Preload | Fork
-FromTemplate = TemplateReady | TemplateFailed | Forked
+FromTemplate = TemplateReady | TemplateFailed | Forked | ForkFailed
 
 
 class Token(Tagged, frozen=True):
