@@ -103,8 +103,16 @@ class Forked(Tagged, frozen=True):
     pid: int
 
 
+class ForkFailed(Tagged, frozen=True):
+    """Answer in place of that: there is no worker, and the next fork may succeed."""
+
+    errno: int
+    """What the system said; 0: it was not the system that said no."""
+    error: str
+
+
 ToTemplate = Preload | Fork
-FromTemplate = TemplateReady | TemplateFailed | Forked
+FromTemplate = TemplateReady | TemplateFailed | Forked | ForkFailed
 
 
 class Token(Tagged, frozen=True):
@@ -211,7 +219,7 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: int = NO_OFFSET
     """Records from this offset on are not handled; `NO_OFFSET`: there is no end."""
     poison: str = ""
-    """Why the first record is not to be handled: workers died with it. It ends as `on_failure` says."""
+    """Why the record at `poison_offset` is not to be handled: workers died with it. It ends as `on_failure` says."""
     poison_deaths: int = 0
     singly_until: int = NO_OFFSET
     """Workers died with records before this offset in hand, or not delivered: each is handled, and delivered, before
@@ -221,7 +229,7 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     done: str = ""
     """Which records from `offset` on are done already (`ipc.bitmap.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET
-    """Which record `poison` speaks of, if not of the first one."""
+    """Its own offset: one that was compacted away meanwhile is none of those behind it."""
     more_poison: list[PoisonTold] = []
     """Likewise other records that are not to be handled, where several were in hand."""
     suspects: list[int] = []

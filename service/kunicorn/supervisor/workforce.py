@@ -117,7 +117,7 @@ class Workforce:
         """Give a worker a successor as its client has lost its partitions, unless another one has its slot by now."""
         slot = self._arbiter.pool.slots[worker.number]
         if slot.process is worker:
-            await self.recycler.recycle(slot, "its client has lost its partitions", "silent")
+            await self.recycler.recycle(slot, "its client has lost its partitions", "silent", worker)
 
     def owns(self, pid: int) -> bool:
         """Whether that process is a worker or a template, whose exit is watched."""

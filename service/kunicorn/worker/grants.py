@@ -123,14 +123,11 @@ class Grants:
             tracker.alone_until = max(start.singly_until, last + 1 if last != NO_OFFSET else NO_OFFSET)
         else:
             tracker.suspects, tracker.alone_until = frozenset(start.suspects), start.singly_until
-            tracker.poisons = {each.offset: Poison(each.offset, each.why, each.deaths) for each in start.more_poison}
+        tracker.poisons = {each.offset: Poison(each.why, each.deaths) for each in start.more_poison}
         if start.poison:
-            offset = start.offset if start.poison_offset == NO_OFFSET else start.poison_offset
-            poison = Poison(offset, start.poison, start.poison_deaths)
-            if slots.runs:
-                tracker.poison = poison
-            else:
-                tracker.poisons[offset] = poison
+            tracker.poisons[start.poison_offset] = Poison(start.poison, start.poison_deaths)
+        # What is kept from the handler is in no run with others.
+        tracker.singly_until = max(tracker.poisons, default=NO_OFFSET) + 1
         mirror: Mirror
         if slots.runs:
             mirror = RunMirror(tracker, self._parts.ledger, start.slot, delivers=self._deliveries.runs_go_on)

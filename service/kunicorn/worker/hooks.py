@@ -31,7 +31,7 @@ from kunicorn.ipc import bitmap
 from kunicorn.ipc.clock import NANOSECONDS, now_ns
 from kunicorn.ipc.messages import Failed, FetcherStart, FetcherStopped, FromWorker, Parked, Stopped
 from kunicorn.observe import catalogue as c
-from kunicorn.positions import NO_EPOCH, NO_OFFSET, TopicPartition
+from kunicorn.positions import NO_EPOCH, TopicPartition
 from kunicorn.worker.progress import Interrupts
 from kunicorn.worker.stats import Counters
 
@@ -63,20 +63,7 @@ def started_at(start: FetcherStart, offset: int | None) -> FetcherStart:
         return start
     # The epoch belongs to the other offset, and so does what is told by its distance from there.
     done = bitmap.written(offset, bitmap.read(start.offset, start.done))
-    moved = msgspec.structs.replace(start, offset=offset, leader_epoch=NO_EPOCH, done=done)
-    return _with_its_poison(moved, start.offset if start.poison_offset == NO_OFFSET else start.poison_offset)
-
-
-def _with_its_poison(start: FetcherStart, poison: int) -> FetcherStart:
-    """The start, at which another record may be the first one: its `poison` speaks of the record at that offset."""
-    if not start.poison:
-        return start
-    if poison < start.offset:
-        # The handler has stored it: the next one is another record, and killed nobody.
-        return msgspec.structs.replace(start, poison="", poison_deaths=0, poison_offset=NO_OFFSET)
-    # What comes before it now is in no call with it.
-    until = max(start.singly_until, poison + 1)
-    return msgspec.structs.replace(start, poison_offset=poison, singly_until=until)
+    return msgspec.structs.replace(start, offset=offset, leader_epoch=NO_EPOCH, done=done)
 
 
 @dataclass(slots=True)

@@ -297,8 +297,8 @@ class Partitions:
                 size = record_bytes(key, len(message), headers)
                 nbytes += size
                 flight = scheduler.arrive(tracker, offset, epoch, key, message, size)
-                if flight is not None and (poison := tracker.poisons.get(offset)) is not None:
-                    flight.poison, flight.poison_deaths = poison.why, poison.deaths
+                if flight is not None:
+                    tracker.look_for_poison(flight)
             grant.mirror.store()
             return nbytes
 

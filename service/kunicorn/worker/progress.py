@@ -240,7 +240,7 @@ class Slots:
     def taken_at_once(self, flight: InFlight) -> int:
         """Number of that run's records for the next call."""
         tracker = flight.tracker
-        if flight.offset < max(tracker.singly_until, tracker.alone_until) or tracker.meets_poison(flight):
+        if flight.offset < max(tracker.singly_until, tracker.alone_until):
             return 1
         if self.bounds is None:
             return self.pace.size
@@ -431,10 +431,8 @@ class OffsetTracker:
     """Likewise everything before this offset."""
     singly_until: int = NO_OFFSET
     """Before this offset a call gets one record."""
-    poison: Poison | None = None
-    """Where a call gets a run: the record that killed workers."""
     poisons: dict[int, Poison] = field(default_factory=dict)
-    """Where records have a mark each: those that did, by offset."""
+    """Records that killed workers, by their own offset: one that was compacted away speaks against none behind it."""
     cell: int = NO_OFFSET
     """Where a call gets a run: index of the ledger's word in which the call stores how far it is."""
     closed: bool = False
@@ -490,10 +488,10 @@ class OffsetTracker:
         last = self.order[-1]
         return last.end if last.stage is Stage.SENDING else last.offset
 
-    def meets_poison(self, flight: InFlight) -> bool:
-        """Whether the run's first record is the one that killed workers."""
-        # Nobody knows whether that offset was a gap's: then the next one is it.
-        return self.poison is not None and flight.offset >= self.poison.offset
+    def look_for_poison(self, flight: InFlight) -> None:
+        """Keep the record from the handler if it is one that killed workers."""
+        if (poison := self.poisons.get(flight.offset)) is not None:
+            flight.poison, flight.poison_deaths = poison.why, poison.deaths
 
     def advance(self) -> bool:
         """Drop what is done with nothing unfinished before it; whether the consumed offset has moved by that."""
@@ -562,9 +560,8 @@ class OffsetTracker:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """Record that killed workers and is kept from the handler."""
+    """Why a record that killed workers is kept from the handler."""
 
-    offset: int
     why: str
     deaths: int
 

@@ -233,7 +233,7 @@ class Scheduler:
         bounds, tracker, first = slots.bounds, lane.tracker, lane.queue[0]
         if bounds is None or not bounds.wait_ns or lane.ripe or first.stays_as_it_is or not tracker.waits:
             return True
-        if first.offset < max(tracker.singly_until, tracker.alone_until) or tracker.poison is not None:
+        if first.offset < max(tracker.singly_until, tracker.alone_until):
             return True
         filled = self._filled(lane, bounds)
         if filled.records >= bounds.records or not filled.of_one_epoch:
@@ -297,7 +297,7 @@ class Scheduler:
     def _stays_alone(self, flight: InFlight) -> bool:
         tracker = flight.tracker
         singly = flight.offset < max(tracker.singly_until, tracker.alone_until)
-        return flight.stays_as_it_is or singly or tracker.poison is not None
+        return flight.stays_as_it_is or singly
 
     def _may_be_alone(self, slots: Slots) -> bool:
         """Whether the next suspect is of these slots, and there is nothing beside it."""
@@ -364,9 +364,7 @@ class Scheduler:
             most = fitting(flight.messages[:most], nbytes)
         if len(flight.messages) > most:
             self.split(flight, most)
-        if tracker.meets_poison(flight) and tracker.poison is not None:
-            flight.poison, flight.poison_deaths = tracker.poison.why, tracker.poison.deaths
-            tracker.poison = None
+        tracker.look_for_poison(flight)
         return flight
 
     def _gather(self, lane: Lane, records: int) -> None:

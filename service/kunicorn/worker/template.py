@@ -34,6 +34,7 @@ from kunicorn.handler.load import find, find_middleware, keeps_offsets, print_li
 from kunicorn.ipc.messages import (
     Fork,
     Forked,
+    ForkFailed,
     FrameError,
     FromTemplate,
     Preload,
@@ -185,14 +186,21 @@ def _serve(sock: socket.socket, supervisor: int) -> None:
         decode(body, Fork)
         if len(fds) != _DESCRIPTORS or flags & socket.MSG_CTRUNC:
             raise FrameError(f"a Fork with {len(fds)} descriptors in place of {_DESCRIPTORS}")
-        _fork(sock, supervisor, *fds)
+        try:
+            answer, pidfds = _fork(sock, supervisor, *fds)
+        except OSError as error:
+            # A new template would import the handler again, and find as few processes and as little memory.
+            answer, pidfds = encode(_fork_failed(error)), []
         for fd in fds:
             # Else a worker would never read EOF: its siblings, forked later, would hold the supervisor's word open.
             os.close(fd)
+        socket.send_fds(sock, [answer], pidfds)
+        for fd in pidfds:
+            os.close(fd)
 
 
-def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> None:
-    """Fork the hop, which forks the worker and exits; then tell the supervisor. Raises OSError where that fails.
+def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int) -> tuple[bytes, list[int]]:
+    """Fork the hop, which forks the worker and exits; the answer for the supervisor. Raises OSError where that fails.
 
     Told only when the hop has gone: a worker that died before would be a child of the hop's, and its exit status lost.
     """
@@ -205,11 +213,13 @@ def _fork(sock: socket.socket, supervisor: int, channel_fd: int, ledger_fd: int)
             _hop([sock, inner, outer], supervisor, channel_fd, ledger_fd)
         _, status = os.waitpid(hop, 0)
         if status != 0:
-            raise OSError(f"no worker could be forked (wait status {status}); out of memory or of processes?")
+            raise OSError(0, f"the process that was to fork the worker has ended by wait status {status}")
         body, fds, _ = receive_descriptors(inner, _MAX_PACKET, 1)
-    socket.send_fds(sock, [body], fds)
-    for fd in fds:
-        os.close(fd)
+    return body, fds
+
+
+def _fork_failed(error: OSError) -> ForkFailed:
+    return ForkFailed(error.errno or 0, error.strerror or str(error))
 
 
 def _hop(held: list[socket.socket], supervisor: int, channel_fd: int, ledger_fd: int) -> NoReturn:
@@ -225,7 +235,8 @@ def _hop(held: list[socket.socket], supervisor: int, channel_fd: int, ledger_fd:
         socket.send_fds(held[-1], [encode(Forked(pid))], [os.pidfd_open(pid)])
         status = 0
     except OSError as error:
-        log.error("forking a worker failed: %s", error)
+        socket.send_fds(held[-1], [encode(_fork_failed(error))], [])
+        status = 0
     finally:
         os._exit(status)
 

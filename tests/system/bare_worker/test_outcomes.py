@@ -131,7 +131,9 @@ def test_the_record_that_killed_workers_becomes_a_dead_letter_without_the_handle
     kafka.create_topic(letters_topic(topic), 1)
     produce(kafka.bootstrap, topic, ["die", "b"])
     worker = start(0, on_failure="dead_letter")
-    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2)]))
+    worker.tell(
+        StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2, poison_offset=0)])
+    )
     worker.consumed(1, 2)
     assert seen(processes.directory) == ["0@1=b"]
     told = read(headers_of(letters(kafka, topic, 1)[0]))
@@ -147,7 +149,9 @@ def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
     produce(kafka.bootstrap, topic, ["killed", "letter", "fail", "exit", "later", "wait"])
     rule = FailureRule(["kunicorn.Retry"], 5, 20, 100, 1000, "dead_letter")
     worker = start(0, max_attempts=1, on_failure="dead_letter", failures=[rule])
-    worker.tell(StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2)]))
+    worker.tell(
+        StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2, poison_offset=0)])
+    )
     wait_until(lambda: "0@5=wait" in seen(processes.directory), "the last record to be in hand")
     worker.tell(TimedOut(1, 5))
     worker.consumed(1, 6)

@@ -43,7 +43,7 @@ class Bench:
     def worker(self) -> PlayedWorker:
         return self.stage.workers[0]
 
-    async def replace(self, slot: WorkerSlot, why: str, reason: str) -> None:
+    async def replace(self, slot: WorkerSlot, why: str, reason: str, **_: Any) -> None:
         if self.fails:
             raise ReplacementFailed("no memory")
         self.replaced.append((slot.number, reason))

@@ -27,9 +27,9 @@ class Crew:
             slot.process = SimpleNamespace(started_at=RENEWED - 1)
         in_force = SettingsInForce(settings_with("earliest"), mock.Mock())
         self.workforce = Workforce(in_force, mock.Mock(), mock.Mock(), arbiter, Metrics())
-        self.workforce.recycler._replacer.replace = self.replace  # type: ignore[method-assign, assignment]
+        self.workforce.recycler._replacer.replace = self.replace  # type: ignore[method-assign]
 
-    async def replace(self, slot: WorkerSlot, *_: Any) -> bool:
+    async def replace(self, slot: WorkerSlot, *_: Any, **__: Any) -> bool:
         if slot.number in self.failing:
             raise ReplacementFailed("Cannot allocate memory")
         self.replaced.append(slot.number)

@@ -248,7 +248,7 @@ def test_a_record_that_killed_workers_is_kept_from_the_handler_also_where_its_le
 
 def test_a_record_that_killed_workers_and_was_put_back_is_in_no_batch() -> None:
     table = Table(Slots("partition", 1, runs=True, bounds=Bounds(3, None, 0, 1 << 20)))
-    table.begin(P0, 0, 1, 2, poison="2 workers died", poison_deaths=2)
+    table.begin(P0, 0, 1, 2, poison="2 workers died", poison_deaths=2, poison_offset=0)
     table.table.put_back(table.take())
     again = table.take()
     assert (offsets_of(again), again.poison) == ([0], "2 workers died")

@@ -174,6 +174,16 @@ def test_records_of_a_batch_that_killed_workers_do_not_wait() -> None:
     assert due(table, WAIT) == [[2]]
 
 
+def test_batches_fill_again_behind_a_record_that_killed_workers_and_was_compacted_away() -> None:
+    table = batching()
+    table.table.stop([1])
+    table.start(P0, 3, poison="2 workers died", poison_deaths=2, poison_offset=0)
+    table.table.begin_turn(1)
+    table.fetch(P0, 1, 2)
+    assert due(table) == []
+    assert due(table, WAIT) == [[1, 2]]
+
+
 def test_a_batch_that_failed_is_tried_again_as_it_was_and_waits_for_no_more() -> None:
     table = batching()
     table.fetch(P0, 0, 1)

@@ -505,6 +505,31 @@ def test_a_record_behind_a_gap_that_killed_workers_is_kept_from_the_handler(slot
     assert table.take().poison == ""
 
 
+def test_records_before_one_that_killed_workers_are_in_no_call_with_it() -> None:
+    table = Table()
+    table.start(P0, 1, 50, poison="2 workers died", poison_deaths=2, poison_offset=52)
+    table.table.begin_turn(0)
+    table.fetch(P0, 50, 51, 52, 53)
+    calls = []
+    for _ in range(4):
+        flight = table.take()
+        calls.append((offsets_of(flight), flight.poison))
+        table.handle(flight)
+    assert calls == [([50], ""), ([51], ""), ([52], "2 workers died"), ([53], "")]
+
+
+@pytest.mark.parametrize("named", [50, 51], ids=["the first", "a later one"])
+@pytest.mark.parametrize("slots", [None, several()], ids=["runs", "records"])
+def test_a_record_that_killed_workers_and_was_compacted_away_speaks_against_no_other(
+    slots: Slots | None, named: int
+) -> None:
+    table = Table(slots)
+    table.start(P0, 1, 50, poison="2 workers died", poison_deaths=2, poison_offset=named)
+    table.table.begin_turn(0)
+    table.fetch(P0, 52, 53)
+    assert table.take().poison == ""
+
+
 # -- errors in place of records --------------------------------------------------------------------------------------
 
 

@@ -63,17 +63,7 @@ def test_the_leader_epoch_belongs_to_the_offset_it_was_told_with() -> None:
     assert started_at(start(3), 3).leader_epoch == 3
 
 
-def test_a_poison_stays_the_record_it_is_where_the_partition_begins_before_it() -> None:
-    begun = started_at(start(150, poison="two died", poison_deaths=2), 100)
-    assert (begun.poison, begun.poison_deaths, begun.poison_offset) == ("two died", 2, 150)
-    assert begun.singly_until == 151, "else it would be in a batch with records before it"
-
-
-def test_a_poison_that_was_named_stays_that_record() -> None:
-    begun = started_at(start(140, poison="two died", poison_deaths=2, poison_offset=150, singly_until=160), 100)
+@pytest.mark.parametrize("stored", [100, 151])
+def test_a_poison_stays_the_record_it_is_wherever_the_partition_begins(stored: int) -> None:
+    begun = started_at(start(150, poison="two died", poison_deaths=2, poison_offset=150, singly_until=160), stored)
     assert (begun.poison_offset, begun.singly_until) == (150, 160)
-
-
-def test_a_poison_that_is_stored_is_no_other_record() -> None:
-    begun = started_at(start(150, poison="two died", poison_deaths=2), 151)
-    assert (begun.poison, begun.poison_deaths) == ("", 0)

@@ -83,9 +83,10 @@ class WorkerDeaths:
         return anything
 
     def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
-        deaths = partition.blame.name(offset, exact=exact)
-        if deaths >= self._in_force.workers.max_crashes and partition.state in _GOING_ON:
-            self._meet_poison(partition, Poison(offset, deaths, how, exact, returned))
+        max_crashes = self._in_force.workers.max_crashes
+        deaths = partition.blame.name(offset, max_crashes, exact=exact)
+        if deaths >= max_crashes and partition.state in _GOING_ON:
+            self._meet_poison(partition, Poison(offset, deaths, how, returned))
 
     def _share(self, partition: Partition, offsets: Offsets) -> None:
         deaths = self._in_force.workers.max_crashes

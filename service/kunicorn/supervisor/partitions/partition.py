@@ -302,10 +302,12 @@ class Partition:
         consumed, first = reading.consumed.offset, reading.in_hand
         if ledger.marked(self.slot):
             every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed).offsets()
-            return Held(every, every & {first}, exact=True)
+            return Held(every, every & {first})
         in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if batches else first + 1)
         if not ledger.delivers(self.slot) or reading.hand_offset <= consumed:
-            return Held(in_hand, in_hand)
+            # Within a run a call stores where the last record ended, and the next one may lie behind a gap.
+            gapless = reading.hand_end - reading.hand_offset == reading.hand_count
+            return Held(in_hand, in_hand, exact=first in (NO_OFFSET, reading.hand_offset) or gapless)
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 
     def note_undelivered(self) -> None:

@@ -29,8 +29,9 @@ class Held(NamedTuple):
     """In hand, or handled while its outputs were not delivered."""
     oldest: Offsets
     """In hand for the longest: one record, or a batch, of which nobody knows which record it was."""
-    exact: bool = False
-    """The offsets are records' own; else the record is the first one from its offset on that is there."""
+    exact: bool = True
+    """The offsets are records' own. Else the ledger says where the record before ended, and what is there by now may be
+    another one than died."""
 
 
 NOTHING_HELD = Held(range(0), range(0))
@@ -52,10 +53,9 @@ class Poison:
     """A record that killed workers, each time alone."""
 
     offset: int
+    """The record's own."""
     deaths: int
     how: str
-    exact: bool = False
-    """`offset` is the record's own, wherever its partition stands; else it is the first that is fetched."""
     returned: bool = False
     """When the last one died, the handler had returned from it."""
 
@@ -63,11 +63,7 @@ class Poison:
         """What `FetcherStart` says of it to the next worker, which starts at `position`."""
         if position > self.offset:
             return {}
-        told = {"poison": str(self), "poison_deaths": self.deaths}
-        if not self.exact and position == self.offset:
-            return told
-        # Where outputs are sent, those before it may have to be handled again.
-        return {**told, "poison_offset": self.offset, "singly_until": self.offset + 1}
+        return {"poison": str(self), "poison_deaths": self.deaths, "poison_offset": self.offset}
 
     def __str__(self) -> str:
         state = "handled and its outputs not delivered" if self.returned else "in hand"
@@ -88,21 +84,22 @@ class Suspicions:
         self.singly_until = NO_OFFSET
         """So is everything before this offset."""
         self._alone: Counter[int] = Counter()
+        self._in_gaps: Counter[int] = Counter()
+        """Deaths with the first record from that offset on, whichever it was."""
         self._among: Counter[int] = Counter()
         self._shared, self._until = 0, NO_OFFSET
         """Deaths with some range, none of which was passed since, and their farthest end."""
 
-    def name(self, offset: int, *, exact: bool) -> int:
+    def name(self, offset: int, max_crashes: int, *, exact: bool) -> int:
         """Count a death with nothing else in hand against that record; returns how many there were. Caller: after
         `passed`.
 
-        Unless `exact`, the record is the first one from `offset` on. A death counted at a lower offset, which is in a
-        gap then, was the same record's: nothing from there on is done.
+        Unless `exact`, the record is the first one from `offset` on: the death counts for the one that is named next,
+        as nothing in between is done. By such deaths alone none is poison.
         """
-        self._alone[offset] += 1
-        if exact:
-            return self._alone[offset]
-        return sum(deaths for named, deaths in self._alone.items() if named <= offset)
+        (self._alone if exact else self._in_gaps)[offset] += 1
+        in_gaps = sum(deaths for named, deaths in self._in_gaps.items() if named <= offset)
+        return self._alone[offset] + min(in_gaps, max_crashes - 1)
 
     def share(self, offsets: Offsets, max_crashes: int) -> bool:
         """Count a death against several records; returns whether more of them are to be handled alone from now on."""
@@ -123,21 +120,21 @@ class Suspicions:
     def meet(self, poison: Poison) -> None:
         """Keep the record from the handler, and those that were found before it."""
         before, self.poison = self.poison, poison
-        # Where offsets are not exact, records are handled one after the other: the one before was the same, or is done.
-        if before is not None and before.exact:
+        if before is not None:
             self.more_poison[before.offset] = before
         self.more_poison.pop(poison.offset, None)
 
     def weighs_on(self, position: int) -> bool:
         """Whether anything at or behind the position is suspected."""
-        known = (*self.suspects, *self._alone, *self._among, self._until - 1)
+        known = (*self.suspects, *self._alone, *self._in_gaps, *self._among, self._until - 1)
         met = () if self.poison is None else (self.poison.offset,)
         return any(offset >= position for offset in (*known, *met))
 
     def passed(self, position: int) -> None:
         """Clear every record before the position: it is done."""
         self.suspects = frozenset(offset for offset in self.suspects if offset >= position)
-        self._alone, self._among = _from(position, self._alone), _from(position, self._among)
+        self._alone, self._in_gaps = _from(position, self._alone), _from(position, self._in_gaps)
+        self._among = _from(position, self._among)
         self.more_poison = {offset: poison for offset, poison in self.more_poison.items() if offset >= position}
         if position >= self._until:
             self._shared, self._until = 0, NO_OFFSET
@@ -146,7 +143,7 @@ class Suspicions:
         """What `FetcherStart` says to the next worker, which starts at `position`."""
         told = self.poison.warning(position) if self.poison is not None else {}
         if position < self.singly_until:
-            told["singly_until"] = max(self.singly_until, told.get("singly_until", NO_OFFSET))
+            told["singly_until"] = self.singly_until
         more = [PoisonTold(offset, str(each), each.deaths) for offset, each in sorted(self.more_poison.items())]
         return {**told, "suspects": sorted(self.suspects), "more_poison": more}
 

@@ -349,9 +349,13 @@ class Arbiter:
             except (TemplateDied, OSError, ConfigError) as error:
                 # Also for want of processes, memory, descriptors or a secret's file: the others go on, and there may
                 # be some again.
-                log.warning(f"worker {slot.number} could not be started: {error}", worker=slot.number)
+                wait = retries.failed()
+                log.warning(
+                    f"worker {slot.number} could not be started, trying again in {wait:.1f} s: {error}",
+                    worker=slot.number,
+                )
                 slot.backing_off, failed = failed, True
-                await asyncio.sleep(retries.failed())
+                await asyncio.sleep(wait)
                 continue
             slot.backing_off = failed = False
             retries.succeeded()

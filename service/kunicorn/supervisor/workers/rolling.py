@@ -63,12 +63,21 @@ class Replacer:
         self._drain_seconds = drain_seconds
         self._one_at_a_time = asyncio.Lock()
 
-    async def replace(self, slot: WorkerSlot, why: str, reason: str, blueprint: Blueprint | None = None) -> bool:
+    async def replace(
+        self,
+        slot: WorkerSlot,
+        why: str,
+        reason: str,
+        blueprint: Blueprint | None = None,
+        only: WorkerProcess | None = None,
+    ) -> bool:
         """Start a successor; once it is ready, let the slot's worker hand over to it and exit. Raises
-        `ReplacementFailed`. False: nothing was started, as the pool stops or the slot has no process.
+        `ReplacementFailed`. False: nothing was started, as the pool stops or the slot has no process, or none that is
+        to be replaced.
 
         With a `blueprint`, a slot without a process gets one of that, too: a reload is to try the code that it puts in
-        force, also while the slot's workers die and come back.
+        force, also while the slot's workers die and come back. Whoever is of that code already is left alone. `only`:
+        so is whoever has the slot in place of that worker.
 
         The successor comes first, although it needs memory for two: its handler is set up and its client connected
         when it gets the partitions, so that each pauses for no longer than its record in hand. Were they given to the
@@ -80,7 +89,7 @@ class Replacer:
             # the reload that mends it must not wait for it.
             await (blueprint or self.arbiter.blueprint).template()
         async with self._one_at_a_time:
-            if self._pool.stopping or (slot.process is None and blueprint is None):
+            if self._pool.stopping or not _is_to_be_replaced(slot.process, blueprint, only):
                 return False
             if slot.predecessor is not None:
                 # It would be lost sight of, and what comes with its death would be put down to another process.
@@ -128,6 +137,13 @@ class Replacer:
         await self._pool.changed.wait(process.is_dead, deadline)
         await self._pool.escalate(process, "did not drain within drain_timeout_ms to be replaced", process.is_dead)
         await self._pool.changed.wait(process.is_dead, clock.now() + _REAPING)
+
+
+def _is_to_be_replaced(process: WorkerProcess | None, blueprint: Blueprint | None, only: WorkerProcess | None) -> bool:
+    """Asked in turn: a reload and a recycling that were both asked for would otherwise replace a worker twice."""
+    if process is None:
+        return blueprint is not None
+    return (blueprint is None or process.revision != blueprint.revision) and only in (None, process)
 
 
 log = logs.get("kunicorn.reload")
@@ -384,14 +400,14 @@ class Recycler:
             for slot in self._slots:
                 if slot.process is None or (found := self._due(slot.process)) is None:
                     continue
-                if not await self.recycle(slot, found.words, found.reason):
+                if not await self.recycle(slot, found.words, found.reason, slot.process):
                     await asyncio.sleep(_AFTER_FAILURE)
 
-    async def recycle(self, slot: WorkerSlot, why: str, reason: str) -> bool:
+    async def recycle(self, slot: WorkerSlot, why: str, reason: str, only: WorkerProcess | None = None) -> bool:
         """As `Replacer.replace`; but where no successor starts, the log tells it, and the worker goes on. Whether that
         is not so."""
         try:
-            await self._replacer.replace(slot, f"recycled: {why}", reason)
+            await self._replacer.replace(slot, f"recycled: {why}", reason, only=only)
         except ReplacementFailed as error:
             recycling_log.error(f"{slot.process} goes on although it was to be recycled ({why}): {error}")
             return False

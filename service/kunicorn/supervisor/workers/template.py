@@ -11,15 +11,26 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kunicorn.allocator import is_loaded
 from kunicorn.backoff import Backoff, Retries
 from kunicorn.errors import HandlerLoadError, PeerError
-from kunicorn.ipc.messages import Fork, Forked, FromTemplate, Preload, TemplateFailed, TemplateReady, decode, encode
+from kunicorn.ipc.messages import (
+    Fork,
+    Forked,
+    ForkFailed,
+    FromTemplate,
+    Preload,
+    TemplateFailed,
+    TemplateReady,
+    decode,
+    encode,
+)
 from kunicorn.linux import receive_descriptors
 from kunicorn.observe import catalogue, logs
 from kunicorn.observe.metrics import Metrics
@@ -32,6 +43,12 @@ _FORK_SECONDS = 10.0
 """A fork takes milliseconds."""
 _ABORT_SECONDS = 2.0
 """To write stacks, and a core where the system wants one."""
+_REMEDIES: Mapping[int, str] = {
+    errno.EAGAIN: "raise the limit of processes (the container's pids limit, ulimit -u), or have fewer workers",
+    errno.ENOMEM: "raise the memory limit, or have fewer workers",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+"""By errno of a fork that failed."""
 
 
 class TemplateDied(PeerError):
@@ -62,7 +79,8 @@ class Template:
         return answer
 
     async def fork(self, worker: int, channel: socket.socket, ledger_fd: int) -> Child:
-        """Fork one worker that owns the descriptors. Raises `TemplateDied`.
+        """Fork one worker that owns the descriptors. Raises `TemplateDied`, and `OSError` where the system has none to
+        give: the template goes on.
 
         A template that does not answer is killed: another one is started for it, and a worker that it forked after
         all reads the end of its pipe and exits. Waited for without end, its partitions would be nobody's.
@@ -79,6 +97,8 @@ class Template:
             except TimeoutError:
                 self.kill()
                 raise TemplateDied(f"the template (pid {self.pid}) did not fork within {_FORK_SECONDS:g} s") from None
+        if isinstance(answer, ForkFailed):
+            raise OSError(answer.errno, _refused(answer))
         if not isinstance(answer, Forked) or len(fds) != 1:
             for fd in fds:
                 os.close(fd)
@@ -130,6 +150,12 @@ class Template:
         self.how_it_ended = how
         os.close(self._pidfd)
         self.dead.set()
+
+
+def _refused(answer: ForkFailed) -> str:
+    name = errno.errorcode.get(answer.errno, "no errno")
+    remedy = _REMEDIES.get(answer.errno, "see the limits of the container and of the machine")
+    return f"the fork failed with {name} ({answer.error}): {remedy}"
 
 
 def _wake(readable: asyncio.Future[None]) -> None:

@@ -238,6 +238,16 @@ def die_with(stage: Stage, offset: int, in_hand: int, times: int) -> FetcherStar
     return stage.start_of(0)
 
 
+def die_in_run(stage: Stage, offset: int, run: tuple[int, int], records: int) -> FetcherStart:
+    """A worker dies that is at `offset` of a run: of so many records from the one to before the other offset."""
+    worker, start = stage.workers[0], stage.start_of(0)
+    worker.consume(start, offset, in_hand=records, end=run[1])
+    worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = run[0]
+    stage.die()
+    stage.revive()
+    return stage.start_of(0)
+
+
 def test_where_records_are_not_to_halt_the_third_worker_is_told_which_one_killed_two() -> None:
     stage = Stage(poison_halts=False)
     stage.give(0)
@@ -248,17 +258,36 @@ def test_where_records_are_not_to_halt_the_third_worker_is_told_which_one_killed
 
 
 def test_deaths_with_a_record_behind_a_gap_are_its_own_wherever_the_gap_begins() -> None:
-    """The first worker had a chunk in hand, was done with 150, and says 151 of the next; the second one says 152."""
+    """The first worker had 150 and 152 in hand, and says 151 of the second one; the next worker says 152."""
     stage = Stage(poison_halts=False)
     stage.give(0)
-    assert die_with(stage, 151, 1, times=1).poison == ""
-    worker, start = stage.workers[0], stage.start_of(0)
-    worker.consume(start, 151, in_hand=1)
-    worker.ledger.cells[worker.ledger.index(start.slot) + HAND_OFFSET] = 152
-    stage.die()
-    stage.revive()
-    start = stage.start_of(0)
+    assert die_in_run(stage, 151, run=(150, 153), records=2).poison == ""
+    start = die_in_run(stage, 151, run=(152, 153), records=1)
     assert (start.offset, start.poison_offset, start.poison_deaths) == (151, 152, 2)
+
+
+def test_a_record_that_was_compacted_away_meanwhile_leaves_its_death_to_no_other() -> None:
+    stage = Stage(poison_halts=False)
+    stage.give(0)
+    die_in_run(stage, 151, run=(151, 155), records=3)
+    assert die_in_run(stage, 151, run=(152, 155), records=2).poison == ""
+
+
+def test_a_death_behind_a_gap_within_a_run_has_the_next_record_tried_before_any_is_kept_from_the_handler() -> None:
+    """The worker is done with 150 and dies with the next of its chunk: 153, which may be compacted away by then."""
+    stage = Stage(max_crashes=1, poison_halts=False)
+    stage.give(0)
+    start = die_in_run(stage, 151, run=(150, 155), records=3)
+    assert (start.offset, start.poison) == (151, "")
+    start = die_in_run(stage, 151, run=(153, 155), records=2)
+    assert (start.poison_offset, start.poison_deaths) == (153, 1)
+
+
+def test_a_death_within_a_run_without_gaps_is_that_record_s_own() -> None:
+    stage = Stage(max_crashes=1, poison_halts=False)
+    stage.give(0)
+    start = die_in_run(stage, 151, run=(150, 153), records=3)
+    assert (start.poison_offset, start.poison_deaths) == (151, 1)
 
 
 def test_behind_the_record_that_killed_workers_nothing_is_kept_from_the_handler() -> None:

@@ -84,6 +84,9 @@ class Service:
         await self.imported.wait()
         return self.old
 
+    async def prepared(self) -> Any:
+        return self.new
+
     def of(self, revision: int, settings: Settings, template: Callable[[], Awaitable[Template]]) -> Blueprint:
         return Blueprint(revision, template, lambda number, turn, inherits: Ping(1), 60.0)  # type: ignore[arg-type, return-value]
 
@@ -209,6 +212,34 @@ async def test_a_worker_is_not_replaced_while_the_one_that_it_has_replaced_outli
     stuck.kill()
     await until(lambda: service.slot.predecessor is None)
     service.slot.process = None
+
+
+async def test_a_worker_that_is_due_while_a_reload_replaces_it_is_not_replaced_once_more(service: Service) -> None:
+    await service.begin()
+    reloading = service.reload()
+    await until(lambda: service.slot.successor is not None)
+    old = service.slot.process
+    recycling = asyncio.create_task(service.replacer.replace(service.slot, "recycled", "age", only=old))
+    await service.replaced(0)
+    assert (await reloading).completed
+    await until(lambda: recycling.done() or service.slot.successor is not None)
+    assert (service.slot.successor, service.new.forked) == (None, 1)
+    assert not await recycling, "the worker that was due is gone"
+
+
+async def test_a_worker_that_is_recycled_while_a_reload_comes_to_it_gets_the_new_code_once(service: Service) -> None:
+    """The one that it was recycled to has it already."""
+    await service.begin()
+    blueprint = service.of(1, SETTINGS, service.prepared)
+    service.arbiter.adopt(blueprint)
+    recycling = asyncio.create_task(service.replacer.replace(service.slot, "recycled", "age"))
+    await until(lambda: service.slot.successor is not None)
+    reloading = asyncio.create_task(service.replacer.replace(service.slot, "reloaded", "reload", blueprint))
+    await service.replaced(0)
+    assert await recycling
+    await until(lambda: reloading.done() or service.slot.successor is not None)
+    assert (service.slot.successor, service.new.forked) == (None, 1)
+    assert not await reloading
 
 
 async def test_a_slot_that_a_reload_has_filled_gets_no_second_process(service: Service) -> None:

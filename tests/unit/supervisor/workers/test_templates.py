@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -256,6 +257,49 @@ async def test_a_handler_whose_load_offsets_is_none_is_no_keeper_of_offsets(
     assert template.keepers == (frozenset({f"{name}:handle"}) if keeps else frozenset())
     template.close()
     await until(template.dead.is_set)
+
+
+_ALONE = 61_427
+"""A user of whom nobody else has processes: those of root are not limited."""
+_LIMITED = """
+import os, resource
+if os.getuid() == 0:
+    os.setuid({user})
+here, tries, (_, most) = os.getpid(), [], resource.getrlimit(resource.RLIMIT_NPROC)
+resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, most))
+
+def lift_after_two_tries():
+    tries.append(1)
+    if os.getpid() == here and len(tries) > 2:
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+os.register_at_fork(before=lift_after_two_tries)
+def handle(record): ...
+"""
+
+
+@pytest.mark.parametrize("processes", [1, 2], ids=["for the process between them", "for the worker"])
+async def test_a_fork_that_fails_for_want_of_processes_is_told_and_the_template_goes_on(
+    tmp_path: Path, processes: int
+) -> None:
+    if processes > 1 and os.getuid() != 0:
+        pytest.skip("only root can be a user without other processes")
+    name = f"limited_to_{processes}"
+    template = _importing(tmp_path, name, _LIMITED.format(user=_ALONE, processes=processes))
+    await template.ready()
+    channel, ledger = socket.socketpair()
+    with channel, ledger:
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"the fork failed with EAGAIN .* pids limit") as failed:
+                await template.fork(0, channel, ledger.fileno())
+            assert failed.value.errno == errno.EAGAIN
+        child = await template.fork(0, channel, ledger.fileno())
+        signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+    os.close(child.pidfd)
+    assert not template.dead.is_set()
+    template.close()
+    await until(template.dead.is_set)
+    assert template.how_it_ended == "exit 0"
 
 
 def _importing(folder: Path, name: str, source: str) -> Template:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -98,6 +99,27 @@ async def test_one_whose_client_or_handler_cannot_be_had_ends_it_only_where_none
         crew.arbiter._on_message(worker, WorkerFailed(stage, "half of a file"))
     assert slot.refusals == (20 if served else 0)
     assert isinstance(await crew.error(), type(None) if served else NOT_AT_THE_START[stage])
+
+
+async def test_a_fork_that_fails_is_tried_again_with_a_line_each_time_and_ends_nothing(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool, "_BACKOFF", Backoff(0.0, 0.0))
+    await crew.started()
+    slot, refusals, spawn = WorkerSlot(0), [OSError(errno.EAGAIN, "the fork failed")] * 2, crew.arbiter.spawn
+
+    async def out_of_processes(*args: Any, **more: Any) -> WorkerProcess:
+        if refusals:
+            raise refusals.pop()
+        return await spawn(*args, **more)
+
+    monkeypatch.setattr(crew.arbiter, "spawn", out_of_processes)
+    again = asyncio.ensure_future(crew.arbiter._keep(slot))
+    await until(lambda: slot.process is not None)
+    again.cancel()
+    assert capfd.readouterr().err.count("worker 0 could not be started, trying again in 0.0 s: [Errno 11]") == 2
+    assert slot.fault is None
+    assert await crew.error() is None
 
 
 async def test_one_whose_setup_fails_ends_it_also_where_others_were_ready_before(crew: Crew) -> None:
