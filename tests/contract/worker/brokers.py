@@ -4,14 +4,16 @@ when the story says so."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import NAMESPACE_URL, uuid5
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
 from kunicorn.ipc import bitmap
 from kunicorn.positions import NO_EPOCH
 from kunicorn.positions import TopicPartition as Place
+from kunicorn.text import topic_id_text
 from tests.contract.worker.handling import keep
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
 from tests.contract.worker.truth import Call, Log, Record, Violation, epoch_before
@@ -26,7 +28,6 @@ AWAY = (KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 PASSING = (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS)
 BEGAN_WITH = 64
 """Partitions that every topic had when the group began to consume it."""
-TOPIC_ID = "wSxxVB44ToOXA7+nwvf/WQ"
 _FETCH_NS = 1_000_000
 """So long a fetch takes: who fetches again and again must not keep the clock from going on."""
 _LONGER = 50
@@ -88,6 +89,12 @@ class Output:
             return f"letter of {self.letter_of.offset}"
         offsets = ",".join(str(record.offset) for record in self.call.records) if self.call is not None else "?"
         return f"output {self.number} of {offsets}"
+
+
+@cache
+def topic_id_of(topic: str) -> str:
+    """As it is committed and told to workers."""
+    return topic_id_text(uuid5(NAMESPACE_URL, topic))
 
 
 def _named(partitions: Sequence[TopicPartition]) -> str:
@@ -390,7 +397,7 @@ class StoryProducer:
             if bitmap.partitions(metadata) != BEGAN_WITH:
                 STEPS.fail(Violation(f"a commit of {each} does not tell with how many partitions the group began"))
             done = bitmap.read(each.offset, metadata)
-            if done and bitmap.topic_in(metadata) != TOPIC_ID:
+            if done and bitmap.topic_in(metadata) != topic_id_of(each.topic):
                 STEPS.fail(Violation(f"a commit of {each} does not tell which topic's records are done"))
             place = Place(each.topic, each.partition)
             epoch = NO_EPOCH if each.leader_epoch is None else each.leader_epoch

@@ -14,9 +14,10 @@ from kunicorn.columns.decoding import compiled
 from kunicorn.fetch.queue import Fetched
 from kunicorn.fetch.sessions import Request
 from kunicorn.fetch.table import Fetching, Place, Topic, decoders_id
+from kunicorn.text import topic_id_bytes
 from kunicorn.worker.fetching.client import Login
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
-from tests.contract.worker.brokers import Teller
+from tests.contract.worker.brokers import Teller, topic_id_of
 from tests.contract.worker.stepping import STEPS, Strand, nanoseconds
 from tests.contract.worker.truth import Record, epoch_of
 from tests.fakes import fetched
@@ -55,7 +56,7 @@ class StoryFetcher:
 
     def _topic(self, name: str) -> Topic:
         numbers = [tp.partition for tp in self._teller.logs if tp.topic == name]
-        return Topic(_id_of(name), dict.fromkeys(numbers, (_NODE, 0)))
+        return Topic(topic_id_bytes(topic_id_of(name)), dict.fromkeys(numbers, (_NODE, 0)))
 
     def arrived(self) -> None:
         """There may be something to fetch."""
@@ -142,7 +143,3 @@ def _batch_of(record: Record) -> bytes:
 def _batch(offset: int, key: bytes, value: bytes | None, written_ms: int) -> bytes:
     content = fetched.record(0, value, key)
     return fetched.batch([content], base_offset=offset, base_timestamp=written_ms, epoch=epoch_of(offset))
-
-
-def _id_of(name: str) -> bytes:
-    return name.encode().ljust(16, b"-")

@@ -38,11 +38,11 @@ from tests.contract.worker.brokers import (
     BEGAN_WITH,
     HOPELESS,
     PASSING,
-    TOPIC_ID,
     Broker,
     Output,
     StoryConsumer,
     StoryProducer,
+    topic_id_of,
 )
 from tests.contract.worker.choices import Choices, by_seed
 from tests.contract.worker.fetching import StoryFetcher
@@ -351,7 +351,7 @@ class Story:
         each.order = Order(each.log, each.position, each.done, self.plan.way(tp.topic).ordering)
         done = bitmap.written(each.position, each.done)
         place = (self._grant, each.slot, tp.topic, tp.partition, each.position, epoch_before(each.position))
-        return FetcherStart(*place, done=done, began_with=BEGAN_WITH, topic_id=TOPIC_ID)
+        return FetcherStart(*place, done=done, began_with=BEGAN_WITH, topic_id=topic_id_of(tp.topic))
 
     def _stop(self, *, lost: bool = False) -> None:
         held = [each for each in self.partitions if each.grant and not each.stopping]
