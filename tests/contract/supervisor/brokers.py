@@ -44,6 +44,12 @@ class Cloud:
         self.percent = 0
         """Of the requests of those kinds."""
         self.loading_until = 0.0
+        self.taken_at: dict[TopicPartition, float] = {}
+        """When a commit of that partition was last taken, and its answer on its way."""
+        self.refused_at: dict[str, float] = {}
+        """When a commit of that member was last refused, as the group goes on without it, or is about to."""
+        self.unserved_at = float("-inf")
+        """When a commit, or whoever asked where to send it, last met something else than success."""
         self.away = self.named = False
         """The coordinator is dead and has no successor yet; and brokers name it still."""
         self.brokers: list[StoryBroker] = []
@@ -75,7 +81,13 @@ class Cloud:
 
     def troubles(self, api: Api) -> bool:
         """Whether chance has it that this request, or part of it, fails."""
-        return api in self.failing and self.choices.chance(self.percent)
+        return api in self.failing and self.choices.chance(self.percent) and self.fails(api)
+
+    def fails(self, api: Api) -> bool:
+        """Note that it does."""
+        if api in (Api.OFFSET_COMMIT, Api.FIND_COORDINATOR):
+            self.unserved_at = _now()
+        return True
 
 
 class StoryBroker(CoordinatorBroker):
@@ -95,10 +107,13 @@ class StoryBroker(CoordinatorBroker):
     def _scripted(self, asked: Asked) -> Reply | Awaitable[Reply]:
         cloud = self._cloud
         if cloud.away and self.group is not None and asked.api in _OF_COORDINATORS:
+            cloud.fails(asked.api)
             return HangUp
         if cloud.away and not cloud.named and asked.api == Api.FIND_COORDINATOR:
+            cloud.fails(asked.api)
             return self._nobody(asked)
         if asked.api in _OF_COORDINATORS and self.group is not None and _now() < cloud.loading_until:
+            cloud.fails(asked.api)
             return self._refused(asked, E.COORDINATOR_LOAD_IN_PROGRESS)
         if asked.api in cloud.failing and cloud.troubles(asked.api):
             return self._spoilt(asked, cloud.choices.below(4))
@@ -145,6 +160,9 @@ class StoryBroker(CoordinatorBroker):
             error = self.group.commit(message.member_id, generation, message.group_instance_id, _now())
         elif self.group is not None:
             error = self.group.commit(message.member_id, generation, _now())
+        if error:
+            cloud.fails(asked.api)
+            cloud.refused_at[message.member_id] = _now()
         errors: dict[TopicPartition, int] = {}
         for topic in message.topics:
             for each in topic.partitions:
@@ -153,6 +171,7 @@ class StoryBroker(CoordinatorBroker):
                 errors[tp] = int(error or (E.UNKNOWN_TOPIC_ID if gone else self._error(Api.OFFSET_COMMIT)))
                 # One that timed out is in the log all the same.
                 if errors[tp] in (E.NONE, E.REQUEST_TIMED_OUT):
+                    cloud.taken_at[tp] = _now()
                     try:
                         cloud.logs[tp].commit(each.committed_offset, each.committed_metadata or "")
                     except Violation as violation:

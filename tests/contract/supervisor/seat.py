@@ -26,6 +26,8 @@ from tests.fakes.driver import Driver
 from tests.fakes.played_workers import PlayedPool, PlayedWorker
 
 SESSION, REBALANCE, DRAIN, COMMIT = 10.0, 8.0, 1.0, 2.0
+_TRIED = COMMIT - 0.25
+"""Seconds, less what it takes until the story looks."""
 _REBALANCE_BESIDE_AWAY = 24.0
 """Three quarters of it outlast a coordinator that is away, and the look-up of its successor."""
 
@@ -115,6 +117,15 @@ class Seat:
             self._employ(at)
         self.leaving = self.fenced = False
         self._lost = self._unfinished = self._lease = 0
+        self._given_up: set[TopicPartition] = set()
+        """What left with something handled and not committed, since it was last looked at."""
+        count = driver.source._revocation._count
+
+        def counted(uncommitted: Collection[Partition]) -> None:
+            self._given_up.update(each.tp for each in uncommitted)
+            count(uncommitted)
+
+        driver.source._revocation._count = counted  # type: ignore[method-assign]
         self._out = False
         """The coordinator had expelled it when it was last looked at."""
 
@@ -187,12 +198,24 @@ class Seat:
             if clock.now_ns() < self._lease and not self.leaving:
                 raise Violation(f"{self} lost partitions while its membership was certain")
             self._part()
-        # Whoever stops has a budget. All others hand over in order, or have lost what they had.
-        if driver.source.unfinished > self._unfinished and (self.leaving or not self.story.plan.away):
-            self.story.excuse()
+        if self.leaving and driver.source.unfinished > self._unfinished:
+            self.story.excuse()  # Whoever stops has a budget.
+        for tp in [tp for tp in self._given_up if self._may_give_up(tp)]:
+            if (log := self.story.cloud.logs.get(tp)) is not None:
+                log.excuse()
+        self._given_up.clear()
         self._let_cling()
         self._unfinished = driver.source.unfinished
         self._lease = driver.leases[-1] if driver.leases else 0
+
+    def _may_give_up(self, tp: TopicPartition) -> bool:
+        """Whether the partition may leave with something handled and not committed: the brokers have taken no commit of
+        it for as long as one is tried, and were asked; or they have refused the member. A coordinator that is away is
+        waited for."""
+        cloud, now = self.story.cloud, clock.now()
+        refused_at = cloud.refused_at.get(self.driver.member.member_id, float("-inf"))
+        in_vain = cloud.taken_at.get(tp, float("-inf")) <= now - _TRIED and cloud.unserved_at >= now - REBALANCE
+        return not self.story.plan.away and (in_vain or refused_at >= now - REBALANCE)
 
     def _let_cling(self) -> None:
         """Once it has left, the group goes on without whoever outlives SIGKILL."""

@@ -13,6 +13,7 @@ DEFECTS: Mapping[str, str] = {
     "move_while_joining": "a coordinator that moves before a generation is in the log costs members all they have",
     "refused_commit_counts": "a commit that is refused counts as committed",
     "fresh_for_ever": "a partition of a topic that was created anew begins at the log's start after each death, too",
+    "given_up_at_once": "a rebalance gives up what it has to commit where the brokers would take it",
     "given_up_while_away": "a rebalance gives up what it has to commit before a dead coordinator has a successor",
     "stuck_and_given_away": "a partition is given away while a worker that outlives SIGKILL has it in hand",
 }
@@ -31,7 +32,9 @@ names of their own. In another third the coordinator is away before a rebalance,
 than a commit may take, and a rebalance in order repeats nothing for that
 ([tests/contract/supervisor](../tests/contract/supervisor/story.py)). All the while no record is handled twice without a
 cause, none by two workers, nothing is committed that is not finished, or taken back, and nobody loses a partition while
-its membership is certain; at the end each partition has one owner, and every record is handled and committed. Every run
+its membership is certain; at the end each partition has one owner, and every record is handled and committed. A
+hand-over may leave something uncommitted where the brokers have taken no commit of that partition for as long as one is
+tried, or have refused the member; whoever stops may, too. Every run
 of the tests tells {each_run} stories of each kind, `make conformance-long` {long:,}.
 
 Defects put back, as above, with up to {stories:,} stories a seed; measured by
