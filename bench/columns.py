@@ -1,6 +1,6 @@
-"""What decoding of Fetch responses to columns costs a record, by codec. `make bench-columns`
+"""What decoding of Fetch responses to columns costs a record, by codec, and that of JSON. `make bench-columns`
 
-    python -m bench.columns [--rounds N] [--write]
+    python -m bench.columns [--rounds N] [--write] [--json]
 
 No broker: responses of a megabyte are made in memory, and decoded again and again. CPU time of this thread counts, so
 that neighbours disturb little; of each codec the best round. Beside the compiled decoder stand a sketch in C that
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import ctypes
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import kunicorn_columns
 import orjson
@@ -28,6 +30,7 @@ from rich.table import Table
 from bench.pages import write_section
 from kunicorn.columns import reference
 from kunicorn.columns.decoding import Decoder
+from kunicorn.handler.decode.json_columns import JsonReader
 from tests.fakes import fetched
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -45,6 +48,25 @@ orders of {ORDER_BYTES} bytes with keys, {IN_A_BATCH} in a batch, {BATCHES} batc
 of some rounds on two shared cores. The sketch is C that trusts its input: it reckons the checksum and checks nothing
 else.
 """
+
+
+JSON_TITLE = "JSON to columns"
+_JSON_HEAD = f"""\
+`make bench-columns`: nanoseconds of CPU a value of reading JSON orders of {ORDER_BYTES} bytes to a column of structs;
+one thread, {RECORDS:,} values at a time, the best of some rounds on two shared cores. All of a value is checked, also
+what the schema leaves out. pyarrow's reader reads where the compiled one is not installed.
+"""
+_ITEM = pa.struct([("sku", pa.string()), ("n", pa.int64())])
+ONE_FIELD = pa.struct([("id", pa.int64())])
+FIVE_FIELDS = pa.struct(
+    [
+        *ONE_FIELD,
+        ("customer", pa.string()),
+        ("items", pa.list_(_ITEM)),
+        ("note", pa.string()),
+        ("total", pa.float64()),
+    ]
+)
 
 
 def order(number: int, rng: Random) -> bytes:
@@ -131,22 +153,52 @@ def measured(rounds: int) -> Iterator[tuple[str, float, str, float, float]]:
         yield codec, compiled, beside, judge, len(body) / RECORDS
 
 
+def reading(kind: pa.StructType, values: pa.Array) -> Callable[[], int]:
+    """A call that reads the values, and says how many they are."""
+    reader = JsonReader(kind)
+    return lambda: len(reader.read(values)[0])
+
+
+def measured_json(rounds: int) -> Iterator[list[str]]:
+    """Of some types: what is read, by the compiled reader, and by pyarrow's."""
+    rng = Random(1)
+    values = pa.array([order(number, rng) for number in range(RECORDS)], pa.binary())
+    for name, kind in (("`id`, a number", ONE_FIELD), ("five fields, with a list of structs", FIVE_FIELDS)):
+        compiled = reading(kind, values)
+        with patch.dict(sys.modules, kunicorn_columns=None):
+            judge = reading(kind, values)
+        yield [name, *(f"{nanoseconds(call, rounds, 4):.0f}" for call in (compiled, judge))]
+
+
+def measured_codecs(rounds: int) -> Iterator[list[str]]:
+    """As `measured`, in cells."""
+    for codec, compiled, beside, judge, wire in measured(rounds):
+        yield [codec, f"{compiled:.0f}", beside, f"{judge:,.0f}", f"{wire:.0f}"]
+
+
+def shown(title: str, intro: str, head: list[str], rows: Iterator[list[str]], write: bool) -> None:
+    """Print the rows, and write them where that is asked for."""
+    table = Table(*head)
+    lines = [f"| {' | '.join(head)} |", "|---" + "|--:" * (len(head) - 1) + "|"]
+    for cells in rows:
+        table.add_row(*cells)
+        lines.append(f"| {' | '.join(cells)} |")
+    Console().print(table)
+    if write:
+        write_section(title, "\n".join([intro, *lines]))
+
+
 def main() -> None:
     """Measure, print, and write where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--write", action="store_true", help=f"into docs/benchmarks.md, section {TITLE}")
+    parser.add_argument("--write", action="store_true", help=f"into docs/benchmarks.md, {TITLE} and {JSON_TITLE}")
+    parser.add_argument("--json", action="store_true", help="only JSON")
     given = parser.parse_args()
-    head = ["codec", "compiled", "sketch in C", "reference", "bytes on the wire"]
-    table = Table(*head)
-    lines = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|"]
-    for codec, compiled, beside, judge, wire in measured(given.rounds):
-        cells = [codec, f"{compiled:.0f}", beside, f"{judge:,.0f}", f"{wire:.0f}"]
-        table.add_row(*cells)
-        lines.append(f"| {' | '.join(cells)} |")
-    Console().print(table)
-    if given.write:
-        write_section(TITLE, "\n".join([_HEAD, *lines]))
+    if not given.json:
+        head = ["codec", "compiled", "sketch in C", "reference", "bytes on the wire"]
+        shown(TITLE, _HEAD, head, measured_codecs(given.rounds), given.write)
+    shown(JSON_TITLE, _JSON_HEAD, ["what is read", "compiled", "pyarrow"], measured_json(given.rounds), given.write)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Fetch responses of Kafka to Arrow columns, compiled. What each name promises: `kunicorn.columns.decoding`."""
+"""Fetch responses of Kafka, and JSON, to Arrow columns, compiled. What each name promises: `kunicorn.columns.decoding`.
+What is promised of JSON is written here, as readers of JSON know nothing of fetching."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final, overload
@@ -89,3 +90,27 @@ class Decoder:
     @staticmethod
     def held() -> int: ...
     def decode(self, body: bytes | bytearray | memoryview, version: int, first: int = 0) -> Response: ...
+
+@final
+class Structs:
+    """A column that was read: `pyarrow.array` takes it, without a copy."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+@final
+class JsonReader:
+    """Reads JSON documents to structs of one type. What it reads is what pyarrow's reader makes of it, to the bit."""
+
+    @staticmethod
+    def of(kind: Any) -> JsonReader | None:
+        """Of a `pyarrow.StructType` of booleans, integers, `float32`, `float64`, strings, and of lists and structs of
+        these; everything in it may be null. None for any other type."""
+
+    def read(self, valid: object, offsets: object, text: object, first: int, rows: int) -> Structs | None:
+        """The buffers of a `large_binary` (no bytes, where there is none of that kind), and which of its rows.
+
+        None where one of the documents is anything but plain: no JSON or no UTF-8 (also in what is passed over), no
+        object, one with a field of the type twice, a number that does not fit or has an exponent of three digits, half
+        a surrogate pair, or values more than 63 deep. So nothing is read that pyarrow refuses, and some is not that it
+        takes. Lets other threads run. Nobody may write into the buffers before this returns. The memory that it takes
+        is in proportion to the text, and to rows times fields."""

@@ -21,6 +21,7 @@ NOT_LIVE = (
     *(f"service/kunicorn/{name}" for name in ("pipeline", "testing", "settings/generate", "observe/generate.py")),
     *(f"service/kunicorn/clients/{name}.py" for name in ("access", "column_reader")),
     "service/kunicorn/handler/decode/json_columns.py",
+    *(f"service/columns/src/{name}.rs" for name in ("json", "json_columns")),
     *(
         f"service/kunicorn/commands/{name}"
         for name in (

@@ -1,5 +1,6 @@
-//! The bytes of a Python object, and those of columns, which are counted as long as anybody has them. The one place with
-//! unsafe code: Rust cannot know what Python's threads do, nor that Arrow reads a buffer no longer than it keeps its owner.
+//! The bytes and the type of a Python object, and the bytes of columns, which are counted as long as anybody has them.
+//! The one place with unsafe code: Rust cannot know what Python's threads do, what a capsule holds, nor that Arrow reads a
+//! buffer no longer than it keeps its owner.
 
 use std::mem::size_of;
 use std::panic::RefUnwindSafe;
@@ -9,10 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use arrow_buffer::{ArrowNativeType, Buffer};
-use pyo3::buffer::PyBuffer;
+use arrow_schema::DataType;
+use arrow_schema::ffi::FFI_ArrowSchema;
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyCapsule};
 
 /// Hand the object's bytes to `read`, without a copy.
 pub fn with_bytes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> T) -> PyResult<T> {
@@ -20,7 +23,7 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> T) -
         // They never change.
         return Ok(read(bytes.as_bytes()));
     }
-    let buffer = PyBuffer::<u8>::get(object)?;
+    let buffer = PyUntypedBuffer::get(object)?;
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("bytes with gaps between them"));
     }
@@ -28,10 +31,21 @@ pub fn with_bytes<T>(object: &Bound<'_, PyAny>, read: impl FnOnce(&[u8]) -> T) -
         return Ok(read(&[]));
     }
     // SAFETY: the pointer is not null, and `buffer` keeps the memory in its place until `read` has returned: while it is
-    // exported, a bytearray refuses to be resized. Nobody writes into it meanwhile, which `Decoder.decode` demands of
-    // its caller; a copy would cost as much as decoding.
+    // exported, a bytearray refuses to be resized. Nobody writes into it meanwhile, which `Decoder.decode` and
+    // `JsonReader.read` demand of their caller; a copy would cost as much as decoding.
     let bytes = unsafe { slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
     Ok(read(bytes))
+}
+
+/// The type that an object of pyarrow's is, or has; None where Arrow for Rust knows no such type.
+pub fn type_of(object: &Bound<'_, PyAny>) -> PyResult<Option<DataType>> {
+    let capsule = object.call_method0("__arrow_c_schema__")?;
+    let schema = capsule
+        .cast::<PyCapsule>()?
+        .pointer_checked(Some(c"arrow_schema"))?;
+    // SAFETY: a capsule of that name has such a schema, which lives as long as the capsule does.
+    let schema = unsafe { schema.cast::<FFI_ArrowSchema>().as_ref() };
+    Ok(DataType::try_from(schema).ok())
 }
 
 /// An eighth of a column may be spare.

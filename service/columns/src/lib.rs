@@ -1,8 +1,8 @@
-//! Kafka's Fetch responses to Arrow columns, without a Python object for each record.
+//! Kafka's Fetch responses, and JSON, to Arrow columns, without a Python object for each record.
 //!
 //! What each name promises is written in `kunicorn/columns/decoding.py`. The modules that read what a broker has sent
-//! have no unsafe code, which the compiler sees to; `buffers` has two lines, to borrow a buffer of Python's and to lend
-//! columns to Arrow.
+//! have no unsafe code, which the compiler sees to; `buffers` has three lines, to borrow a buffer and a type of Python's and
+//! to lend columns to Arrow.
 
 #![deny(unsafe_code)]
 
@@ -20,6 +20,10 @@ mod columns;
 mod decoder;
 #[forbid(unsafe_code)]
 mod frames;
+#[forbid(unsafe_code)]
+mod json;
+#[forbid(unsafe_code)]
+mod json_columns;
 mod python;
 #[forbid(unsafe_code)]
 mod reading;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_data::ArrayData;
 use arrow_data::ffi::FFI_ArrowArray;
+use arrow_schema::DataType;
 use arrow_schema::ffi::FFI_ArrowSchema;
 use pyo3::create_exception;
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
@@ -15,10 +16,11 @@ use pyo3::types::{
 };
 
 use crate::arrays::row_type;
-use crate::buffers::with_bytes;
+use crate::buffers::{type_of, with_bytes};
 use crate::decoder::{Decoded, MOST_UNPACKED};
 use crate::frames::{Node, VERSIONS};
-use crate::{buffers, decoder, frames, rows};
+use crate::json_columns::Documents;
+use crate::{buffers, decoder, frames, json_columns, rows};
 
 create_exception!(
     kunicorn_columns,
@@ -119,7 +121,7 @@ impl Rows {
         &self,
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+    ) -> PyResult<Capsules<'py>> {
         // The interface lets a producer of one schema pass over what is asked for.
         drop(requested_schema);
         let array = match self.0.segments.as_slice() {
@@ -131,11 +133,7 @@ impl Rows {
                 ));
             }
         };
-        let schema = FFI_ArrowSchema::try_from(array.data_type()).map_err(bug)?;
-        Ok((
-            PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
-            PyCapsule::new_with_value(py, FFI_ArrowArray::new(&array), c"arrow_array")?,
-        ))
+        capsules(py, &array)
     }
 
     /// The columns as a `pyarrow.RecordBatch`; only rows of several answers are copied. Imports pyarrow.
@@ -286,6 +284,78 @@ impl Rows {
     fn nbytes(&self) -> usize {
         self.0.bytes()
     }
+}
+
+/// Reads columns of JSON documents to structs.
+#[pyclass(frozen, module = "kunicorn_columns")]
+struct JsonReader(DataType);
+
+#[pymethods]
+impl JsonReader {
+    /// Of that type of pyarrow's; None where documents are not read to it here.
+    #[staticmethod]
+    fn of(kind: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let kind = type_of(kind)?.filter(json_columns::is_read);
+        Ok(kind.map(Self))
+    }
+
+    /// A struct for each document; None where one of them is to be read by who says what is wrong with it.
+    fn read(
+        &self,
+        valid: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        text: &Bound<'_, PyAny>,
+        first: usize,
+        rows: usize,
+    ) -> PyResult<Option<Structs>> {
+        let py = text.py();
+        let found = with_bytes(valid, |valid| {
+            with_bytes(offsets, |offsets| {
+                with_bytes(text, |text| {
+                    let documents = Documents {
+                        text,
+                        offsets,
+                        valid,
+                        first,
+                        rows,
+                    };
+                    py.detach(|| json_columns::read(&documents, &self.0))
+                })
+            })
+        })???;
+        found
+            .transpose()
+            .map_err(bug)
+            .map(|found| found.map(Structs))
+    }
+}
+
+/// What was read, once.
+#[pyclass(frozen, module = "kunicorn_columns")]
+struct Structs(ArrayData);
+
+#[pymethods]
+impl Structs {
+    /// The schema and the array, as capsules.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Capsules<'py>> {
+        drop(requested_schema);
+        capsules(py, &self.0)
+    }
+}
+
+type Capsules<'py> = (Bound<'py, PyCapsule>, Bound<'py, PyCapsule>);
+
+fn capsules<'py>(py: Python<'py>, array: &ArrayData) -> PyResult<Capsules<'py>> {
+    let schema = FFI_ArrowSchema::try_from(array.data_type()).map_err(bug)?;
+    Ok((
+        PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
+        PyCapsule::new_with_value(py, FFI_ArrowArray::new(array), c"arrow_array")?,
+    ))
 }
 
 /// One row: what `confluent_kafka.Message` is asked for, read when it is asked for.
@@ -515,5 +585,6 @@ pub fn kunicorn_columns(module: &Bound<'_, PyModule>) -> PyResult<()> {
     PySequence::register::<Rows>(module.py())?;
     module.add_class::<Message>()?;
     module.add_class::<Response>()?;
-    module.add_class::<Decoder>()
+    module.add_class::<Decoder>()?;
+    module.add_class::<JsonReader>()
 }

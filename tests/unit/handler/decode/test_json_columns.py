@@ -22,6 +22,7 @@ from kunicorn.errors import HandlerLoadError
 from kunicorn.handler.decode import explained
 from kunicorn.handler.decode.arrow_types import struct_named
 from kunicorn.handler.decode.json_columns import JsonReader
+from tests.compiled import compiled
 from tests.markdown import ROOT
 
 UTC = datetime.UTC
@@ -78,6 +79,15 @@ def shop(monkeypatch: pytest.MonkeyPatch) -> None:
         number=5,
     )
     monkeypatch.setitem(sys.modules, "json_columns_shop", module)
+
+
+@pytest.fixture(autouse=True, params=["compiled", "pyarrow"])
+def who_reads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled reader before pyarrow's, and pyarrow's alone."""
+    if request.param == "compiled":
+        compiled()
+    else:
+        monkeypatch.setitem(sys.modules, "kunicorn_columns", None)
 
 
 def named(name: str) -> pa.StructType:
