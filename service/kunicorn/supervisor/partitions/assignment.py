@@ -77,14 +77,14 @@ class WorkerDeaths:
                 partition.forget_position()
             partition.advance(PartitionEvent.LET_GO_UNSURE if unsure else PartitionEvent.LET_GO, "its worker died")
             if offsets and alone:
-                self._name(partition, next(iter(offsets)), how, exact=had[partition].exact, returned=returned)
+                self._name(partition, next(iter(offsets)), how, before=had[partition].before, returned=returned)
             elif offsets:
                 self._share(partition, offsets)
         return anything
 
-    def _name(self, partition: Partition, offset: int, how: str, *, exact: bool, returned: bool) -> None:
+    def _name(self, partition: Partition, offset: int, how: str, *, before: int, returned: bool) -> None:
         max_crashes = self._in_force.workers.max_crashes
-        deaths = partition.blame.name(offset, max_crashes, exact=exact)
+        deaths = partition.blame.name(offset, max_crashes, before=before)
         if deaths >= max_crashes and partition.state in _GOING_ON:
             self._meet_poison(partition, Poison(offset, deaths, how, returned))
 

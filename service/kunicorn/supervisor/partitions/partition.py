@@ -307,7 +307,8 @@ class Partition:
         if not ledger.delivers(self.slot) or reading.hand_offset <= consumed:
             # Within a run a call stores where the last record ended, and the next one may lie behind a gap.
             gapless = reading.hand_end - reading.hand_offset == reading.hand_count
-            return Held(in_hand, in_hand, exact=first in (NO_OFFSET, reading.hand_offset) or gapless)
+            exact = gapless or first in (NO_OFFSET, reading.hand_offset)
+            return Held(in_hand, in_hand, before=NO_OFFSET if exact else reading.hand_end)
         return Held(range(consumed, max(reading.hand_offset, in_hand.stop)), in_hand)
 
     def note_undelivered(self) -> None:

@@ -29,9 +29,9 @@ class Held(NamedTuple):
     """In hand, or handled while its outputs were not delivered."""
     oldest: Offsets
     """In hand for the longest: one record, or a batch, of which nobody knows which record it was."""
-    exact: bool = True
-    """The offsets are records' own. Else the ledger says where the record before ended, and what is there by now may be
-    another one than died."""
+    before: int = NO_OFFSET
+    """Where the ledger says where the record before ended: the one that died was before this offset, and what is there
+    by now may be another one. `NO_OFFSET`: the offsets are records' own."""
 
 
 NOTHING_HELD = Held(range(0), range(0))
@@ -90,15 +90,18 @@ class Suspicions:
         self._shared, self._until = 0, NO_OFFSET
         """Deaths with some range, none of which was passed since, and their farthest end."""
 
-    def name(self, offset: int, max_crashes: int, *, exact: bool) -> int:
+    def name(self, offset: int, max_crashes: int, *, before: int = NO_OFFSET) -> int:
         """Count a death with nothing else in hand against that record; returns how many there were. Caller: after
         `passed`.
 
-        Unless `exact`, the record is the first one from `offset` on: the death counts for the one that is named next,
-        as nothing in between is done. By such deaths alone none is poison.
+        With `before`, the record is the first one from `offset` on, and before that: the death counts for the one that
+        is named next, as nothing in between is done. By such deaths alone none is poison. After `max_crashes` of those
+        each record is handled alone: where a handler keeps offsets, each worker may begin before the gap.
         """
-        (self._alone if exact else self._in_gaps)[offset] += 1
+        (self._alone if before == NO_OFFSET else self._in_gaps)[offset] += 1
         in_gaps = sum(deaths for named, deaths in self._in_gaps.items() if named <= offset)
+        if in_gaps >= max_crashes:
+            self.singly_until = max(self.singly_until, before)
         return self._alone[offset] + min(in_gaps, max_crashes - 1)
 
     def share(self, offsets: Offsets, max_crashes: int) -> bool:

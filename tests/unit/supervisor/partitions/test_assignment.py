@@ -283,6 +283,21 @@ def test_a_death_behind_a_gap_within_a_run_has_the_next_record_tried_before_any_
     assert (start.poison_offset, start.poison_deaths) == (153, 1)
 
 
+@pytest.mark.parametrize("max_crashes", [1, 2])
+def test_where_each_worker_begins_before_the_run_the_record_behind_a_gap_is_found_all_the_same(
+    max_crashes: int,
+) -> None:
+    """Its handler keeps offsets, and has stored none of the run's: 153 is never the first one of a run."""
+    stage = Stage(max_crashes=max_crashes, poison_halts=False)
+    stage.give(0)
+    deaths = 0
+    while not stage.start_of(0).poison and deaths < 10:
+        singly = stage.start_of(0).singly_until > 153
+        die_in_run(stage, 151, *(((153, 154), 1) if singly else ((100, 155), 53)))
+        deaths += 1
+    assert (deaths, stage.start_of(0).poison_offset) == (max_crashes + 1, 153)
+
+
 def test_a_death_within_a_run_without_gaps_is_that_record_s_own() -> None:
     stage = Stage(max_crashes=1, poison_halts=False)
     stage.give(0)

@@ -265,7 +265,7 @@ def test_after_a_reload_to_count_the_numbers_are_evened_out_again(sharing: Shari
 
 def test_a_death_that_lies_behind_keeps_no_partition_where_it_is(sharing: Sharing) -> None:
     for number in (2, 4, 6):
-        sharing.partition(number).blame.name(100, 2, exact=True)
+        sharing.partition(number).blame.name(100, 2)
     assert sharing.look() == []
     sharing.heat()
     assert len(sharing.look()) == 1, "the record that was in hand then is done"
