@@ -324,6 +324,17 @@ def test_a_batch_that_killed_workers_is_looked_through_record_by_record_for_the_
     assert (start.offset, start.poison) == (153, "2 workers died (SIGKILL) with offset 153 in hand")
 
 
+def test_a_record_is_alone_in_its_batch_also_where_those_behind_it_are_done_already() -> None:
+    """The batch ends behind 154: so far the position moves once 150 is done."""
+    stage = Stage(poison_halts=False, batches=True)
+    stage.give(0)
+    for _ in range(2):
+        stage.workers[0].consume(stage.start_of(0), 150, in_hand=1, end=155)
+        stage.die()
+        stage.revive()
+    assert stage.start_of(0).poison == "2 workers died (SIGKILL) with offset 150 in hand"
+
+
 def test_a_record_of_a_batch_with_gaps_is_found_by_as_many_deaths_as_one_of_a_batch_without() -> None:
     """Compaction has left every tenth offset."""
     stage = Stage(poison_halts=False, batches=True)
