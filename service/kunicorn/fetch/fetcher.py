@@ -198,6 +198,9 @@ class Fetcher:
         if self._table.disputed:
             # Whoever has lost the controller goes on naming the leaders of before.
             self._cluster.doubt()
+        if self._table.unsure:
+            # It names the topics of before, too, and would decide alone that a new one is gone.
+            self._cluster.ask_another()
         return True
 
     def _tell_unknown(self, topic: str, error: int) -> None:

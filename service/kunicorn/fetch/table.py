@@ -15,8 +15,9 @@ monotonic seconds and arguments.
    and whoever hands the partition out again decides where the new one is begun. Whoever places an offset says of which
    topic it is. Where that is not known, it is the one that the metadata names when something is first fetched, and
    nobody here notices if that was created anew before.
-   A broker that lags names the topic before: another id counts once the metadata names it again, and whoever was asked
-   under the old one meanwhile did not answer. Where nobody has answered under that yet, this takes a second and more.
+   A broker that lags names the topic before: another id counts once the metadata names it again, by another broker if
+   one is well, and whoever was asked under the old one meanwhile did not answer. Where nobody has answered under that
+   yet, this takes a second and more.
    An id that was not told is none: amid an upgrade of brokers from before 2.8 one answers with ids, and another without
    (KIP-516). Brokers before 3.1 are asked by names, and answer of whatever topic has the name. Of one that was created
    anew while it was fetched, only the supervisor notices it there.
@@ -158,6 +159,8 @@ class Fetching:
         """Some partition's leader, or id, is to be asked for."""
         self.disputed = False
         """The metadata has named a leader again in whose place another one was sought."""
+        self.unsure = False
+        """The metadata has named another topic than the one that is fetched, and more answers decide."""
         self._max_bytes = max_bytes
         self._behind_damage = behind_damage
         self._chance = chance
@@ -225,7 +228,7 @@ class Fetching:
 
     def learn(self, topics: Mapping[str, Topic], now: float) -> list[News]:
         """Take in an answer to Metadata; the partitions that end by it: their topic was created anew, or is denied."""
-        self.wants_metadata = self.disputed = False
+        self.wants_metadata = self.disputed = self.unsure = False
         ended = []
         for place in list(self._places.values()):
             if place.ended:
@@ -242,6 +245,7 @@ class Fetching:
                 if _is_anew(place, topic_id):
                     ended.append(self._end(place, Fault(FailureKind.PARTITION, _anew(place.tp))))
                 else:
+                    self.unsure = True
                     self._look_for_leader(place)
                 continue
             place.renamed = None

@@ -11,6 +11,7 @@ from datetime import timedelta
 from itertools import pairwise
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema import errors as kio
@@ -291,6 +292,45 @@ def test_a_broker_that_names_the_leader_which_leads_no_more_is_not_the_one_that_
                 began = asyncio.get_running_loop().time()
                 await until(lambda: Api.FETCH in leader.apis(), PATIENCE * 2)
                 assert asyncio.get_running_loop().time() - began < 10.0
+
+    in_virtual_time(story)
+
+
+def test_a_broker_that_has_lost_the_controller_does_not_decide_alone_that_a_topic_was_made_anew() -> None:
+    """It names the topic of before for as long as that lasts; the partition was handed out under the id of the new
+    one."""
+
+    async def story() -> None:
+        topic, before = uuid4(), uuid4()
+        table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1 << 20)
+        table.place(TopicPartition("orders", 0), 1, 0, -1, topic_id=topic.bytes)
+        decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
+        async with FakeBroker(1, OLD) as leader, FakeBroker(2, OLD) as stale:
+            every = [stale, leader]
+            stale.lead(every, {"orders": {0: (2, 3)}}, {"orders": before})
+            leader.lead(every, {"orders": {0: (1, 0)}}, {"orders": topic})
+            async with running(Fetcher(lambda: cluster_of(stale), table, decoder, LIMITS, queue)):
+                await until(lambda: queue.head(0) is not None or Api.FETCH in leader.apis(), PATIENCE)
+        assert queue.head(0) is None, "no fault"
+
+    in_virtual_time(story)
+
+
+def test_nor_does_such_a_broker_when_the_leader_that_was_fetched_from_has_died() -> None:
+    async def story() -> None:
+        topic, before = uuid4(), uuid4()
+        async with FakeBroker(1, OLD) as leader, FakeBroker(3, OLD) as elected, FakeBroker(2, OLD) as stale:
+            every = [leader, elected, stale]
+            leader.lead(every, {"orders": {0: (1, 3)}}, {"orders": topic})
+            elected.lead(every, {"orders": {0: (3, 4)}}, {"orders": topic})
+            stale.lead(every, {"orders": {0: (1, 3)}}, {"orders": before})
+            leader.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10)})
+            elected.script[Api.FETCH] = lambda asked: answer(asked, {0: range(10, 20)})
+            async with fetching(leader) as queue:
+                await leader.wait_for(Api.FETCH)
+                leader.script[Api.API_VERSIONS] = leader.script[Api.FETCH] = lambda _: HangUp
+                leader.hang_up()
+                assert await offsets_out_of(queue, 20) == [*range(20)]
 
     in_virtual_time(story)
 
