@@ -303,9 +303,9 @@ class Partition:
         if ledger.marked(self.slot):
             every = ledger.in_hand(self.slot).from_offset(consumed) - self._done_beyond(consumed).offsets()
             return Held(every, every & {first})
-        # Behind a single one may lie offsets that are done already.
-        several = batches and reading.hand_count > 1
-        in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end if several else first + 1)
+        in_hand = range(0) if first == NO_OFFSET else range(first, reading.hand_end)
+        if not batches or reading.hand_count == 1:
+            in_hand = in_hand[:1]  # Also of a batch: behind a single record may lie offsets that are done already.
         if not ledger.delivers(self.slot) or reading.hand_offset <= consumed:
             # Within a run a call stores where the last record ended, and the next one may lie behind a gap.
             gapless = reading.hand_end - reading.hand_offset == reading.hand_count

@@ -305,6 +305,14 @@ def test_a_death_within_a_run_without_gaps_is_that_record_s_own() -> None:
     assert (start.poison_offset, start.poison_deaths) == (151, 1)
 
 
+def test_a_record_behind_a_run_that_is_done_is_in_nobody_s_hand() -> None:
+    """The last one of the run is stored, and the worker dies before it says that it has nothing in hand."""
+    stage = Stage(max_crashes=1, poison_halts=False)
+    stage.give(0)
+    start = die_in_run(stage, 153, run=(150, 153), records=3)
+    assert (start.offset, start.poison) == (153, "")
+
+
 def test_behind_the_record_that_killed_workers_nothing_is_kept_from_the_handler() -> None:
     stage = Stage(poison_halts=False)
     stage.give(0)
