@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kunicorn.clients.session import cluster_session
-from kunicorn.commands.group_lag import member_json
+from kunicorn.clients.session import NOT_TOLD, cluster_session
+from kunicorn.commands.group_lag import described, member_json
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka_errors import ErrorCode
@@ -56,7 +56,7 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, a
         raise ConfigError("there is no group to leave: these settings assign partitions by name; see [assign]")
     group_id = settings.group.id
     with cluster_session(settings, when_lost="see whether the member is still there") as session:
-        group = session.described()
+        group = described(session)
         found = StaticMember(group_id, group, _static_member(group, group_id, instance_id))
         if not as_json:
             tell(found, say, as_json=False)
@@ -74,6 +74,11 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, a
 def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:
     if group.error == ErrorCode.GROUP_ID_NOT_FOUND:
         raise ConfigError(f"there is no group {group_id!r} on this cluster: correct group.id")
+    if group.state == NOT_TOLD:
+        raise ConfigError(
+            f"group {group_id!r}: these brokers do not tell its members, as Kafka before 2.4 and the embedded one; "
+            f"wait until the session of {instance_id!r} is over (group.session_timeout_ms)"
+        )
     for member in group.members:
         if member.instance_id == instance_id:
             return member
