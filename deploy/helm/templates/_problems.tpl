@@ -22,9 +22,10 @@ config.handler.entrypoint: not set, and the chart has no default; name the funct
 {{- if eq (include "kunicorn.workersPerPod" . | int) 0 }}
 config.workers.count: not set, and there is no resources.limits.cpu: the service would start a worker for each CPU of the node, for which no memory is planned; set one of them
 {{- end }}
-{{- $stop := add $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
+{{- $before := int (((.Values.lifecycle).preStop).sleep).seconds -}}
+{{- $stop := add (mul $before 1000) $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
 {{- if lt (int64 (mul $grace 1000)) $stop }}
-terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
+terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, {{ if $before }}lifecycle.preStop.sleep.seconds + {{ end }}config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
 {{- end }}
 {{- if hasKey $group "group_instance_id" }}
 config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name

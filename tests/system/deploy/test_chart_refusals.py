@@ -19,6 +19,7 @@ _OAUTH = (_SASL, "config.kafka.sasl_mechanism=OAUTHBEARER")
 _PROVIDER = (*_OAUTH, "config.kafka.sasl_oauthbearer_token_provider=shop.kafka:token")
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
+    (["lifecycle.preStop.sleep.seconds=6"], "lifecycle.preStop.sleep.seconds + config.group.drain_timeout_ms + comm"),
     (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
     (
         ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
@@ -266,5 +267,8 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *ruled, given, files=[EXAMPLE])
     scraped = "podMonitor.enabled=true,podMonitor.interval=1m30s,podMonitor.scrapeTimeout=90s"
     assert template(tools, "helm4", "--set", scraped, files=[EXAMPLE])
+    assert template(tools, "helm4", "--set", "lifecycle.preStop.sleep.seconds=5", files=[EXAMPLE])
+    for unheard in ('{"preStop": null}', '{"preStop": {"exec": {"command": ["true"]}}}', "null"):
+        assert template(tools, "helm4", "--set-json", f"lifecycle={unheard}", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])
