@@ -190,20 +190,26 @@ the limit, too. */}}
 {{- define "kunicorn.resources" -}}
 {{- $needed := include "kunicorn.memoryNeeded" . -}}
 {{- $given := default dict .Values.resources.requests -}}
-{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed) "ephemeral-storage" .Values.tmp.sizeLimit) -}}
+{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed)) -}}
 {{- $limits := deepCopy (default dict .Values.resources.limits) -}}
 {{- if and .Values.memory.limited (not $limits.memory) -}}
 {{- /* What is asked for may be more, and Kubernetes refuses a limit below it. */ -}}
 {{- $asked := include "kunicorn.mebibytes" (default 0 $given.memory) | int64 -}}
 {{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (int64 $needed))) -}}
 {{- end -}}
-{{- include "kunicorn.amounts" (merge (dict "requests" $requests "limits" $limits) .Values.resources) -}}
+{{- $resources := merge (dict "requests" $requests "limits" $limits) .Values.resources -}}
+{{- include "kunicorn.amounts" (dict "resources" $resources "disk" .Values.tmp.sizeLimit) -}}
 {{- end -}}
 
-{{/* Resources as YAML, without those that are null: `--set resources.limits.cpu=null` stays so where the chart gives no
-limit, and Kubernetes would read it as none at all, 0. */}}
+{{/* `resources` as YAML, without those that are null: `--set resources.limits.cpu=null` stays so where the chart gives no
+limit, and Kubernetes would read it as none at all, 0. `disk` is asked for where they have no limit of it: Kubernetes takes
+theirs for the request, too, and refuses one above it. */}}
 {{- define "kunicorn.amounts" -}}
-{{- range . -}}
+{{- $resources := .resources -}}
+{{- if not (get (default dict $resources.limits) "ephemeral-storage") -}}
+{{- $resources = merge $resources (dict "requests" (dict "ephemeral-storage" .disk)) -}}
+{{- end -}}
+{{- range $resources -}}
 {{- if kindIs "map" . -}}
 {{- $amounts := . -}}
 {{- range $name, $amount := $amounts -}}
@@ -211,7 +217,7 @@ limit, and Kubernetes would read it as none at all, 0. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml . -}}
+{{- toYaml $resources -}}
 {{- end -}}
 
 {{- define "kunicorn.mostPods" -}}
