@@ -30,6 +30,11 @@ terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, {{ i
 {{- if hasKey $group "group_instance_id" }}
 config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name
 {{- end }}
+{{- range .Values.extraEnv }}
+{{- if regexMatch "^KUNICORN_(GROUP__(DRAIN|COMMIT|SESSION)_TIMEOUT_MS|HTTP__(ENABLED|HOST|PORT)|WORKERS__(COUNT|MEMORY_PER_WORKER_MB|MAX_RSS_MB))$" (toString .name) }}
+extraEnv: {{ .name }} is a setting that the chart reckons with; name it as config.{{ trimPrefix "KUNICORN_" .name | lower | replace "__" "." }}, or grace period, memory and probes would be those of another value
+{{- end }}
+{{- end }}
 {{- if dig "producing" "transactional_id_prefix" "" $settings }}
 config.producing.transactional_id_prefix: all pods would have the same one, and each would fence the others' producers; remove it: the default is made of the pod's name
 {{- end }}
