@@ -121,12 +121,7 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 
 {{/* A quantity of CPU, rounded up to whole ones: 3, 0.5 or 500m. 0 where there is none. */}}
 {{- define "kunicorn.cpus" -}}
-{{- $cpu := default "" . | toString -}}
-{{- if hasSuffix "m" $cpu -}}
-{{- ceil (divf (trimSuffix "m" $cpu | float64) 1000) | int -}}
-{{- else -}}
-{{- ceil (float64 $cpu) | int -}}
-{{- end -}}
+{{- include "kunicorn.quantity" . | float64 | ceil | int -}}
 {{- end -}}
 
 {{/* Ports of the brokers: those of bootstrap_servers, and those that networkPolicy names. As a JSON array. */}}
@@ -167,12 +162,18 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- $sum -}}
 {{- end -}}
 
-{{/* A quantity of memory in MiB, rounded down: 1.5Gi, 512Mi, 2G or bytes. */}}
+{{/* A quantity of memory in MiB, rounded down. */}}
 {{- define "kunicorn.mebibytes" -}}
+{{- divf (include "kunicorn.quantity" . | float64) 1048576.0 | floor | int64 -}}
+{{- end -}}
+
+{{/* The number that a quantity of Kubernetes is: 1.5Gi, 512Mi, 2G, 500m or bytes. 0 where there is none. */}}
+{{- define "kunicorn.quantity" -}}
 {{- $units := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 -}}
-{{- $text := toString . -}}
+{{- $text := default "" . | toString -}}
 {{- $unit := regexFind "[A-Za-z]+$" $text -}}
-{{- divf (mulf (trimSuffix $unit $text | float64) (default 1.0 (get $units $unit))) 1048576.0 | floor | int64 -}}
+{{- $number := trimSuffix $unit $text | float64 -}}
+{{- if eq $unit "m" }}{{ divf $number 1000 }}{{ else }}{{ mulf $number (default 1.0 (get $units $unit)) }}{{ end -}}
 {{- end -}}
 
 {{/* MiB that a pod of the service needs: every worker with its handler, one that replaces another, and the rest. */}}

@@ -75,6 +75,14 @@ maxPartitions = {{ int .Values.maxPartitions }}: fewer than {{ include "kunicorn
 {{- if and $limit (lt (include "kunicorn.mebibytes" $limit | int64) $needed) }}
 resources.limits.memory = {{ $limit }}: below what the pod needs, ({{ include "kunicorn.workersPerPod" . }} workers + 1 that replaces another) × (config.workers.memory_per_worker_mb + memory.handlerMb) + 150 = {{ $needed }}Mi; the kernel would kill workers; raise it, or lower config.workers.count or those
 {{- end }}
+{{- range $where, $resources := dict "resources" .Values.resources "pipeline.resources" (default dict .Values.pipeline.resources) }}
+{{- range $name, $most := $resources.limits }}
+{{- $asked := get (default dict $resources.requests) $name }}
+{{- if and $most (gt (include "kunicorn.quantity" $asked | float64) (include "kunicorn.quantity" $most | float64)) }}
+{{ $where }}.requests.{{ $name }} = {{ $asked }}: above {{ $where }}.limits.{{ $name }} = {{ $most }}, and Kubernetes would refuse the pods; lower it, or raise that
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if $assigned }}
 {{- if or .Values.membership.static (include "kunicorn.autoscaled" .) (gt (int .Values.replicaCount) 1) }}
 config.assign.partitions: every pod would handle the same partitions; set replicaCount = 1, without membership.static and autoscaling

@@ -97,6 +97,8 @@ TOGETHER: tuple[tuple[list[str], str], ...] = (
         ["extraEnv[0].name=KUNICORN_GROUP__DRAIN_TIMEOUT_MS", "extraEnv[0].value=90000s"],
         "extraEnv: KUNICORN_GROUP__DRAIN_TIMEOUT_MS is a setting that the chart reckons with; name it as config.group",
     ),
+    (["resources.limits.cpu=499m"], "resources.requests.cpu = 500m: above resources.limits.cpu = 499m"),
+    (["pipeline.resources.limits.memory=2047Mi"], "pipeline.resources.requests.memory = 2Gi: above pipeline.resource"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
     (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
     (["auth.otlp.existingSecret=collector"], "auth.otlp.existingSecret: for no collector, as config.otlp.enabled"),
@@ -274,6 +276,8 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
     assert template(tools, "helm4", "--set", "lifecycle.preStop.sleep.seconds=5", files=[EXAMPLE])
     for unheard in ('{"preStop": null}', '{"preStop": {"exec": {"command": ["true"]}}}', "null"):
         assert template(tools, "helm4", "--set-json", f"lifecycle={unheard}", files=[EXAMPLE])
+    for allowed in ("resources.limits.cpu=0.5", "resources.limits.cpu=null", "pipeline.resources.limits.memory=2048Mi"):
+        assert template(tools, "helm4", "--set", allowed, files=[EXAMPLE])
     for free in ("KUNICORN_GROUP__HEARTBEAT_INTERVAL_MS", "MY_KUNICORN_WORKERS__COUNT"):
         assert template(tools, "helm4", "--set-string", f"extraEnv[0].name={free},extraEnv[0].value=1", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
