@@ -121,12 +121,7 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 
 {{/* A quantity of CPU, rounded up to whole ones: 3, 0.5 or 500m. 0 where there is none. */}}
 {{- define "kunicorn.cpus" -}}
-{{- $cpu := default "" . | toString -}}
-{{- if hasSuffix "m" $cpu -}}
-{{- ceil (divf (trimSuffix "m" $cpu | float64) 1000) | int -}}
-{{- else -}}
-{{- ceil (float64 $cpu) | int -}}
-{{- end -}}
+{{- include "kunicorn.quantity" . | float64 | ceil | int -}}
 {{- end -}}
 
 {{/* Ports of the brokers: those of bootstrap_servers, and those that networkPolicy names. As a JSON array. */}}
@@ -167,12 +162,18 @@ both: the service would count the node's CPUs, and `kunicorn.problems` refuses t
 {{- $sum -}}
 {{- end -}}
 
-{{/* A quantity of memory in MiB, rounded down: 1.5Gi, 512Mi, 2G or bytes. */}}
+{{/* A quantity of memory in MiB, rounded down. */}}
 {{- define "kunicorn.mebibytes" -}}
+{{- divf (include "kunicorn.quantity" . | float64) 1048576.0 | floor | int64 -}}
+{{- end -}}
+
+{{/* The number that a quantity of Kubernetes is: 1.5Gi, 512Mi, 2G, 500m or bytes. 0 where there is none. */}}
+{{- define "kunicorn.quantity" -}}
 {{- $units := dict "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "k" 1000.0 "M" 1000000.0 "G" 1000000000.0 "T" 1000000000000.0 -}}
-{{- $text := toString . -}}
+{{- $text := default "" . | toString -}}
 {{- $unit := regexFind "[A-Za-z]+$" $text -}}
-{{- divf (mulf (trimSuffix $unit $text | float64) (default 1.0 (get $units $unit))) 1048576.0 | floor | int64 -}}
+{{- $number := trimSuffix $unit $text | float64 -}}
+{{- if eq $unit "m" }}{{ divf $number 1000 }}{{ else }}{{ mulf $number (default 1.0 (get $units $unit)) }}{{ end -}}
 {{- end -}}
 
 {{/* MiB that a pod of the service needs: every worker with its handler, one that replaces another, and the rest. */}}
@@ -190,20 +191,26 @@ the limit, too. */}}
 {{- define "kunicorn.resources" -}}
 {{- $needed := include "kunicorn.memoryNeeded" . -}}
 {{- $given := default dict .Values.resources.requests -}}
-{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed) "ephemeral-storage" .Values.tmp.sizeLimit) -}}
+{{- $requests := merge (deepCopy $given) (dict "memory" (printf "%sMi" $needed)) -}}
 {{- $limits := deepCopy (default dict .Values.resources.limits) -}}
 {{- if and .Values.memory.limited (not $limits.memory) -}}
 {{- /* What is asked for may be more, and Kubernetes refuses a limit below it. */ -}}
 {{- $asked := include "kunicorn.mebibytes" (default 0 $given.memory) | int64 -}}
 {{- $_ := set $limits "memory" (ternary $requests.memory (printf "%sMi" $needed) (gt $asked (int64 $needed))) -}}
 {{- end -}}
-{{- include "kunicorn.amounts" (merge (dict "requests" $requests "limits" $limits) .Values.resources) -}}
+{{- $resources := merge (dict "requests" $requests "limits" $limits) .Values.resources -}}
+{{- include "kunicorn.amounts" (dict "resources" $resources "disk" .Values.tmp.sizeLimit) -}}
 {{- end -}}
 
-{{/* Resources as YAML, without those that are null: `--set resources.limits.cpu=null` stays so where the chart gives no
-limit, and Kubernetes would read it as none at all, 0. */}}
+{{/* `resources` as YAML, without those that are null: `--set resources.limits.cpu=null` stays so where the chart gives no
+limit, and Kubernetes would read it as none at all, 0. `disk` is asked for where they have no limit of it: Kubernetes takes
+theirs for the request, too, and refuses one above it. */}}
 {{- define "kunicorn.amounts" -}}
-{{- range . -}}
+{{- $resources := .resources -}}
+{{- if not (get (default dict $resources.limits) "ephemeral-storage") -}}
+{{- $resources = merge $resources (dict "requests" (dict "ephemeral-storage" .disk)) -}}
+{{- end -}}
+{{- range $resources -}}
 {{- if kindIs "map" . -}}
 {{- $amounts := . -}}
 {{- range $name, $amount := $amounts -}}
@@ -211,7 +218,7 @@ limit, and Kubernetes would read it as none at all, 0. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml . -}}
+{{- toYaml $resources -}}
 {{- end -}}
 
 {{- define "kunicorn.mostPods" -}}

@@ -112,7 +112,7 @@ envFrom:
 {{- end }}
 resources:
   {{- if hasKey . "resources" }}
-  {{- include "kunicorn.amounts" (merge (deepCopy (default dict .resources)) (dict "requests" (dict "ephemeral-storage" .root.Values.pipeline.tmp.sizeLimit))) | nindent 2 }}
+  {{- include "kunicorn.amounts" (dict "resources" (deepCopy (default dict .resources)) "disk" .root.Values.pipeline.tmp.sizeLimit) | nindent 2 }}
   {{- else }}
   {{- include "kunicorn.resources" .root | nindent 2 }}
   {{- end }}

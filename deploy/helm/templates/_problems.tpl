@@ -22,12 +22,18 @@ config.handler.entrypoint: not set, and the chart has no default; name the funct
 {{- if eq (include "kunicorn.workersPerPod" . | int) 0 }}
 config.workers.count: not set, and there is no resources.limits.cpu: the service would start a worker for each CPU of the node, for which no memory is planned; set one of them
 {{- end }}
-{{- $stop := add $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
+{{- $before := int (((.Values.lifecycle).preStop).sleep).seconds -}}
+{{- $stop := add (mul $before 1000) $group.drain_timeout_ms $group.commit_timeout_ms 10000 | int64 -}}
 {{- if lt (int64 (mul $grace 1000)) $stop }}
-terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
+terminationGracePeriodSeconds = {{ $grace }}: shorter than a stop may take, {{ if $before }}lifecycle.preStop.sleep.seconds + {{ end }}config.group.drain_timeout_ms + commit_timeout_ms + 10 s = {{ divf $stop 1000 | ceil | int }} s; Kubernetes would kill the pod with records in hand; raise it, or lower those
 {{- end }}
 {{- if hasKey $group "group_instance_id" }}
 config.group.group_instance_id: all pods would have the same one, and the group accepts one of them; remove it and set membership.static = true, which makes it the pod's name
+{{- end }}
+{{- range .Values.extraEnv }}
+{{- if regexMatch "^KUNICORN_(GROUP__(DRAIN|COMMIT|SESSION)_TIMEOUT_MS|HTTP__(ENABLED|HOST|PORT)|WORKERS__(COUNT|MEMORY_PER_WORKER_MB|MAX_RSS_MB))$" (toString .name) }}
+extraEnv: {{ .name }} is a setting that the chart reckons with; name it as config.{{ trimPrefix "KUNICORN_" .name | lower | replace "__" "." }}, or grace period, memory and probes would be those of another value
+{{- end }}
 {{- end }}
 {{- if dig "producing" "transactional_id_prefix" "" $settings }}
 config.producing.transactional_id_prefix: all pods would have the same one, and each would fence the others' producers; remove it: the default is made of the pod's name
@@ -68,6 +74,14 @@ maxPartitions = {{ int .Values.maxPartitions }}: fewer than {{ include "kunicorn
 {{- $needed := include "kunicorn.memoryNeeded" . | int64 -}}
 {{- if and $limit (lt (include "kunicorn.mebibytes" $limit | int64) $needed) }}
 resources.limits.memory = {{ $limit }}: below what the pod needs, ({{ include "kunicorn.workersPerPod" . }} workers + 1 that replaces another) × (config.workers.memory_per_worker_mb + memory.handlerMb) + 150 = {{ $needed }}Mi; the kernel would kill workers; raise it, or lower config.workers.count or those
+{{- end }}
+{{- range $where, $resources := dict "resources" .Values.resources "pipeline.resources" (default dict .Values.pipeline.resources) }}
+{{- range $name, $most := $resources.limits }}
+{{- $asked := get (default dict $resources.requests) $name }}
+{{- if and $most (gt (include "kunicorn.quantity" $asked | float64) (include "kunicorn.quantity" $most | float64)) }}
+{{ $where }}.requests.{{ $name }} = {{ $asked }}: above {{ $where }}.limits.{{ $name }} = {{ $most }}, and Kubernetes would refuse the pods; lower it, or raise that
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if $assigned }}
 {{- if or .Values.membership.static (include "kunicorn.autoscaled" .) (gt (int .Values.replicaCount) 1) }}

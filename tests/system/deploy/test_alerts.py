@@ -387,6 +387,16 @@ def test_every_runbook_names_a_panel_that_shows_what_rang_where_there_is_one(ale
     assert bool(told) == bool(showing), f"the dashboards show it: {showing}"
 
 
+NO_PANELS = {"Targets", "SASL", "No worker is ready"}
+"""What a runbook has in italics and no dashboard has: a page of Prometheus', and what the service says."""
+
+
+def test_the_panels_that_runbooks_name_have_these_titles() -> None:
+    italics = re.compile(r"(?<!\*)\*([A-Z][^*]+)\*(?!\*)")
+    named = {" ".join(each.split()) for page in RUNBOOKS.glob("*.md") for each in italics.findall(page.read_text())}
+    assert named - {*panels()} == NO_PANELS
+
+
 def test_every_command_of_the_runbooks_is_whole_and_one_that_kunicorn_has() -> None:
     commands = [line for blocks in shown("sh").values() for block in blocks for line in block.splitlines()]
     ours = [shlex.split(line.partition("kunicorn -- ")[2], comments=True) for line in commands if " -- " in line]

@@ -175,6 +175,16 @@ def test_memory_that_is_asked_for_is_never_above_the_limit(
     assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (limit, limit)
 
 
+def test_disk_that_the_chart_asks_for_is_never_above_a_limit_of_the_values(tools: Tools) -> None:
+    """Kubernetes refuses a request above its limit, and takes a limit without a request for both."""
+    disk = "limits.ephemeral-storage=100Mi"
+    text = template(tools, "helm4", "--set", f"resources.{disk}", "-s", "templates/deployment.yaml", files=[EXAMPLE])
+    service = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]
+    for container in (service, exporting(tools, f"pipeline.resources.{disk}")):
+        assert container["resources"]["limits"]["ephemeral-storage"] == "100Mi"
+        assert "ephemeral-storage" not in container["resources"]["requests"]
+
+
 @pytest.mark.parametrize(
     "none", ["pipeline.resources=null", "pipeline.resources.requests=null,pipeline.resources.limits=null"]
 )

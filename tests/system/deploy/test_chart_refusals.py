@@ -19,6 +19,7 @@ _OAUTH = (_SASL, "config.kafka.sasl_mechanism=OAUTHBEARER")
 _PROVIDER = (*_OAUTH, "config.kafka.sasl_oauthbearer_token_provider=shop.kafka:token")
 CONTRADICTIONS: tuple[tuple[list[str], str], ...] = (
     (["config.group.drain_timeout_ms=60000"], "config.group.drain_timeout_ms + commit_timeout_ms + 10 s = 75 s"),
+    (["lifecycle.preStop.sleep.seconds=6"], "lifecycle.preStop.sleep.seconds + config.group.drain_timeout_ms + comm"),
     (["membership.static=true", "config.group.session_timeout_ms=75000"], "session_timeout_ms = 75000: not above"),
     (
         ["membership.static=true", "config.group.session_timeout_ms=90000", "autoscaling.hpa.enabled=true"],
@@ -92,6 +93,12 @@ TOGETHER: tuple[tuple[list[str], str], ...] = (
     ([r"podLabels.app\.kubernetes\.io/component=api"], "podLabels.app.kubernetes.io/component: the chart's own"),
     ([r"commonLabels.app\.kubernetes\.io/name=shop"], "commonLabels.app.kubernetes.io/name: the chart's own"),
     (["resources.limits.memory=1163919359"], "resources.limits.memory = 1163919359: below"),
+    (
+        ["extraEnv[0].name=KUNICORN_GROUP__DRAIN_TIMEOUT_MS", "extraEnv[0].value=90000s"],
+        "extraEnv: KUNICORN_GROUP__DRAIN_TIMEOUT_MS is a setting that the chart reckons with; name it as config.group",
+    ),
+    (["resources.limits.cpu=499m"], "resources.requests.cpu = 500m: above resources.limits.cpu = 499m"),
+    (["pipeline.resources.limits.memory=2047Mi"], "pipeline.resources.requests.memory = 2Gi: above pipeline.resource"),
     (["config.producing.transactional_id_prefix=orders"], "each would fence the others' producers"),
     (["auth.schemaRegistry.existingSecret=registry"], "config.schema_registry.url is not set"),
     (["auth.otlp.existingSecret=collector"], "auth.otlp.existingSecret: for no collector, as config.otlp.enabled"),
@@ -266,5 +273,12 @@ def test_the_least_that_is_allowed_is_allowed(tools: Tools) -> None:
         assert template(tools, "helm4", *ruled, given, files=[EXAMPLE])
     scraped = "podMonitor.enabled=true,podMonitor.interval=1m30s,podMonitor.scrapeTimeout=90s"
     assert template(tools, "helm4", "--set", scraped, files=[EXAMPLE])
+    assert template(tools, "helm4", "--set", "lifecycle.preStop.sleep.seconds=5", files=[EXAMPLE])
+    for unheard in ('{"preStop": null}', '{"preStop": {"exec": {"command": ["true"]}}}', "null"):
+        assert template(tools, "helm4", "--set-json", f"lifecycle={unheard}", files=[EXAMPLE])
+    for allowed in ("resources.limits.cpu=0.5", "resources.limits.cpu=null", "pipeline.resources.limits.memory=2048Mi"):
+        assert template(tools, "helm4", "--set", allowed, files=[EXAMPLE])
+    for free in ("KUNICORN_GROUP__HEARTBEAT_INTERVAL_MS", "MY_KUNICORN_WORKERS__COUNT"):
+        assert template(tools, "helm4", "--set-string", f"extraEnv[0].name={free},extraEnv[0].value=1", files=[EXAMPLE])
     static = ["--set", "membership.static=true", "--set", "config.group.session_timeout_ms=75001"]
     assert template(tools, "helm4", *static, files=[EXAMPLE])

@@ -63,6 +63,22 @@ def test_the_command_and_the_values_of_the_guide_make_a_release(tools: Tools, he
     assert f"= {memory.removesuffix('Mi')} MiB" in OPERATIONS.read_text()
 
 
+_BUILD = re.compile(r"^docker build .*-t (\S+)", flags=re.MULTILINE)
+
+
+def test_each_image_of_the_guide_is_one_that_it_has_built(tools: Tools, tmp_path: Path) -> None:
+    """Also that of a pipeline's pods, which begin with none but their own."""
+    guide = OPERATIONS.read_text()
+    built = set(_BUILD.findall(guide))
+    based_on = set(re.findall(r"^FROM (registry\.\S+)", guide, flags=re.MULTILINE))
+    asked = ("--set", "pipelines.nightly.command=export", "-s", "templates/pipelines.yaml")
+    text = template(tools, "helm4", *asked, files=[values_of(OPERATIONS, tmp_path)])
+    run_by_jobs = set(re.findall(r'image: "(\S+)"', text))
+    assert based_on
+    assert run_by_jobs
+    assert based_on | run_by_jobs <= built
+
+
 def test_every_values_that_the_guide_shows_are_accepted(tools: Tools, tmp_path: Path) -> None:
     blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", OPERATIONS.read_text(), flags=re.MULTILINE | re.DOTALL)
     assert len([block for block in blocks if "pipelines:" in block]) > 3
