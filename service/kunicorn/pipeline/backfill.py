@@ -6,7 +6,7 @@ Runs in the driver. Progress is in the run's manifest, so that a run that was cu
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kunicorn.clients.range_reader import Window
@@ -205,19 +205,26 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     """Continue a run that was cut off, stopped or halted. Blocks."""
     check_installed()
     runs = Runs(settings.pipeline.directory)
-    known = _with_table(runs, _known(settings, runs, run))
+    known = _known(settings, runs, run)
     if known.state.finished:
+        _write_rows(runs, known)
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     state, lost, dropped = _in_logs(settings, known.state.released())
     for loss in lost:
         say(f"warning: {loss}")
-    for whole in dropped:
-        runs.outcomes(run).delete(rows_file(whole))
+
+    def ready() -> None:
+        _write_rows(runs, known)
+        for whole in dropped:
+            runs.outcomes(run).delete(rows_file(whole))
+
+    going_on = replace(known, state=state.written())
     if state.finished:
-        runs.save(replace(known, state=state))
+        ready()
+        runs.save(going_on)
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
-    return _go_on(settings, file, runs, replace(known, state=state), master, say)
+    return _go_on(settings, file, runs, going_on, master, say, ready)
 
 
 def _known(settings: Settings, runs: Runs, run: str) -> Run:
@@ -265,15 +272,14 @@ def _told_of_ages(settings: Settings) -> Iterator[str]:
         )
 
 
-def _with_table(runs: Runs, run: Run) -> Run:
-    """The run with all that its manifest counts in its outcome table."""
-    state = run.state
-    if not state.tiles:
-        return run
-    # Whoever else has this state must not go on with it: its next file would have these rows again.
-    runs.save(run)
-    write_tiles(runs.outcomes(run.id), state.tiles, state.rounds)
-    return replace(run, state=state.written())
+def _write_rows(runs: Runs, run: Run) -> None:
+    """Have all that the run's manifest counts in its outcome table. Caller: is about to go on with the run, or finds it
+    finished: a driver that still has it is overtaken.
+    """
+    if run.state.tiles:
+        # Whoever else has this state must not go on with it: its next file would have these rows again.
+        runs.save(run)
+        write_tiles(runs.outcomes(run.id), run.state.tiles, run.state.rounds)
 
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
@@ -291,7 +297,15 @@ def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss],
     return replace(found, topics={**found.topics, **topics}), lost, dropped
 
 
-def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
+def _go_on(
+    settings: Settings,
+    file: SettingsFile,
+    runs: Runs,
+    run: Run,
+    master: str,
+    say: Say,
+    ready: Callable[[], None] = lambda: None,
+) -> FinishedRun:
     go_on = command(JOB, "--config", file.path, "--resume", run.id, master=master)
     say(f"run {run.id}; if it is cut off: {go_on}")
     outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
@@ -311,6 +325,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         task=lambda again, limits: HandleRanges(file, outcomes, window, again=again, limits=limits),
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
+        ready=ready,
         begun=save,
         ended=lambda state, summaries: save(state),
     )
