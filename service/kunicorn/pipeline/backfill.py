@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kunicorn import __version__
 from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
@@ -34,7 +35,7 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, write_tiles
-from kunicorn.pipeline.storage import Overtaken
+from kunicorn.pipeline.storage import Overtaken, Unreadable
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
@@ -76,10 +77,16 @@ class Request:
         return None if self.since is None and self.until is None else Window(self.since, self.until)
 
 
-def _request_of(text: str) -> Request:
-    """Request in the text of `Request.text`."""
-    since, until, offsets, topics, slack_ms = json.loads(text)
-    return Request(since, until, offsets, tuple(topics), slack_ms)
+def _request_of(run: Run) -> Request:
+    """What the run was asked for. Raises `Unreadable` where that is more, or other, than this version knows."""
+    try:
+        since, until, offsets, topics, slack_ms = json.loads(run.request)
+        return Request(since, until, offsets, tuple(topics), slack_ms)
+    except (TypeError, ValueError) as error:
+        raise Unreadable(
+            f"run {run.id!r} was asked for something that kunicorn {__version__} does not know: finish it with the "
+            f"version that began it, or begin anew under another name"
+        ) from error
 
 
 def planned(settings: Settings, request: Request) -> Plan:
@@ -241,6 +248,7 @@ def _known(settings: Settings, runs: Runs, run: str) -> Run:
             f"run {run!r} is of {_shown(known.group)}, and the settings are of {_shown(own)}: its ranges are of other "
             f"topics. Choose another id, or resume it with its own settings"
         )
+    _request_of(known)  # Found out by a plan, too.
     return known
 
 
@@ -255,7 +263,7 @@ def _shown(group: str) -> str:
 def _told_of_another(known: Run, request: Request) -> Iterator[str]:
     """That the run goes on with what it was asked for, where this is something else."""
     options = {"since": "--from", "until": "--to", "offsets": "--offsets", "topics": "--topic", "slack_ms": "--slack"}
-    begun = _request_of(known.request)
+    begun = _request_of(known)
     if others := [option for name, option in options.items() if getattr(begun, name) != getattr(request, name)]:
         yield (
             f"run {known.id} was begun with another {' and another '.join(others)}, and goes on with that: to have "
@@ -308,7 +316,7 @@ def _go_on(
 ) -> FinishedRun:
     go_on = command(JOB, "--config", file.path, "--resume", run.id, master=master)
     say(f"run {run.id}; if it is cut off: {go_on}")
-    outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
+    outcomes, window = runs.outcomes(run.id), _request_of(run).window
 
     def save(state: RunState) -> None:
         runs.save(replace(run, state=state))
