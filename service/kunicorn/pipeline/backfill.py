@@ -6,9 +6,10 @@ Runs in the driver. Progress is in the run's manifest, so that a run that was cu
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from kunicorn import __version__
 from kunicorn.clients.range_reader import Window
 from kunicorn.clients.session import JOB_PATIENCE, ClusterSession, cluster_session
 from kunicorn.errors import ConfigError
@@ -34,7 +35,7 @@ from kunicorn.pipeline.report import DryRun, FinishedRun, Say, command
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import check_installed
 from kunicorn.pipeline.state import IdTaken, Run, Runs, RunState, write_tiles
-from kunicorn.pipeline.storage import Overtaken
+from kunicorn.pipeline.storage import Overtaken, Unreadable
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, at_once, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.range_outcomes import rows_file
 from kunicorn.pipeline.tasks.ranges import HandleRanges
@@ -76,10 +77,16 @@ class Request:
         return None if self.since is None and self.until is None else Window(self.since, self.until)
 
 
-def _request_of(text: str) -> Request:
-    """Request in the text of `Request.text`."""
-    since, until, offsets, topics, slack_ms = json.loads(text)
-    return Request(since, until, offsets, tuple(topics), slack_ms)
+def _request_of(run: Run) -> Request:
+    """What the run was asked for. Raises `Unreadable` where that is more, or other, than this version knows."""
+    try:
+        since, until, offsets, topics, slack_ms = json.loads(run.request)
+        return Request(since, until, offsets, tuple(topics), slack_ms)
+    except (TypeError, ValueError) as error:
+        raise Unreadable(
+            f"run {run.id!r} was asked for something that kunicorn {__version__} does not know: finish it with the "
+            f"version that began it, or begin anew under another name"
+        ) from error
 
 
 def planned(settings: Settings, request: Request) -> Plan:
@@ -205,19 +212,26 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     """Continue a run that was cut off, stopped or halted. Blocks."""
     check_installed()
     runs = Runs(settings.pipeline.directory)
-    known = _with_table(runs, _known(settings, runs, run))
+    known = _known(settings, runs, run)
     if known.state.finished:
+        _write_rows(runs, known)
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     state, lost, dropped = _in_logs(settings, known.state.released())
     for loss in lost:
         say(f"warning: {loss}")
-    for whole in dropped:
-        runs.outcomes(run).delete(rows_file(whole))
+
+    def ready() -> None:
+        _write_rows(runs, known)
+        for whole in dropped:
+            runs.outcomes(run).delete(rows_file(whole))
+
+    going_on = replace(known, state=state.written())
     if state.finished:
-        runs.save(replace(known, state=state))
+        ready()
+        runs.save(going_on)
         return FinishedRun(JOB, run, state, notes=[f"run {run} is finished: what was left is gone"])
-    return _go_on(settings, file, runs, replace(known, state=state), master, say)
+    return _go_on(settings, file, runs, going_on, master, say, ready)
 
 
 def _known(settings: Settings, runs: Runs, run: str) -> Run:
@@ -234,6 +248,7 @@ def _known(settings: Settings, runs: Runs, run: str) -> Run:
             f"run {run!r} is of {_shown(known.group)}, and the settings are of {_shown(own)}: its ranges are of other "
             f"topics. Choose another id, or resume it with its own settings"
         )
+    _request_of(known)  # Found out by a plan, too.
     return known
 
 
@@ -248,7 +263,7 @@ def _shown(group: str) -> str:
 def _told_of_another(known: Run, request: Request) -> Iterator[str]:
     """That the run goes on with what it was asked for, where this is something else."""
     options = {"since": "--from", "until": "--to", "offsets": "--offsets", "topics": "--topic", "slack_ms": "--slack"}
-    begun = _request_of(known.request)
+    begun = _request_of(known)
     if others := [option for name, option in options.items() if getattr(begun, name) != getattr(request, name)]:
         yield (
             f"run {known.id} was begun with another {' and another '.join(others)}, and goes on with that: to have "
@@ -265,15 +280,14 @@ def _told_of_ages(settings: Settings) -> Iterator[str]:
         )
 
 
-def _with_table(runs: Runs, run: Run) -> Run:
-    """The run with all that its manifest counts in its outcome table."""
-    state = run.state
-    if not state.tiles:
-        return run
-    # Whoever else has this state must not go on with it: its next file would have these rows again.
-    runs.save(run)
-    write_tiles(runs.outcomes(run.id), state.tiles, state.rounds)
-    return replace(run, state=state.written())
+def _write_rows(runs: Runs, run: Run) -> None:
+    """Have all that the run's manifest counts in its outcome table. Caller: is about to go on with the run, or finds it
+    finished: a driver that still has it is overtaken.
+    """
+    if run.state.tiles:
+        # Whoever else has this state must not go on with it: its next file would have these rows again.
+        runs.save(run)
+        write_tiles(runs.outcomes(run.id), run.state.tiles, run.state.rounds)
 
 
 def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss], list[OffsetRange]]:
@@ -291,10 +305,18 @@ def _in_logs(settings: Settings, state: RunState) -> tuple[RunState, list[Loss],
     return replace(found, topics={**found.topics, **topics}), lost, dropped
 
 
-def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master: str, say: Say) -> FinishedRun:
+def _go_on(
+    settings: Settings,
+    file: SettingsFile,
+    runs: Runs,
+    run: Run,
+    master: str,
+    say: Say,
+    ready: Callable[[], None] = lambda: None,
+) -> FinishedRun:
     go_on = command(JOB, "--config", file.path, "--resume", run.id, master=master)
     say(f"run {run.id}; if it is cut off: {go_on}")
-    outcomes, window = runs.outcomes(run.id), _request_of(run.request).window
+    outcomes, window = runs.outcomes(run.id), _request_of(run).window
 
     def save(state: RunState) -> None:
         runs.save(replace(run, state=state))
@@ -311,6 +333,7 @@ def _go_on(settings: Settings, file: SettingsFile, runs: Runs, run: Run, master:
         task=lambda again, limits: HandleRanges(file, outcomes, window, again=again, limits=limits),
         next=Shares(settings.pipeline),
         at_once=at_once(settings),
+        ready=ready,
         begun=save,
         ended=lambda state, summaries: save(state),
     )

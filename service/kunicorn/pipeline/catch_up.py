@@ -173,10 +173,12 @@ def catch_up(
     found = _standing(settings)
     for each in found.lost:
         say(f"warning: {each}")
+    runs = Runs(settings.pipeline.directory)
     if not found.ranges:
+        # A run that was killed behind its last commit has nobody who goes on with it.
+        write_left(runs, found.committed, settings.group.id, say)
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
-    runs = Runs(settings.pipeline.directory)
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
     new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
@@ -282,7 +284,8 @@ def _standing(settings: Settings) -> TakeOver:
 
 def write_left(runs: Runs, committed: Mapping[TopicPartition, Committed], group: str, say: Say) -> None:
     """Write the rows that catch-ups which were killed have left in their manifests into their outcome tables: of those
-    that have `committed` last. Caller: has taken the group over since, so that none of them counts anything more.
+    that have `committed` last. Caller: has taken the group over since, or found it at its end, so that none of them
+    counts anything more.
     """
     last = {each.metadata.rpartition(" ")[2] for each in committed.values()}
     for run in sorted(each.removeprefix(_WHO) for each in last if each.startswith(_WHO)):

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Protocol
 
-from kunicorn.clients.session import JOB_PATIENCE, cluster_session
-from kunicorn.errors import ConfigError, ExitCode, PeerError, ServiceError
+from kunicorn.clients.session import JOB_PATIENCE, Passing, cluster_session
+from kunicorn.errors import ConfigError, ExitCode, FatalGroupError, PeerError, ServiceError
+from kunicorn.group.reactions import COORDINATOR_MOVED
+from kunicorn.kafka.errors import CoordinatorUnavailable
 from kunicorn.pipeline.metrics_port import Exposed
 from kunicorn.pipeline.plan import check_not_truncated, check_same_topics
 from kunicorn.pipeline.report import Bar, Say, Tasks, watched
@@ -99,10 +101,18 @@ def leaving_something() -> Iterator[None]:
     """
     try:
         yield
-    except ConfigError as error:
-        if not isinstance(error, StoreFailed) and not isinstance(error.__cause__, PeerError):
+    except (ConfigError, FatalGroupError) as error:
+        if not _went_away(error):
             raise
         raise JobFailed(f"{error}. What is underway does not count; start the job again, and it goes on") from error
+
+
+def _went_away(error: ServiceError) -> bool:
+    cause = error.__cause__
+    if isinstance(cause, CoordinatorUnavailable):
+        # Else it has refused for good, as where a right is missing.
+        return isinstance(cause, Passing) or cause.error in COORDINATOR_MOVED
+    return isinstance(error, StoreFailed) or isinstance(cause, PeerError)
 
 
 class Next(Protocol):

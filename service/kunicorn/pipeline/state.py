@@ -256,7 +256,7 @@ class RunState:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> RunState:
-        """State in a manifest. Raises `KeyError`, `TypeError`, `ValueError` for anything else."""
+        """State in a manifest. Raises what `_readable` knows for anything else."""
         return cls(
             ranges=tuple(OffsetRange(*each) for each in told["ranges"]),
             positions=from_json(told["positions"]),
@@ -268,7 +268,7 @@ class RunState:
             last_offsets=told["last_offsets"],
             last_seconds=told["last_seconds"],
             tiles=tuple(Tile(*each) for each in told.get("tiles", ())),  # None in a run whose every range has a file.
-            topics=told["topics"],
+            topics=dict(told["topics"]),
             epochs=from_json(told.get("epochs", {})),  # None in a run of a version that did not ask for them.
             gone=from_json(told.get("gone", {})),
         )
@@ -437,7 +437,7 @@ def _readable(told: Any, place: str) -> Iterator[None]:
     """Say of a manifest that this version cannot go on with who can, and what to do otherwise."""
     try:
         yield
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         by = told.get("kunicorn") if isinstance(told, dict) else None
         raise Unreadable(
             f"{place} is no manifest of kunicorn {__version__} ({type(error).__name__}: {error}): finish it with "

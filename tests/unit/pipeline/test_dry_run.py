@@ -127,6 +127,21 @@ def test_another_services_run_of_that_name_is_not_gone_on_with(
     assert "run 'replay-2026' is of group 'payments', and the settings are of group 'orders'" in str(said.exception)
 
 
+@pytest.mark.parametrize("asked", ['[null, null, null, [], null, "more"]', '{"since": 5}', ""])
+@pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["plan", "run"])
+def test_a_run_that_a_later_version_was_asked_more_for_is_left_to_that_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, dry: list[str]
+) -> None:
+    monkeypatch.setattr(backfill, "check_installed", lambda: None)
+    state = RunState((OffsetRange("orders", 0, 0, 90),))
+    Runs(str(tmp_path / "runs")).start(backfill.JOB, ENTRYPOINT, asked, state, "replay-2026", "orders")
+    said = CliRunner().invoke(
+        app, ["pipeline", "backfill", "--begin-or-resume", "replay-2026", *dry, "--config", str(config_in(tmp_path))]
+    )
+    assert isinstance(said.exception, ConfigError), said.output
+    assert str(said.exception).startswith("run 'replay-2026' was asked for something that kunicorn ")
+
+
 def test_a_run_that_was_begun_with_another_request_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backfill, "cluster_session", PlayedLog({"orders": 2}).session)
     begun(tmp_path, "orders", "orders", backfill.Request(since=5))

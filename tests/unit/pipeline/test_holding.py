@@ -20,9 +20,11 @@ from kunicorn.pipeline import catch_up
 from kunicorn.pipeline.catch_up import Holding, TakeOver, write_left
 from kunicorn.pipeline.state import Runs, RunState, Tile, write_tiles
 from kunicorn.pipeline.storage import StoreFailed
+from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import NO_EPOCH, NO_OFFSET, OffsetRange, Position, TopicPartition
 from kunicorn.settings import PipelineSettings
+from tests.fakes.complete_settings import settings_of
 
 ORDERS = TopicPartition("orders", 0)
 REFUNDS = TopicPartition("refunds", 3)
@@ -224,29 +226,52 @@ def test_a_store_that_is_away_holds_up_no_commit(monkeypatch: pytest.MonkeyPatch
     assert counted.did == ["committed"]
 
 
-def test_the_next_catch_up_writes_the_rows_that_a_killed_one_has_left(tmp_path: Path) -> None:
-    runs, said = Runs(str(tmp_path)), list[str]()
+def killed_runs(runs: Runs) -> Mapping[TopicPartition, Committed]:
+    """Catch-ups of the groups shop and billing were killed with rows that no file has yet; what is committed since."""
     whole = OffsetRange(*ORDERS, 0, 20)
     ended = RunState((whole,), rounds=3, tiles=(Tile(*ORDERS, 10, 20, 9),))
     for run, group in (("killed", "shop"), ("anothers", "billing")):
         new = runs.start("catch-up", "x:y", "", RunState((whole,)), run, group)
         runs.save(replace(new, state=ended))
-    place = runs.outcomes("killed")
-    write_tiles(place, [Tile(*ORDERS, 0, 10, 10)], 2)
-    committed = {
+    write_tiles(runs.outcomes("killed"), [Tile(*ORDERS, 0, 10, 10)], 2)
+    return {
         ORDERS: Committed(0, 20, NO_EPOCH, "p:3 spark:killed"),
         REFUNDS: Committed(0, 4, NO_EPOCH, "spark:anothers"),
         TopicPartition("orders", 1): Committed(0, 4, NO_EPOCH, "spark:of-another-directory"),
         TopicPartition("orders", 2): Committed(0),
     }
+
+
+def rows_of(runs: Runs, run: str) -> list[tuple[int, int, int]]:
+    """Offset, end and records of each row of its outcome table."""
+    place = runs.outcomes(run)
+    batches = (batch for name in place.names(".parquet") for batch in place.batches(name))
+    return [(row["offset"], row["until"], row["records"]) for batch in batches for row in batch.to_pylist()]
+
+
+def test_the_next_catch_up_writes_the_rows_that_a_killed_one_has_left(tmp_path: Path) -> None:
+    runs, said = Runs(str(tmp_path)), list[str]()
+    committed = killed_runs(runs)
     for _ in range(2):
         write_left(Runs(str(tmp_path)), committed, "shop", said.append)
-        assert runs.outcomes("anothers").names(".parquet") == []
-        batches = (batch for name in place.names(".parquet") for batch in place.batches(name))
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        assert [(row["offset"], row["until"], row["records"]) for row in rows] == [(0, 10, 10), (10, 20, 9)]
+        assert rows_of(runs, "anothers") == []
+        assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]
     assert said == []
     (tmp_path / "killed" / "manifest-00000002.json").write_text("{")
     write_left(Runs(str(tmp_path)), committed, "shop", said.append)
     assert len(said) == 1
     assert said[0].startswith("warning: the rows that run killed has not written stay in its manifest: ")
+
+
+def test_a_catch_up_of_a_group_that_is_at_its_end_writes_the_rows_of_one_killed_behind_its_last_commit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(str(tmp_path))
+    found = TakeOver({}, [], {}, killed_runs(runs), {}, [])
+    for name in ("check_installed", "check_handlers", "wait_until_empty"):
+        monkeypatch.setattr(catch_up, name, lambda *_: None)
+    monkeypatch.setattr(catch_up, "_standing", lambda settings: found)
+    settings, file = settings_of(group={"id": "shop"}, pipeline={"directory": str(tmp_path)}), SettingsFile("", "")
+    finished = catch_up.catch_up(settings, file, "local", None, 0.0, print)
+    assert (finished.code, finished.run) == (0, None)
+    assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]

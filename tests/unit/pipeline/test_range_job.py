@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from kunicorn.clients.session import Passing, cluster_session
 from kunicorn.errors import ConfigError, ServiceError
-from kunicorn.kafka.errors import BrokersUnreachable
+from kunicorn.kafka.errors import BrokersUnreachable, CoordinatorUnavailable
+from kunicorn.kafka_errors import ErrorCode
 from kunicorn.pipeline import range_job
 from kunicorn.pipeline.range_job import RangeJob, StoppedAtOnce
 from kunicorn.pipeline.report import Tasks
@@ -223,6 +225,28 @@ def test_brokers_that_go_away_while_the_job_runs_leave_something(scene: Scene) -
     scene.at["topics"] = fail
     with pytest.raises(JobFailed, match=r"no broker answers\. What is underway does not count; start the job again"):
         scene.start()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (CoordinatorUnavailable(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "it loads"), 6),
+        (Passing(ErrorCode.REQUEST_TIMED_OUT, "the commit is refused"), 6),
+        (CoordinatorUnavailable(ErrorCode.GROUP_AUTHORIZATION_FAILED, "its offsets cannot be read"), 4),
+    ],
+)
+def test_a_coordinator_that_does_not_come_back_leaves_something_and_one_that_refuses_ends_the_job_for_good(
+    scene: Scene, answer: CoordinatorUnavailable, code: int
+) -> None:
+    def fail() -> None:
+        with cluster_session(settings_of()):
+            raise answer
+
+    scene.at["counted 10"] = fail
+    with pytest.raises(ServiceError, match=str(answer)) as ended:
+        scene.start()
+    assert ended.value.exit_code == code
+    assert ("start the job again, and it goes on" in str(ended.value)) == (code == 6)
 
 
 def test_a_signal_ends_the_job_behind_what_is_underway_and_a_second_one_at_once(scene: Scene) -> None:

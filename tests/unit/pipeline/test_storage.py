@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +140,20 @@ def test_a_manifest_that_a_power_cut_has_emptied_is_told_and_the_others_runs_go_
         runs.read("none")
     (tmp_path / "nightly" / "manifest-00000002.json").unlink()
     assert runs.read("nightly").state == rated
+
+
+def test_a_manifest_that_a_later_version_has_laid_out_anew_is_told_and_the_others_runs_go_on(tmp_path: Path) -> None:
+    runs = Runs(str(tmp_path))
+    state = RunState((OffsetRange("orders", 0, 0, 100),))
+    runs.save(Run("nightly", "backfill", "a:b", "", state, ""))
+    told = json.loads((tmp_path / "nightly" / "manifest-00000001.json").read_text())
+    (tmp_path / "later").mkdir()
+    for name, other in (("positions", []), ("positions", {"orders": [5]}), ("topics", 7), ("ranges", 7)):
+        laid_out = told | {"run": "later", "kunicorn": "9.1.0", name: other}
+        (tmp_path / "later" / "manifest-00000001.json").write_text(json.dumps(laid_out))
+        with pytest.raises(ConfigError, match=r"is no manifest of kunicorn .*: finish it with kunicorn 9\.1\.0"):
+            runs.read("later")
+        assert [each.id for each in runs.all()] == ["nightly"]
 
 
 def test_a_stream_is_its_handlers_and_groups_and_shares_no_name_with_a_run(tmp_path: Path) -> None:

@@ -440,17 +440,54 @@ def offsets_in(world: World, to: str) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for row in rows]
 
 
+def a_run_of(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Settings], Any]:
+    """A backfill of the name shared has begun; what goes on with it."""
+    monkeypatch.setattr(SettingsFile, "settings", lambda file: world._settings(None))
+    ranges = [OffsetRange(*tp, 0, end) for tp, end in world.ends.items()]
+    state = RunState(ranges, topics={TOPIC: "id"})
+    Runs(world._settings(None).pipeline.directory).start("backfill", "x:y", backfill.Request().text, state, "shared")
+    file = SettingsFile("config.toml", "")
+    return lambda settings: backfill.resume(settings, file, "shared", "local", said)
+
+
+@pytest.mark.parametrize(
+    "where", [(backfill, "check_handlers"), (backfill, "_in_logs"), (range_job, "open_session")], ids=lambda at: at[1]
+)
+def test_a_resume_that_cannot_begin_leaves_the_run_of_another_driver_alone(
+    world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch, where: tuple[Any, str]
+) -> None:
+    world = world_of(0)
+    resume = a_run_of(world, monkeypatch)
+
+    def refused(*_: object) -> None:
+        raise ConfigError("not here")
+
+    def run() -> RunState:
+        return Runs(str(world.directory / "runs")).read("shared").state
+
+    first = world._begun(resume)
+    while not run().tiles:
+        first.go_on()
+        first.wait()
+    assert not run().finished
+    with monkeypatch.context() as here:
+        here.setattr(*where, refused)
+        with pytest.raises(ConfigError, match="not here"):
+            resume(world._settings(None))
+    while not first.over:
+        first.go_on()
+        first.wait()
+    assert first.error is None
+    assert run().finished
+
+
 @pytest.mark.parametrize("seed", few_and_many(10, 60))
 def test_a_backfills_outcomes_tile_its_ranges_whichever_drivers_are_killed(
     world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     world = world_of(seed)
-    monkeypatch.setattr(SettingsFile, "settings", lambda file: world._settings(None))
-    runs = Runs(world._settings(None).pipeline.directory)
     ranges = [OffsetRange(*tp, 0, end) for tp, end in world.ends.items()]
-    runs.start("backfill", "x:y", backfill.Request().text, RunState(ranges, topics={TOPIC: "id"}), "shared")
-    file = SettingsFile("config.toml", "")
-    check_ends(world.play(lambda settings: backfill.resume(settings, file, "shared", "local", said), 6))
+    check_ends(world.play(a_run_of(world, monkeypatch), 6))
     for orphan in world.orphans:
         orphan()
     rows = Counter(
