@@ -390,16 +390,16 @@ class Transactions:
         """Whether some output will never be taken: its record is left out of the next transaction. What is too large
         together with others is none: the next one sends it in smaller pieces.
         """
-        refused = False
+        refused = list[tuple[Entry, BaseException]]()
         together = set(map(id, self._shared.sizes.refused_together(self._piece, self._failed)))
         for failed, error in self._failed:
             entry, output = failed
             self._why = f"an output was not delivered: {error.name()}: {error.str()}"
             if id(failed) not in together and (why := refusal(entry, output, error)) is not None:
-                if number := self._shared.outbox.refuse(entry, why):
-                    self._rewound[entry.origin.number] = number
-                self._why, refused = str(why), True
-        return refused
+                refused.append((entry, why))
+                self._why = str(why)
+        self._rewound.update(self._shared.outbox.refuse(refused))
+        return bool(refused)
 
     def _close_window(self) -> None:
         if self._number:
