@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError
 
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import now_ns
-from kunicorn.ipc.messages import FailureKind, Parked
+from kunicorn.ipc.messages import Failed, FailureKind, Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.produce.sender import reached
@@ -485,3 +486,17 @@ def test_nothing_stays_in_memory_of_a_partition_that_may_not_be_read_any_more() 
         table.table.broken(P0, FailureKind.DENIED, "not authorized")
         batch = taken(table.outbox)
         table.outbox.done(batch)
+
+
+def test_one_that_is_stopped_says_that_its_topic_may_be_read_no_more_as_its_transaction_may_be_committed_yet() -> None:
+    """Else another worker would begin where this one knows it to be, and send twice what is committed."""
+    table = Table(Slots("partition", 1, runs=True), ON_COMMIT)
+    table.begin(P0, 0, 1)
+    table.handle_all(sends=True)
+    table.table.stop([1])
+    assert table.reports == []
+    table.table.deny(P0.topic, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert (report.grant, report.kind, report.offset) == (1, FailureKind.DENIED, 0)
+    assert table.outbox.live(taken(table.outbox)) == []
