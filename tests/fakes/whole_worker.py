@@ -199,8 +199,10 @@ class WholeWorker:
         log: Iterable[Message],
         delivery: str | None = "at_least_once",
         most_records: int = 1000,
+        ahead_bytes: int = 1 << 24,
     ) -> None:
-        """`delivery`: None where only dead letters are sent. `most_records`: so many make a batch."""
+        """`delivery`: None where only dead letters are sent. `most_records`: so many make a batch. `ahead_bytes`: so
+        much is kept of what is not begun."""
         self.brokers = ChosenAnswers()
         self.brokers.answer()
         self.reports: list[FromWorker] = []
@@ -226,6 +228,7 @@ class WholeWorker:
             log_format="text",
             producing=producing,
             dead_letters=DeadLetterTarget(LETTERS, "g", {}),
+            ahead_bytes=ahead_bytes,
         )
 
     def __enter__(self) -> WholeWorker:

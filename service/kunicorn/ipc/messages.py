@@ -225,7 +225,7 @@ class FetcherStart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Workers died with records before this offset in hand, or not delivered: each is handled, and delivered, before
     anything else is begun."""
     reset: bool = False
-    """A handler that keeps its offsets is not asked: what it keeps is not in the log."""
+    """A handler that keeps its offsets is not asked: what it keeps is not in the log, or of a deleted topic."""
     done: str = ""
     """Which records from `offset` on are done already (`ipc.bitmap.written`): they are not handled again."""
     poison_offset: int = NO_OFFSET

@@ -255,14 +255,20 @@ class Grants:
         """
         if (grant := self.fetching(tp)) is not None:
             if failure.kind is FailureKind.DENIED and self._deliveries.follows_commits:
-                self.lose(grant)
-                self.end(grant, failure)
-                self.conclude(grant)
+                self.deny(grant, failure)
                 return
             self.client.leave(grant)
             grant.state = GrantState.ASIDE
             self._scheduler.fill_no_more(grant.tracker)
             self._faulty.append((grant, failure))
+
+    def deny(self, grant: Grant, failure: GrantFailure) -> None:
+        """End the grant of a partition of which no transaction takes an offset any more, and drop what it has left."""
+        self.lose(grant)
+        self.end(grant, failure)
+        # Also of one that was stopped: a transaction with its offset may be committed yet, which this report says.
+        grant.failure = failure
+        self.conclude(grant)
 
     def end_due(self) -> None:
         """End those of which nothing is left before their error, and those that have waited for letters long enough."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from kunicorn.handler.call import OfSome, OfUncalled
@@ -36,7 +36,7 @@ from kunicorn.positions import TopicPartition
 from kunicorn.worker import pong
 from kunicorn.worker.buffering import Backpressure
 from kunicorn.worker.delivery import Deliveries, Told, places_of
-from kunicorn.worker.fetching.fetched import headers_bytes, kept_bytes
+from kunicorn.worker.fetching.fetched import explained, headers_bytes, kept_bytes
 from kunicorn.worker.grants import Grants, Parts
 from kunicorn.worker.limits.gate import CIRCUIT_BREAKER, Gate, Gates
 from kunicorn.worker.produce.outbox import Entry, OutputBatch
@@ -498,6 +498,14 @@ class Partitions:
         committed before this one, or this one is aborted with them."""
         with self._lock:
             return places_of((before.entries for before in batch.all_before()), live, cluster_id)
+
+    def deny(self, topic: str, error: KafkaError) -> None:
+        """See `transactions.Table`."""
+        with self._lock:
+            for grant in [each for each in self._open.values() if each.tp.topic == topic]:
+                told = explained(grant.tp, FailureKind.DENIED, error.code(), error.str())
+                self._grants.deny(grant, GrantFailure(FailureKind.DENIED, told))
+        self._told.wake()
 
     # -- what failed -------------------------------------------------------------------------------------------------
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError
 
 from kunicorn.handler.retry import End, Policies, RetryPolicy
 from kunicorn.ipc.clock import now_ns
-from kunicorn.ipc.messages import FailureKind, Parked
+from kunicorn.ipc.messages import Failed, FailureKind, Parked
 from kunicorn.worker.delivery import ON_ACKNOWLEDGEMENT, ON_COMMIT, Completion
 from kunicorn.worker.failures import Failures, LetterBox, Observer
 from kunicorn.worker.produce.sender import reached
@@ -45,11 +46,8 @@ def in_runs(bounds: Bounds | None = None, outbox_records: int = 1000) -> Table:
 def refuse(table: Table, *offsets: int) -> None:
     """Of all that is in the outbox; what comes before is delivered."""
     batch = taken(table.outbox)
-    refusals = {}
-    for offset in offsets:
-        entry = next(each for each in batch.entries if each.offset == offset)
-        if number := table.outbox.refuse(entry, REFUSED):
-            refusals[entry.origin.number] = number
+    entries = {entry.offset: entry for entry in batch.entries}
+    refusals = table.outbox.refuse((entries[offset], REFUSED) for offset in offsets)
     live = table.outbox.live(batch)
     table.table.delivered({entry.origin.number: entry.following for entry in live})
     table.table.rewind(refusals)
@@ -138,13 +136,13 @@ def test_behind_a_refused_record_nothing_of_its_lane_is_started_while_its_batch_
     batch = taken(table.outbox)
     entry = batch.entries[0]
     assert (flight.tp, flight.offset, entry.origin) == (P0, 0, flight)
-    number = table.outbox.refuse(entry, REFUSED)
+    refusals = table.outbox.refuse([(entry, REFUSED)])
     table.fetch(P0, 2, 3)
     table.fetch(P1, 1)
     assert table.handle_all(sends=True) == [1], "the other partition goes on"
     assert not table.table.startable(table.slots), "nobody asks again and again"
     table.table.delivered(reached(table.outbox.live(batch)))
-    table.table.rewind({entry.origin.number: number})
+    table.table.rewind(refusals)
     table.outbox.done(batch)
     (failed,) = table.refused
     table.table.put_back(failed)
@@ -170,13 +168,13 @@ def test_a_lower_refusal_of_another_sender_takes_the_higher_one_with_it() -> Non
     table.handle(table.take(), sends=True)
     batch = taken(table.outbox)
     number = batch.entries[0].origin.number
-    higher, lower = (table.outbox.refuse(batch.entries[offset], REFUSED) for offset in (3, 1))
-    table.table.rewind({number: higher})
+    higher, lower = (table.outbox.refuse([(batch.entries[offset], REFUSED)]) for offset in (3, 1))
+    table.table.rewind(higher)
     assert table.refused == [], "whoever met the lower one deals with both"
     table.table.delivered({number: 1})
-    table.table.rewind({number: lower})
+    table.table.rewind(lower)
     assert [offsets_of(flight) for flight in table.refused] == [[1]]
-    table.table.rewind({number: higher})
+    table.table.rewind(higher)
     assert len(table.refused) == 1
 
 
@@ -488,3 +486,17 @@ def test_nothing_stays_in_memory_of_a_partition_that_may_not_be_read_any_more() 
         table.table.broken(P0, FailureKind.DENIED, "not authorized")
         batch = taken(table.outbox)
         table.outbox.done(batch)
+
+
+def test_one_that_is_stopped_says_that_its_topic_may_be_read_no_more_as_its_transaction_may_be_committed_yet() -> None:
+    """Else another worker would begin where this one knows it to be, and send twice what is committed."""
+    table = Table(Slots("partition", 1, runs=True), ON_COMMIT)
+    table.begin(P0, 0, 1)
+    table.handle_all(sends=True)
+    table.table.stop([1])
+    assert table.reports == []
+    table.table.deny(P0.topic, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert (report.grant, report.kind, report.offset) == (1, FailureKind.DENIED, 0)
+    assert table.outbox.live(taken(table.outbox)) == []

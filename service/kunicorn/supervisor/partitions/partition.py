@@ -84,8 +84,8 @@ class Partition:
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
-        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed. Taken back
-        then, as what is committed from there on is the new topic's."""
+        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed, or stored by
+        a handler that keeps offsets. Taken back once a worker has begun, as what is stored then is the new topic's."""
         self.grant, self.slot = 0, -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None
@@ -179,6 +179,7 @@ class Partition:
         """
         self.begin_at(Position(offset))
         self.forgive()
+        self.fresh = False
         self.committed, self.committed_done = None, ""
 
     def measured(self, demand: float) -> None:
@@ -197,7 +198,7 @@ class Partition:
         if not self.reading.started:
             return
         self.position = self.reading.consumed
-        self.reset = False
+        self.reset = self.fresh = False
         self.age.taken(self.reading.timestamp_ms)
         if self.state is PartitionState.STARTING:
             self.advance(PartitionEvent.FETCHED)
@@ -270,7 +271,6 @@ class Partition:
         now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash."""
         self.position = start._replace(done="")
         self.starts += 1
-        self.fresh = False
         self.done = bitmap.read_committed(start.offset, start.done, topic_id_text(self.topic_id))
         if (began_with := bitmap.partitions(start.done)) is not None:
             self.began_with = began_with

@@ -242,7 +242,7 @@ def _start(partition: Partition, position: Position) -> FetcherStart:
         offset=position.offset,
         leader_epoch=position.leader_epoch,
         stop=partition.stop,
-        reset=partition.reset,
+        reset=partition.reset or partition.fresh,
         done=partition.done.beginning(position.offset).text(),
         began_with=partition.began_with,
         topic_id=topic_id_text(partition.topic_id),

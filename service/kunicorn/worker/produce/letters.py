@@ -226,15 +226,15 @@ class LetterSender:
         time.sleep(self._retries.failed())
 
     def _tell(self, ended: Sequence[_Letters]) -> None:
-        arrived, rewound = list[Entry](), dict[int, int]()
+        arrived, refused = list[Entry](), list[tuple[Entry, BaseException]]()
         for each in ended:
             each.taken.entries -= 1
             entry = each.entry
             if (failure := each.failure()) is not None:
-                if number := self._outbox.refuse(entry, failure):
-                    rewound[entry.origin.number] = number
+                refused.append((entry, failure))
             elif entry.origin.takes_output_at(entry.offset):
                 arrived.append(entry)
+        rewound = self._outbox.refuse(refused)
         if arrived:
             self._retries = Retries(BACKOFF)
             self._telemetry.count_sent(arrived)

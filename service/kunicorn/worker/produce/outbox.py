@@ -415,21 +415,28 @@ class Outbox:
                 return batch.entries
             return _wanted(batch.entries)
 
-    def refuse(self, entry: Entry, error: BaseException) -> int:
-        """Note that the brokers will never take these outputs: the record has failed, and whatever came behind it in
-        its partition is not to be delivered before it. The refusal's number, see `Origin.refuse`.
+    def refuse(self, refused: Iterable[tuple[Entry, BaseException]]) -> Mapping[int, int]:
+        """Note that the brokers will never take outputs of these: each record has failed, and whatever came behind it
+        in its partition is not to be delivered before it. The number of each origin's last refusal, see
+        `Origin.refuse`.
+
+        All together: a topic may refuse a whole batch, and to look at all that is kept for each output of it would last
+        longer than the brokers keep a transaction open.
         """
         with self._changed:
-            if not any(entry is each for batch in self._under_way for each in batch.entries):
-                # Left out by a refusal before it. What its origin has under way by now is of another call.
-                return 0
-            number = entry.origin.refuse(entry.offset, entry.following, error)
-            self._leave_out_unwanted()
-            # Once it is rewound its grant takes outputs again: those of what it handles anew.
-            for batch in self._under_way:
-                batch.entries = _wanted(batch.entries)
-            self._changed.notify_all()
-            return number
+            under_way = {id(entry) for batch in self._under_way for entry in batch.entries}
+            numbers = dict[int, int]()
+            for entry, error in refused:
+                # Else it was left out by a refusal before, and what its origin has under way by now is of another call.
+                if id(entry) in under_way and (number := entry.origin.refuse(entry.offset, entry.following, error)):
+                    numbers[entry.origin.number] = number
+            if numbers:
+                self._leave_out_unwanted()
+                # Once it is rewound its grant takes outputs again: those of what it handles anew.
+                for batch in self._under_way:
+                    batch.entries = _wanted(batch.entries)
+                self._changed.notify_all()
+            return numbers
 
     # -- control thread ------------------------------------------------------------------------------------------------
 

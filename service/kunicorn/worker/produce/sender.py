@@ -406,13 +406,13 @@ class Acknowledging:
 
     def _again(self, failed: Sequence[tuple[Output, KafkaError]], rewound: dict[int, int]) -> list[Output]:
         """Outputs that are worth another try."""
-        left = []
+        left, refused = list[Output](), list[tuple[Entry, BaseException]]()
         for (entry, output), error in failed:
             if (why := refusal(entry, output, error)) is not None:
-                if refusal_number := self._outbox.refuse(entry, why):
-                    rewound[entry.origin.number] = refusal_number
+                refused.append((entry, why))
             else:
                 left.append((entry, output))
+        rewound.update(self._outbox.refuse(refused))
         if left:
             error = failed[-1][1]
             self._outbox.note_trouble(error.str())

@@ -20,6 +20,7 @@ import logging
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -154,6 +155,11 @@ class Table(DeliveryListener, Protocol):
         `cluster_id`: empty where it is not known. Caller: a sender's thread.
         """
 
+    def deny(self, topic: str, error: KafkaError) -> None:
+        """End the partitions of a topic that this user may not read: the client may say so never, as it is not asked
+        for more while what there is waits for a transaction. Caller: a sender's thread.
+        """
+
 
 class Shared(NamedTuple):
     """Parts that the transactions of one worker share."""
@@ -189,6 +195,8 @@ class Transactions:
         self._failed: list[tuple[Output, KafkaError]] = []
         """Of that."""
         self._sending: SendOperation | None = None
+        self._topic_by_topic = False
+        """Offsets are sent so, as those of one topic are refused, and the client does not say which."""
         self._rewound: dict[int, int] = {}
         """Refusals that this sender met, by origin; see `DeliveryListener.rewind`."""
         self._began_at = self._opened_at = 0.0
@@ -214,7 +222,7 @@ class Transactions:
 
     def start(self, batch: OutputBatch) -> Step:
         """Begin with a batch; the first step."""
-        self._batch, self._rewound = batch, {}
+        self._batch, self._rewound, self._topic_by_topic = batch, {}, False
         self._began_at = time.monotonic()
         return Step.ASK
 
@@ -361,7 +369,19 @@ class Transactions:
             self._why = "some of its partitions were given up meanwhile"
             return Result.ABORTABLE
         metadata = metadata_bytes(shared.group, self._identity)
-        self._producer.send_offsets_to_transaction(offsets, metadata, _CALL_SECONDS)
+        by_topic = defaultdict[str, list[TopicPartition]](list)
+        for each in offsets:
+            by_topic[each.topic].append(each)
+        for piece in by_topic.values() if self._topic_by_topic else [offsets]:
+            try:
+                self._producer.send_offsets_to_transaction(piece, metadata, _CALL_SECONDS)
+            except KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    self._topic_by_topic = True
+                    if piece is not offsets or len(by_topic) == 1:
+                        shared.table.deny(piece[0].topic, error)
+                raise
         return Result.OK
 
     def _commit(self) -> Result:
@@ -390,16 +410,16 @@ class Transactions:
         """Whether some output will never be taken: its record is left out of the next transaction. What is too large
         together with others is none: the next one sends it in smaller pieces.
         """
-        refused = False
+        refused = list[tuple[Entry, BaseException]]()
         together = set(map(id, self._shared.sizes.refused_together(self._piece, self._failed)))
         for failed, error in self._failed:
             entry, output = failed
             self._why = f"an output was not delivered: {error.name()}: {error.str()}"
             if id(failed) not in together and (why := refusal(entry, output, error)) is not None:
-                if number := self._shared.outbox.refuse(entry, why):
-                    self._rewound[entry.origin.number] = number
-                self._why, refused = str(why), True
-        return refused
+                refused.append((entry, why))
+                self._why = str(why)
+        self._rewound.update(self._shared.outbox.refuse(refused))
+        return bool(refused)
 
     def _close_window(self) -> None:
         if self._number:

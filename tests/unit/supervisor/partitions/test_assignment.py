@@ -687,6 +687,23 @@ async def test_one_whose_topic_was_created_anew_while_it_stayed_ours_begins_with
     assert stage.resolving[-1].fresh
 
 
+async def test_of_a_topic_that_was_created_anew_a_handler_that_keeps_offsets_is_told_the_start_until_a_worker_has_it(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    """What it has stored is of the topic that was deleted: as many records of the new one would be passed over."""
+    await created_anew_while_ours(stage, topic)
+    stage.resolve(0)
+    untold = stage.start_of(0)
+    assert untold.reset
+    stage.die()
+    stage.revive()
+    begun = stage.start_of(0)
+    assert (begun.grant > untold.grant, begun.reset) == (True, True)
+    stage.workers[0].consume(begun, 101)
+    stage.stopped(begun, 101)
+    assert not stage.start_of(0).reset
+
+
 async def test_one_that_had_not_begun_when_its_topic_was_created_anew_goes_on_where_it_is_committed(
     stage: Stage, topic: CreatedTopic
 ) -> None:

@@ -168,7 +168,7 @@ def behind_a_refused_output(limited: Gate, size: int) -> tuple[Table, InFlight]:
     table.slots.pace.size = size
     in_hand = table.take()
     batch = taken(table.outbox)
-    table.table.rewind({refused.number: table.outbox.refuse(batch.entries[0], ValueError("too large"))})
+    table.table.rewind(table.outbox.refuse([(batch.entries[0], ValueError("too large"))]))
     table.outbox.done(batch)
     return table, in_hand
 
@@ -411,8 +411,7 @@ def test_what_waits_for_its_keys_rate_pays_anew_where_refused_records_are_put_be
     assert table.started() == []
     ((waiting, _),) = table.table.held()
     batch = taken(table.outbox)
-    number = table.outbox.refuse(batch.entries[0], ValueError("too large"))
-    table.table.rewind({refused.number: number})
+    table.table.rewind(table.outbox.refuse([(batch.entries[0], ValueError("too large"))]))
     table.outbox.done(batch)
     table.table.put_back(refused)
     table.table.try_again(waiting)

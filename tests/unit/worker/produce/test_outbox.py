@@ -77,7 +77,7 @@ def test_behind_a_refused_record_nothing_of_its_partition_goes_out_and_what_is_b
     batch = taken(box)
     box.put([entry(one, 3)], 1, 0)
     error = ValueError("too large")
-    box.refuse(batch.entries[1], error)
+    box.refuse([(batch.entries[1], error)])
     assert [(each.origin.number, each.offset) for each in box.live(batch)] == [(1, 0), (2, 0)]
     assert one.refusals == [(1, 2, error)]
     box.put([entry(other, 1)], 1, 0)
@@ -91,7 +91,7 @@ def test_what_is_not_to_be_delivered_any_more_takes_no_room() -> None:
     for each in (entry(one, 1), entry(other, 0), entry(one, 2)):
         box.put([each], 1, 10)
     assert box.room() == 0
-    box.refuse(batch.entries[0], ValueError("too large"))
+    box.refuse([(batch.entries[0], ValueError("too large"))])
     assert box.room() == 2
     box.put([entry(other, 1)], 2, 70)
     assert box.room() == 0
@@ -113,7 +113,7 @@ def test_what_is_under_way_behind_a_refused_record_does_not_go_out_though_it_is_
     for each in (entry(one, 1), entry(other, 0)):
         box.put([each], 1, 0)
     second = taken(box, 1)
-    box.refuse(first.entries[0], ValueError("too large"))
+    box.refuse([(first.entries[0], ValueError("too large"))])
     one.refused_at = -1  # It is rewound, and handles them anew.
     assert list(box.live(first)) == []
     assert [each.origin for each in box.live(second)] == [other]
@@ -125,9 +125,9 @@ def test_what_was_left_out_by_a_refusal_before_it_is_refused_no_more() -> None:
     first = taken(box)
     box.put([entry(one, 1)], 1, 0)
     (behind,) = taken(box, 1).entries
-    assert box.refuse(first.entries[0], ValueError("too large")) == 1
+    assert box.refuse([(first.entries[0], ValueError("too large"))]) == {1: 1}
     one.refused_at = -1  # It is rewound, and handles them anew.
-    assert box.refuse(behind, ValueError("too large")) == 0, "it is told late, of a call that counts no more"
+    assert box.refuse([(behind, ValueError("too large"))]) == {}, "it is told late, of a call that counts no more"
     assert one.refused_at == -1
 
 
