@@ -238,6 +238,13 @@ def test_values_reach_the_service_as_they_were_written(rendered: Callable[[str],
     assert settings.group.topics == ("^orders-.*",)
 
 
+def test_an_option_without_a_fraction_comes_as_an_integer_as_the_guide_says(tools: Tools) -> None:
+    given = ("--set-json", 'config.handler.options={"half": 0.5, "whole": 1.0}', "-s", "templates/configmap.yaml")
+    config = yaml.safe_load(template(tools, "helm4", *given, files=[EXAMPLE]))["data"]["config.toml"]
+    assert 'options = {"half" = 0.5, "whole" = 1}' in config
+    assert "`1.0` from `1`" in (ROOT / "docs" / "operations.md").read_text()
+
+
 def test_the_filters_that_are_shown_as_values_reach_the_service(tools: Tools, tmp_path: Path) -> None:
     (shown,) = re.findall(r"```yaml\n(config:\n.*?)```", (ROOT / "docs/filters.md").read_text(), flags=re.DOTALL)
     values = tmp_path / "values.yaml"
