@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +186,7 @@ class OfOthers:
         self.described = lambda: found
 
 
-ASKED = {
+ASKED: Mapping[Any, Callable[[], object]] = {
     lag: lambda: lag.lag(OfOthers.settings, 20),
     offsets: lambda: offsets.show(OfOthers.settings),
     leave: lambda: leave.leave(OfOthers.settings, "pod-1", print, lambda: True),

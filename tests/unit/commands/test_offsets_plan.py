@@ -56,6 +56,9 @@ def test_what_a_reset_costs_is_counted_from_where_the_group_would_go_on(log: dic
     """What is committed is no place in this log: the service would begin elsewhere, and so it is shifted from there."""
     stands = replace(standing(), **log)
     assert (stands.committed, stands.start) == (50, at)
+    assert stands.first is not None
+    assert stands.end is not None
+    assert stands.loss is not None
     (latest,) = planned(ToOffset(LATEST), [stands], {})
     assert latest.effect == ("stays" if at == stands.end else f"{stands.end - at} skipped")
     (shifted,) = planned(ShiftBy(-5), [stands], {})
