@@ -11,8 +11,9 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
-from kunicorn.handler.registry import HandlerRegistry, Handling, as_loaded
+from kunicorn.handler.registry import HandlerRegistry, Handling, as_loaded, concurrency_of
 from kunicorn.handler.retry import Expired
 from kunicorn.handler.rows import fitting
 from kunicorn.observe import prints
@@ -56,7 +57,9 @@ def main() -> None:
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
-    _answer(lambda handlings, order, tally: handle(handlings, _fetched(order), tally), refuse_kept_offsets)
+    _answer(
+        lambda handlings, order, tally: handle(handlings, _fetched(order), tally, order.limits_ms), refuse_kept_offsets
+    )
 
 
 Use = Callable[[HandlerRegistry[Calls], Order, "Tally"], None]
@@ -132,14 +135,53 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
     def showing(handler: Handler, config: HandlerConfig) -> Calls:
         refuse_two_committers(handler, order.delivery)
         encoded = handler if encoder is None else encoder.around(handler)
-        return calls_sending(encoded, config, order.output_topic, shown.show)
+        return _where_a_worker_does(calls_sending(encoded, config, order.output_topic, shown.show), handler, config)
 
     return showing
 
 
 def called(handler: Handler, config: HandlerConfig) -> Calls:
     """How a worker calls a handler of which nothing is sent. Raises `HandlerLoadError`."""
-    return calls_for(by_rows(handler) if config.batching.batch_across_partitions else handler, config)
+    calls = calls_for(by_rows(handler) if config.batching.batch_across_partitions else handler, config)
+    return _where_a_worker_does(calls, handler, config)
+
+
+def _where_a_worker_does(calls: Calls, handler: Handler, config: HandlerConfig) -> Calls:
+    """A worker has several calls of a plain function at a time in threads. Raises `ConfigError`."""
+    several = concurrency_of(handler.is_async, config.mode, config.ordering, config.concurrency) > 1
+    return InThreads(calls) if several and not handler.is_async else calls
+
+
+class InThreads:
+    """Has two threads call in turn, so that what belongs to the one that has made it, such as a connection of `setup`
+    or of the call before, fails as it would in the service. Hooks stay in the main thread.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._turns = cycle([ThreadPoolExecutor(1, "handler"), ThreadPoolExecutor(1, "handler")])
+        self.run, self.close = calls.run, calls.close
+        self.interrupt, self.calling = calls.interrupt, calls.calling
+
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
+    ) -> None:
+        def met() -> BaseException | None:
+            # Raised through the pool, it would have its frames in the traceback.
+            try:
+                self._calls(messages, following, cells, at, interrupts, origin)
+            except BaseException as error:
+                return error
+            return None
+
+        if (error := next(self._turns).submit(met).result()) is not None:
+            raise error
 
 
 def _fetched(order: Order) -> list[Message]:
@@ -213,9 +255,11 @@ class Tally:
     filtered: Counter[str] = field(default_factory=Counter)
     """Records that did not come to the handler, by the filter's name."""
     error: str = ""
+    overdue: int = 0
 
-    def called(self, records: int, seconds: float) -> None:
+    def called(self, records: int, seconds: float, limit_ms: int | None) -> None:
         """Count a call, after which the handler is through with so many records."""
+        self.overdue += limit_ms is not None and seconds > limit_ms / 1000
         self.passed += records
         self.seconds += seconds
         self.worst = max(self.worst, seconds)
@@ -248,6 +292,7 @@ class Tally:
             filtered=dict(self.filtered),
             error=self.error,
             outputs=outputs,
+            overdue=self.overdue,
         )
 
 
@@ -255,16 +300,18 @@ def _several(chunk: Sequence[Message]) -> bool:
     return _place(chunk[0])[:2] != _place(chunk[-1])[:2]
 
 
-def handle(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
+def handle(
+    handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally, limits_ms: Sequence[int | None]
+) -> None:
     """Have the records handled, by partition and offset, each once: nothing is tried again. Their handlers take the
-    partitions on before, and are told of their end. Raises what these hooks raise.
+    partitions on before, and are told of their end. `limits_ms`: see `Order`. Raises what these hooks raise.
     """
     last = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in messages}
     first = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in reversed(messages)}
     for handling, own in _by_handling(handlings, first):
         if (on_assigned := handling.handler.on_assigned) is not None:
             handling.calls.run(on_assigned(own))
-    _handle_all(handlings, messages, tally)
+    _handle_all(handlings, messages, tally, limits_ms)
     for handling, own in _by_handling(handlings, {tp: offset + 1 for tp, offset in last.items()}):
         if (on_revoked := handling.handler.on_revoked) is not None:
             handling.calls.run(on_revoked(own))
@@ -278,7 +325,9 @@ def _by_handling(
             yield handling, own
 
 
-def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
+def _handle_all(
+    handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally, limits_ms: Sequence[int | None]
+) -> None:
     todo = deque(_chunks(handlings, messages))
     while todo:
         chunk = todo.popleft()
@@ -286,8 +335,9 @@ def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], 
         # Counted in places: offsets of several partitions do not ascend.
         following = range(1, len(chunk) + 1) if _several(chunk) else [_place(message)[2] + 1 for message in chunk]
         left: list[Message] = []
+        handling = handlings.of(_place(chunk[0])[0])
         try:
-            handlings.of(_place(chunk[0])[0]).calls(chunk, following, cell, 0, [])
+            handling.calls(chunk, following, cell, 0, [])
         except BaseException as raised:
             some = raised if isinstance(raised, OfSome) else OfSome(raised, count=len(chunk))
             places = zip(chunk, following, strict=True)
@@ -295,6 +345,7 @@ def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], 
             for error, count in some.groups:
                 tally.ended(left[:count], error)
                 left = left[count:]
-        tally.called(len(chunk) - len(left), time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        tally.called(len(chunk) - len(left), seconds, limits_ms[handlings.every.index(handling)])
         if left:
             todo.appendleft(left)  # Nobody has said anything of these: they come in a batch again, as in the service.
