@@ -137,6 +137,14 @@ def test_rounds_come_to_what_the_records_come_to_one_after_the_other(
         assert table.merge(rows(*records[3:]), rows(*records[:3])) == wanted
 
 
+def test_a_table_from_which_no_row_may_go_is_refused_before_a_rounds_tasks(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    MergedDelta(target, SCHEMA).open()
+    deltalake.DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(ConfigError, match=r"\(delta.appendOnly\), and --merge-by key replaces rows"):
+        MergedDelta(target, SCHEMA).open()
+
+
 def test_a_table_with_a_generated_column_is_refused_as_a_merged_row_would_keep_the_former_value(tmp_path: Path) -> None:
     generated = deltalake.Field(
         "year", PrimitiveType("integer"), metadata={"delta.generationExpression": "YEAR(timestamp)"}

@@ -293,7 +293,14 @@ class MergedDelta(DeltaLake):
     _refused = "What is in the table of it is merged again"
 
     def _check_layout(self) -> None:
-        """The library writes the table's files itself, as the table has them."""
+        """The library writes the table's files itself, as the table has them, and looks at its rules. But that no row
+        may go it would say behind the tasks of a round, and again each time.
+        """
+        if self._table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+            raise ConfigError(
+                f"the Delta table {self._uri} only takes rows more (delta.appendOnly), and --merge-by key replaces "
+                f"rows: have an engine turn that off, or name another directory"
+            )
 
     def _check_rounds(self, done: int) -> None:
         """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
