@@ -96,6 +96,41 @@ def test_a_table_with_a_column_that_records_do_not_have_is_refused_unless_that_m
         lake(tmp_path / "False")
 
 
+@pytest.mark.parametrize(
+    ("column", "rule", "why"),
+    [
+        ("offset", {"delta.invariants": '{"expression": {"expression": "offset > 100"}}'}, "an invariant of 'offset'"),
+        ("year", {"delta.generationExpression": "YEAR(timestamp)"}, "a column 'year' that is generated"),
+        ("date", {"delta.generationExpression": "CAST(timestamp AS DATE)"}, None),
+    ],
+)
+def test_a_table_with_rules_for_its_rows_is_refused_as_nobody_looks_whether_the_records_keep_to_them(
+    tmp_path: Path, column: str, rule: dict[str, str], why: str | None
+) -> None:
+    besides = [pa.field("date", pa.date32()), pa.field("year", pa.int32())]
+    deltalake.DeltaTable.create(str(tmp_path), pa.schema([*SCHEMA, *besides]), partition_by=["date"])
+    log = tmp_path / "_delta_log"
+    (told,) = (each for each in map(json.loads, (log / f"{0:020}.json").open()) if "metaData" in each)
+    schema = json.loads(told["metaData"]["schemaString"])
+    for field in schema["fields"]:
+        field["metadata"] = rule if field["name"] == column else {}
+    told["metaData"]["schemaString"] = json.dumps(schema)
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, (protocol, told))))
+    if why is None:
+        lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
+        return
+    with pytest.raises(ConfigError, match=f"has {why}"):
+        lake(tmp_path)
+
+
+def test_a_table_that_was_given_a_constraint_takes_no_file_that_nobody_has_looked_through(tmp_path: Path) -> None:
+    lake(tmp_path).commit(1, [written(tmp_path, "date=2026-01-01")], ENDS)
+    deltalake.DeltaTable(str(tmp_path)).alter.add_constraint({"of_now": "offset > 5"})
+    with pytest.raises(ConfigError, match="has the constraint of_now, by which an export does not look at its records"):
+        lake(tmp_path)
+
+
 @pytest.mark.parametrize("renamed", [None, "offset", "headers.value"])
 def test_a_table_that_has_other_names_in_its_files_is_refused_as_its_readers_would_have_null(
     tmp_path: Path, renamed: str | None

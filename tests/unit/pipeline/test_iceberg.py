@@ -5,6 +5,7 @@ pyiceberg is imported where it is used: with SQLAlchemy it would take a second o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -363,6 +364,17 @@ def test_a_table_of_another_form_is_refused(place: Place, by: str, schema: pa.Sc
     place.lake()
     with pytest.raises(ConfigError, match=why):
         place.lake(by, schema)
+
+
+def test_a_table_of_a_version_that_the_library_does_not_write_is_refused_before_a_rounds_tasks(place: Place) -> None:
+    """As an engine raises it."""
+    place.lake()
+    metadata = Path(place.table().metadata_location.removeprefix("file://"))
+    metadata.write_text(json.dumps(json.loads(metadata.read_text()) | {"format-version": 3, "next-row-id": 0}))
+    with pytest.raises(
+        ConfigError, match=r"shop.orders is of format version 3, and pyiceberg [\d.]+ writes those up to 2: "
+    ):
+        place.lake()
 
 
 def test_a_table_elsewhere_is_named(place: Place, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake.schema import PrimitiveType
 from deltalake.table import TableMerger
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -134,6 +135,24 @@ def test_rounds_come_to_what_the_records_come_to_one_after_the_other(
                 wanted["orders", key] = value
         # In two files, the later one first: the order of files is nobody's.
         assert table.merge(rows(*records[3:]), rows(*records[:3])) == wanted
+
+
+def test_a_table_from_which_no_row_may_go_is_refused_before_a_rounds_tasks(tmp_path: Path) -> None:
+    target = Directory(str(tmp_path))
+    MergedDelta(target, SCHEMA).open()
+    deltalake.DeltaTable(str(tmp_path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(ConfigError, match=r"\(delta.appendOnly\), and --merge-by key replaces rows"):
+        MergedDelta(target, SCHEMA).open()
+
+
+def test_a_table_with_a_generated_column_is_refused_as_a_merged_row_would_keep_the_former_value(tmp_path: Path) -> None:
+    generated = deltalake.Field(
+        "year", PrimitiveType("integer"), metadata={"delta.generationExpression": "YEAR(timestamp)"}
+    )
+    columns = deltalake.Schema.from_arrow(SCHEMA).fields
+    deltalake.DeltaTable.create(str(tmp_path), deltalake.Schema([*columns, generated]))
+    with pytest.raises(ConfigError, match="has a column 'year' that is generated"):
+        MergedDelta(Directory(str(tmp_path)), SCHEMA).open()
 
 
 def test_of_a_key_in_two_partitions_the_latest_time_counts(tmp_path: Path) -> None:

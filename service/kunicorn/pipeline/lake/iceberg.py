@@ -73,6 +73,7 @@ class IcebergLake:
             return False
         if (found := _plain(table.location())) != _plain(self._place):
             raise ConfigError(f"the catalog keeps the Iceberg table {self._name} at {found}: export to there")
+        self._check_version(table.format_version)
         self.file_schema = self._numbered_as(table.schema())
         wanted = self._partitions(table.schema())
         if not table.spec().compatible_with(wanted):
@@ -82,6 +83,17 @@ class IcebergLake:
             )
         self._check_rounds(self.rounds(), done)
         return True
+
+    def _check_version(self, version: int) -> None:
+        """Refuse a table that the library reads and does not write: it says so behind the tasks of each round."""
+        from pyiceberg import __version__
+        from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION as LAST
+
+        if version > LAST:
+            raise ConfigError(
+                f"the Iceberg table {self._name} is of format version {version}, and pyiceberg {__version__} writes "
+                f"those up to {LAST}: install a pyiceberg that has it, or name another table and directory"
+            )
 
     def _check_rounds(self, committed: int, done: int) -> None:
         if committed < done:

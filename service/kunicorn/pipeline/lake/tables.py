@@ -61,6 +61,8 @@ class TableLog(Protocol):
 
 
 APP_ID = "kunicorn-export"
+_RULE = "delta.constraints."
+"""Before the name of a constraint among a table's properties."""
 _ENDS = "kunicorn.offsets"
 """In the metadata of the commit that counts a round: where the round ends."""
 _NEWEST = 20
@@ -94,6 +96,7 @@ class DeltaLake:
         found = pa.schema(self._table.schema().to_arrow())
         self._check_columns(found)
         self._check_layout()
+        self._check_generated()
         for name in self._by:
             # A table that was made before days were dates goes on with its own type.
             self._schema = self._schema.set(self._schema.get_field_index(name), found.field(name))
@@ -134,6 +137,30 @@ class DeltaLake:
                 f"the Delta table {self._uri} {why} (delta.columnMapping.mode), which those of an export have not: "
                 f"name another directory"
             )
+        self._check_rules(told.configuration, fields)
+
+    def _check_rules(self, configuration: Mapping[str, str], fields: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse a table with rules for its rows: they are for its writers to keep to, and its log takes files that
+        nobody has looked through.
+        """
+        rules = [f"the constraint {name.removeprefix(_RULE)}" for name in configuration if name.startswith(_RULE)]
+        rules += [f"an invariant of {each['name']!r}" for each in fields if "delta.invariants" in each["metadata"]]
+        if rules:
+            raise ConfigError(
+                f"the Delta table {self._uri} has {rules[0]}, by which an export does not look at its records: have an "
+                f"engine drop that, or name another directory"
+            )
+
+    def _check_generated(self) -> None:
+        """Refuse a table with columns that its writers have to reckon: our rows would have null there, and a row that
+        is merged what it had before.
+        """
+        for each in json.loads(self._table.schema().to_json())["fields"]:
+            if "delta.generationExpression" in each["metadata"] and each["name"] not in self._by:
+                raise ConfigError(
+                    f"the Delta table {self._uri} has a column {each['name']!r} that is generated, which an export "
+                    f"does not do: have an engine drop it, or name another directory"
+                )
 
     def _check_rounds(self, done: int) -> None:
         if (committed := self.rounds()) < done:
@@ -266,7 +293,14 @@ class MergedDelta(DeltaLake):
     _refused = "What is in the table of it is merged again"
 
     def _check_layout(self) -> None:
-        """The library writes the table's files itself, as the table has them."""
+        """The library writes the table's files itself, as the table has them, and looks at its rules. But that no row
+        may go it would say behind the tasks of a round, and again each time.
+        """
+        if self._table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+            raise ConfigError(
+                f"the Delta table {self._uri} only takes rows more (delta.appendOnly), and --merge-by key replaces "
+                f"rows: have an engine turn that off, or name another directory"
+            )
 
     def _check_rounds(self, done: int) -> None:
         """A round without records, as of a topic's transaction markers, has no transaction: its number is missing."""
