@@ -264,8 +264,8 @@ class StartLookup:
             # Before: what is committed under a name may say of which topic it is.
             await self._offsets.confirm_ids({p.tp.topic for p in unknown})
             self._assignment.table.learn_topics(unknown)
-        lost = {p.tp: p.position for p in left if p.position is not None and p.beside_the_log}
         held = {p.tp: at for p in left if (at := p.reached()) is not None}
+        lost = {p.tp: held[p.tp] for p in left if p.tp in held and p.beside_the_log}
         fresh = [p.tp for p in left if p.fresh and p.position is None]
         if fresh:
             starts = await begin(self._offsets, fresh)

@@ -57,7 +57,7 @@ class World:
         self.topic_id: UUID | None = UUID(int=1)
         self.learns: UUID | None = None
         """Which topic has the name, as the brokers tell whoever asks for its id."""
-        self.end = END
+        self.first, self.end = FIRST, END
         self.epoch = EpochEnd(0, 3, END)
         """What leaders say of where the leader epoch of positions ends."""
         self.tasks = ServiceTasks()
@@ -92,7 +92,7 @@ class World:
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         if self.leaderless:
             raise PeerError("nobody leads the partition")
-        return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+        return {tp: LogOffset(0, self.first if at == EARLIEST else self.end) for tp, at in queries.items()}
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         assert set(queries.values()) == {3}
@@ -583,6 +583,35 @@ def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cu
         await until(lambda: world.stage.start_of(0).grant != before)
         start = world.stage.start_of(0)
         assert (start.offset, set(bitmap.read(start.offset, start.done))) == (720, {725})
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "epoch", "left"),
+    [
+        (715, EpochEnd(0, 3, 900), {725, 790}),
+        (728, EpochEnd(0, 3, 900), {790}),
+        (728, EpochEnd(0, 3, 750), set()),
+        (728, EpochEnd(ErrorCode.UNSUPPORTED_VERSION), set()),
+    ],
+)
+def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_again(
+    first: int, epoch: EpochEnd, left: frozenset[int]
+) -> None:
+    """As far as it is known to be of the log of then."""
+
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        world.first, world.epoch = first, epoch
+        before, done = world.stage.start_of(0).grant, bitmap.written(710, {725, 790})
+        failure = Failed(before, FailureKind.OUT_OF_RANGE, 710, 3, "why", done)
+        world.assignment.worker_failed(world.stage.workers[0], failure)
+        await until(lambda: world.stage.start_of(0).grant != before)
+        start = world.stage.start_of(0)
+        assert (start.offset, bitmap.read(start.offset, start.done)) == (first, left)
 
     play(story)
 
