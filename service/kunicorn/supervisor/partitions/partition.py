@@ -268,7 +268,11 @@ class Partition:
 
     def begin_at(self, start: Position) -> None:
         """Set the position. Offsets known as done ahead of the old one are dropped, as they may be other records by
-        now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash."""
+        now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash. But where
+        the log was cut before the position they are of records that are gone, and would keep their successors from the
+        handler."""
+        if self.position is not None and start.offset < self.position.offset:
+            self.forgive()
         self.position = start._replace(done="")
         self.starts += 1
         self.done = bitmap.read_committed(start.offset, start.done, topic_id_text(self.topic_id))
