@@ -567,14 +567,18 @@ def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it
     play(story)
 
 
-def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them() -> None:
+@pytest.mark.parametrize("keeps_offsets", [False, True])
+def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them(
+    keeps_offsets: bool,
+) -> None:
     """Whoever fetches from that position on finds no truncation, as the log has it still: other records are there now
-    in place of those that were done."""
+    in place of those that were done. A handler that keeps its offsets knows no more of that."""
 
     async def story(world: World) -> None:
         world.committed[ZERO] = 700
         world.assignment.assign([ZERO])
         await until(lambda: world.start_of(0) == 700)
+        world.stage.in_force.keeps_offsets = lambda _: keeps_offsets
         before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
         failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
         world.assignment.worker_failed(world.stage.workers[0], failure)
