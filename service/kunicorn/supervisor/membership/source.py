@@ -282,6 +282,8 @@ class StartLookup:
         starts.committed = self._of_those_waiting(starts.committed, left)
         starts.given = self._of_those_waiting(starts.given, left)
         starts.open = self._of_those_waiting(starts.open, left)
+        unbegun = starts.chosen.keys() - starts.truncated - held.keys()
+        self._assignment.table.begin_uncommitted(p for p in left if p.tp in unbegun and not p.fresh)
         return starts
 
     def _of_those_waiting(self, found: Mapping[TopicPartition, _T], asked: _Asked) -> dict[TopicPartition, _T]:

@@ -84,8 +84,9 @@ class Partition:
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
-        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed, or stored by
-        a handler that keeps offsets. Taken back once a worker has begun, as what is stored then is the new topic's."""
+        """Its topic was created anew while we owned it, or before anybody has begun with it: it starts at its
+        beginning, whatever is committed, or stored by a handler that keeps offsets. Taken back once a worker has begun,
+        as what is stored then is the new topic's."""
         self.grant, self.slot = 0, -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None

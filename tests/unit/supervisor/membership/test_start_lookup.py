@@ -208,6 +208,33 @@ def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_
     play(story)
 
 
+@pytest.mark.parametrize(
+    ("created_anew", "committed", "told"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_topic_deleted_and_created_later_begins_where_its_handler_that_keeps_offsets_is_told_and_not_where_it_says(
+    created_anew: bool,
+    committed: bool,
+    told: bool,
+) -> None:
+    """Its partitions had left between the two topics. Members commit a start before they begin: where there is none,
+    nobody has begun with the new topic, and what the handler has stored is of the old one."""
+
+    async def story(world: World) -> None:
+        world.stage.in_force.keeps_offsets = lambda _: True
+        world.stage.topics.created_anew = lambda _: created_anew
+        if committed:
+            world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) is not None)
+        assert (world.start_of(0), world.stage.start_of(0).reset) == (700 if committed else FIRST, told)
+        first = world.stage.start_of(0)
+        world.stage.workers[0].consume(first, 710)
+        world.stage.stopped(first, 710)
+        assert not world.stage.start_of(0).reset
+
+    play(story)
+
+
 def test_a_look_up_that_goes_on_for_others_does_not_choose_again_for_one_that_has_begun_since() -> None:
     """Its worker died, and its last transaction is still open: what was chosen at first is older than that."""
 
