@@ -122,6 +122,22 @@ async def test_what_was_done_of_a_log_that_was_truncated_is_forgotten(stage: Sta
     assert stage.start_of(0).done == ""
 
 
+@pytest.mark.parametrize(("start", "poison"), [(104, ""), (106, "2 workers died (SIGKILL) with offset 107 in hand")])
+async def test_a_record_that_took_the_place_of_poison_that_was_cut_off_comes_to_the_handler(
+    stage: Stage, start: int, poison: str
+) -> None:
+    """Where retention alone took the position, the log has the poison still."""
+    stage.give(0)
+    for _ in range(2):
+        handle(stage, 0, 105, {106}, {107})
+        next_life(stage)
+    grant = stage.start_of(0).grant
+    stage.assignment.worker_failed(stage.workers[0], Failed(grant, FailureKind.OUT_OF_RANGE, 105, 3, "not there"))
+    stage.assignment.resolved({ZERO: Position(start)}, {ZERO: start})
+    assert stage.start_of(0).grant > grant
+    assert stage.start_of(0).poison == poison
+
+
 def test_records_that_were_in_hand_at_two_deaths_are_tried_alone_and_the_others_are_not(stage: Stage) -> None:
     stage.give(0)
     handle(stage, 0, 105, (), {105, 106, 107})

@@ -264,8 +264,8 @@ class StartLookup:
             # Before: what is committed under a name may say of which topic it is.
             await self._offsets.confirm_ids({p.tp.topic for p in unknown})
             self._assignment.table.learn_topics(unknown)
-        lost = {p.tp: p.position for p in left if p.position is not None and p.beside_the_log}
         held = {p.tp: at for p in left if (at := p.reached()) is not None}
+        lost = {p.tp: held[p.tp] for p in left if p.tp in held and p.beside_the_log}
         fresh = [p.tp for p in left if p.fresh and p.position is None]
         if fresh:
             starts = await begin(self._offsets, fresh)
@@ -282,6 +282,8 @@ class StartLookup:
         starts.committed = self._of_those_waiting(starts.committed, left)
         starts.given = self._of_those_waiting(starts.given, left)
         starts.open = self._of_those_waiting(starts.open, left)
+        unbegun = starts.chosen.keys() - starts.truncated - held.keys()
+        self._assignment.table.begin_uncommitted(p for p in left if p.tp in unbegun and not p.fresh)
         return starts
 
     def _of_those_waiting(self, found: Mapping[TopicPartition, _T], asked: _Asked) -> dict[TopicPartition, _T]:

@@ -288,12 +288,13 @@ async def recover(
             starts.waiting[tp] = _said(tp, "ListOffsets", error)
             continue
         edges, policy = Edges(first.offset, last.offset), policies[tp]
-        target, _, done = resolve(tp, position, edges, policy, epoch_end=ends.get(tp))
+        target = resolve(tp, position, edges, policy, epoch_end=ends.get(tp)).offset
         where = f"position {position.offset} is not in the log ({edges.first}-{edges.end})"
         if target is None:
             starts.refused[tp] = f'{where} and auto_offset_reset is "none"'
             continue
-        starts.chosen[tp] = Position(target, done=done)
+        # Of an unknown epoch the log may have been cut: what is done ahead would be other records.
+        starts.chosen[tp] = Position(target, done=done_within(position, target, ends.get(tp, target)))
         log.warning(f"{tp}: {where}, going on at {target}", skipped=max(0, target - position.offset), policy=policy)
     return starts
 

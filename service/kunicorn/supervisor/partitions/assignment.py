@@ -367,9 +367,11 @@ class Assignment:
             self.table.look_up(unknown)
 
     def _unwatched(self, partition: Partition) -> bool:
-        """Whether its log is to be looked at before it goes on. Where a handler keeps offsets, it knows where."""
+        """Whether its log is to be looked at before it goes on. Where a handler keeps offsets, it knows where, but not
+        whether what is done ahead of there is still the same records."""
         known = partition.position is not None and partition.position.leader_epoch != NO_EPOCH
-        return known and partition.worker is None and not self.table.handler_keeps_offsets(partition.tp.topic)
+        told = bool(partition.done.bits) or not self.table.handler_keeps_offsets(partition.tp.topic)
+        return known and partition.worker is None and told
 
     def drain(self, paused: Iterable[Partition]) -> None:
         """Have the workers let go of these when what they have in hand is done, however long that takes."""

@@ -84,8 +84,9 @@ class Partition:
         self.topic_id: UUID | None = None
         """Which topic of that name it belongs to; None where the brokers are too old to say."""
         self.fresh = False
-        """Its topic was created anew while we owned it: it starts at its beginning, whatever is committed, or stored by
-        a handler that keeps offsets. Taken back once a worker has begun, as what is stored then is the new topic's."""
+        """Its topic was created anew while we owned it, or before anybody has begun with it: it starts at its
+        beginning, whatever is committed, or stored by a handler that keeps offsets. Taken back once a worker has begun,
+        as what is stored then is the new topic's."""
         self.grant, self.slot = 0, -1
         self.worker: WorkerProcess | None = None
         self.last_worker: int | None = None
@@ -268,7 +269,11 @@ class Partition:
 
     def begin_at(self, start: Position) -> None:
         """Set the position. Offsets known as done ahead of the old one are dropped, as they may be other records by
-        now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash."""
+        now, or are to be handled again. Poison counts are kept: with transactions, this follows every crash. But where
+        the log was cut before the position they are of records that are gone, and would keep their successors from the
+        handler."""
+        if self.position is not None and start.offset < self.position.offset:
+            self.forgive()
         self.position = start._replace(done="")
         self.starts += 1
         self.done = bitmap.read_committed(start.offset, start.done, topic_id_text(self.topic_id))

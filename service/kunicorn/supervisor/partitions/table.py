@@ -97,6 +97,14 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Whether another topic has its topic's name now."""
         return _other(partition.topic_id, self._topics.topic_id(partition.tp.topic))
 
+    def begin_uncommitted(self, partitions: Iterable[Partition]) -> None:
+        """Have those begin as fresh whose topic was created anew, be it before they were ours: the group has committed
+        nothing of them. Whoever begins commits its start before, so that what a handler has stored is of the topic that
+        was deleted."""
+        for partition in partitions:
+            if self.created_anew(partition.tp.topic):
+                partition.entered(partition.topic_id, fresh=True)
+
     def created_anew(self, topic: str) -> bool:
         """Whether another topic had that name when this service first saw it."""
         return self._topics.created_anew(topic)

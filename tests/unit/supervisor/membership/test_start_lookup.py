@@ -57,7 +57,7 @@ class World:
         self.topic_id: UUID | None = UUID(int=1)
         self.learns: UUID | None = None
         """Which topic has the name, as the brokers tell whoever asks for its id."""
-        self.end = END
+        self.first, self.end = FIRST, END
         self.epoch = EpochEnd(0, 3, END)
         """What leaders say of where the leader epoch of positions ends."""
         self.tasks = ServiceTasks()
@@ -92,7 +92,7 @@ class World:
     async def list_offsets(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, LogOffset]:
         if self.leaderless:
             raise PeerError("nobody leads the partition")
-        return {tp: LogOffset(0, FIRST if at == EARLIEST else self.end) for tp, at in queries.items()}
+        return {tp: LogOffset(0, self.first if at == EARLIEST else self.end) for tp, at in queries.items()}
 
     async def epoch_ends(self, queries: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
         assert set(queries.values()) == {3}
@@ -204,6 +204,33 @@ def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_
         await until(lambda: world.start_of(0) is not None)
         assert world.start_of(0) == 800
         assert world.committed[ZERO] == 800
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("created_anew", "committed", "told"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_topic_deleted_and_created_later_begins_where_its_handler_that_keeps_offsets_is_told_and_not_where_it_says(
+    created_anew: bool,
+    committed: bool,
+    told: bool,
+) -> None:
+    """Its partitions had left between the two topics. Members commit a start before they begin: where there is none,
+    nobody has begun with the new topic, and what the handler has stored is of the old one."""
+
+    async def story(world: World) -> None:
+        world.stage.in_force.keeps_offsets = lambda _: True
+        world.stage.topics.created_anew = lambda _: created_anew
+        if committed:
+            world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) is not None)
+        assert (world.start_of(0), world.stage.start_of(0).reset) == (700 if committed else FIRST, told)
+        first = world.stage.start_of(0)
+        world.stage.workers[0].consume(first, 710)
+        world.stage.stopped(first, 710)
+        assert not world.stage.start_of(0).reset
 
     play(story)
 
@@ -567,14 +594,18 @@ def test_a_log_that_was_not_cut_while_nobody_fetched_it_is_gone_on_with_where_it
     play(story)
 
 
-def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them() -> None:
+@pytest.mark.parametrize("keeps_offsets", [False, True])
+def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cut_between_them(
+    keeps_offsets: bool,
+) -> None:
     """Whoever fetches from that position on finds no truncation, as the log has it still: other records are there now
-    in place of those that were done."""
+    in place of those that were done. A handler that keeps its offsets knows no more of that."""
 
     async def story(world: World) -> None:
         world.committed[ZERO] = 700
         world.assignment.assign([ZERO])
         await until(lambda: world.start_of(0) == 700)
+        world.stage.in_force.keeps_offsets = lambda _: keeps_offsets
         before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
         failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
         world.assignment.worker_failed(world.stage.workers[0], failure)
@@ -583,6 +614,35 @@ def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cu
         await until(lambda: world.stage.start_of(0).grant != before)
         start = world.stage.start_of(0)
         assert (start.offset, set(bitmap.read(start.offset, start.done))) == (720, {725})
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "epoch", "left"),
+    [
+        (715, EpochEnd(0, 3, 900), {725, 790}),
+        (728, EpochEnd(0, 3, 900), {790}),
+        (728, EpochEnd(0, 3, 750), set()),
+        (728, EpochEnd(ErrorCode.UNSUPPORTED_VERSION), set()),
+    ],
+)
+def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_again(
+    first: int, epoch: EpochEnd, left: frozenset[int]
+) -> None:
+    """As far as it is known to be of the log of then."""
+
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        world.first, world.epoch = first, epoch
+        before, done = world.stage.start_of(0).grant, bitmap.written(710, {725, 790})
+        failure = Failed(before, FailureKind.OUT_OF_RANGE, 710, 3, "why", done)
+        world.assignment.worker_failed(world.stage.workers[0], failure)
+        await until(lambda: world.stage.start_of(0).grant != before)
+        start = world.stage.start_of(0)
+        assert (start.offset, bitmap.read(start.offset, start.done)) == (first, left)
 
     play(story)
 
