@@ -5,13 +5,16 @@ with the batch, and hardly faster. Else a worker would answer no ping meanwhile,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import Message
 
 from kunicorn.handler.call import Decided, OfSome
 from kunicorn.handler.outcome import Skip
-from kunicorn.worker.progress import Bounds, InFlight, Slots
+from kunicorn.handler.retry import End
+from kunicorn.ipc.clock import now_ns
+from kunicorn.worker.progress import Attempt, Bounds, InFlight, Slots
 from tests.unit.worker.tables import P0, Table, messages
 
 ROWS = 1024
@@ -43,6 +46,16 @@ class _Searched(deque[InFlight]):
         return at
 
 
+class _LookedThrough(set[int]):
+    """Offsets that count how many were looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        _LookedThrough.looks += len(self)
+        return super().__iter__()
+
+
 def batch_in_hand() -> tuple[Table, InFlight]:
     table = Table(Slots("partition", 1, runs=True, bounds=Bounds(ROWS, None, 0, 1 << 30)), ahead_bytes=1 << 30)
     table.begin(P0)
@@ -67,3 +80,20 @@ def test_rows_that_end_each_in_another_way_are_cut_apart_at_the_cost_of_a_few_co
     assert [str(each.decided) for each in list(queue)[1:]] == [str(each.error) for each in behind]
     assert _Cut.copied <= ROWS * (HALVINGS + 2)
     assert _Searched.passed <= ROWS * HALVINGS
+
+
+def test_rows_that_are_done_ahead_are_looked_through_a_few_times_while_those_between_them_end_one_by_one() -> None:
+    table, flight = batch_in_hand()
+    (first, count), *behind = in_turn(ROWS // 2)
+    ahead = range(1, ROWS, 2)
+    following = table.table.failed(flight, 0, 10, OfSome(first, ahead, count, behind))
+    _LookedThrough.looks = 0
+    while following is not None:
+        tracker = following.tracker
+        tracker.done_before = _LookedThrough(tracker.done_before)
+        table.table.put_down(following)
+        table.table.take_up(following, now_ns())
+        table.table.pass_over(Attempt(following, calls=0), End.SKIP, None)
+        following = table.table.start_next(table.slots)
+    assert table.consumed() == ROWS
+    assert _LookedThrough.looks <= 2 * ROWS
