@@ -89,6 +89,8 @@ class RunMirror(Mirror):
         self._delivers = delivers
         self.progress = self._at + (HAND_OFFSET if delivers else CONSUMED)
         """The ledger's word in which a call stores how far it is."""
+        self._forgets_at = NO_OFFSET
+        """Once this offset is consumed, what is done ahead is looked through again."""
 
     def taken(self, flight: InFlight) -> None:
         cells, at = self._cells, self._at
@@ -123,7 +125,15 @@ class RunMirror(Mirror):
             if tracker.epoch != NO_EPOCH and (self._delivers or not tracker.running):
                 cells[at + LEADER_EPOCH] = tracker.epoch
             cells[at + CONSUMED] = tracker.consumed
+            self._forget_done()
+
+    def _forget_done(self) -> None:
+        """Drop what was done ahead of offsets that are consumed by now."""
+        tracker = self.tracker
+        if tracker.done_before and tracker.consumed >= self._forgets_at:
             tracker.done_before = {offset for offset in tracker.done_before if offset >= tracker.consumed}
+            # Not with each record: where many of a batch are done ahead, that would cost its square.
+            self._forgets_at = tracker.consumed + len(tracker.done_before)
 
     def in_hand(self, flight: InFlight) -> int:
         return int(max(self._cells[self._at + HAND_OFFSET], self._cells[self._at + CONSUMED]))

@@ -410,13 +410,19 @@ class Scheduler:
         queue.insert(0 if flight in flight.lane.sending else queue.index(flight) + 1, rest)
         return rest
 
-    def decide(self, flight: InFlight, decided: Iterable[Decided]) -> None:
+    def decide(self, flight: InFlight, decided: Sequence[Decided]) -> None:
         """Note how these queued records end: each time so many, in order. What is left is for the handler."""
+        if len(decided) > 1:
+            # By halves, the latter first: to cut each from all behind it would cost the square of a batch, and pings
+            # wait for the table's lock meanwhile.
+            first, rest = decided[: len(decided) // 2], decided[len(decided) // 2 :]
+            self.decide(self.split(flight, sum(each.records for each in first)), rest)
+            self.decide(flight, first)
+            return
         for error, records in decided:
+            if records < len(flight.messages):
+                self.split(flight, records)
             flight.decided = error
-            if records == len(flight.messages):
-                return
-            flight = self.split(flight, records)
 
     def undecide(self, tracker: OffsetTracker, fails: Callable[[BaseException], bool]) -> None:
         """Leave queued records to the handler again that it has said to end by an error that `fails`."""
