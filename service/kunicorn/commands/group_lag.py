@@ -12,7 +12,7 @@ from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.errors import ConfigError
 from kunicorn.group.protocol import Committed, LogOffset
 from kunicorn.ipc.bitmap import is_of_another_topic
-from kunicorn.kafka.admin import Described, DescribedMember
+from kunicorn.kafka.admin import Described, DescribedMember, no_consumers
 from kunicorn.kafka.stored_positions import Lost, Start, known_ends, resolve, unanswered
 from kunicorn.kafka_errors import ErrorCode, describe
 from kunicorn.positions import EARLIEST, LATEST, NO_OFFSET, Edges, Position, TopicPartition
@@ -139,16 +139,27 @@ def member_json(member: DescribedMember) -> dict[str, Any]:
     }
 
 
+def described(session: ClusterSession) -> Described:
+    """The group with its members. Blocks. Raises `ConfigError` for one that no consumer joins: where brokers know no
+    consumers of that name, it would pass for a group that does not exist; `FatalGroupError` where it may not be read.
+    """
+    group = session.described()
+    if group.refuses_consumers:
+        raise ConfigError(no_consumers(session.group_id, group))
+    return group
+
+
 def look(session: ClusterSession) -> GroupStanding:
     """Ask coordinator and leaders. Blocks.
 
-    Raises `ConfigError` with [assign], or where nothing is there; `FatalGroupError` where the group refuses.
+    Raises `ConfigError` with [assign], where nothing is there, and for a group of others than consumers;
+    `FatalGroupError` where the group refuses.
     """
     if session.settings.assigned:
         raise ConfigError(
             "there is no group: these settings assign partitions by name, and commit nothing; see [assign]"
         )
-    group = session.described()
+    group = described(session)
     # Before the offsets: with a topic's id it is known whose leader epochs a commit's metadata names.
     topics = session.topics(session.settings.subscribed_topics)
     answered = session.ask(session.group.committed) if not group.error else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kunicorn.clients.session import cluster_session
-from kunicorn.commands.group_lag import member_json
+from kunicorn.commands.group_lag import described, member_json
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.admin import Described, DescribedMember
 from kunicorn.kafka_errors import ErrorCode
@@ -56,7 +56,7 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, a
         raise ConfigError("there is no group to leave: these settings assign partitions by name; see [assign]")
     group_id = settings.group.id
     with cluster_session(settings, when_lost="see whether the member is still there") as session:
-        group = session.described()
+        group = described(session)
         found = StaticMember(group_id, group, _static_member(group, group_id, instance_id))
         if not as_json:
             tell(found, say, as_json=False)

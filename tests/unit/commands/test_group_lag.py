@@ -1,9 +1,10 @@
-"""What `kunicorn lag` and `kunicorn offsets` find out of a group, from a broker that follows a script."""
+"""What `kunicorn lag`, `offsets` and `leave` find out of a group, from a broker that follows a script."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ from uuid import UUID
 import pytest
 
 from kunicorn.clients.session import ClusterSession
+from kunicorn.commands import lag, leave, offsets
 from kunicorn.commands.group_lag import GroupStanding, look
+from kunicorn.errors import ConfigError
 from kunicorn.ipc.bitmap import epoch_word, topic_word
+from kunicorn.kafka.admin import Described, DescribedMember, no_consumers
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.settings.load import load
 from kunicorn.text import topic_id_text
 from tests.fakes.broker import Asked, FakeBroker, Reply, by_partition
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.messages import blank, nested
 
 ORDERS = UUID(int=77)
@@ -169,3 +174,39 @@ def test_an_offset_of_the_topic_that_had_the_name_before_is_no_place_in_this_one
     assert "the topic was created anew" in "\n".join(found.lines())
     of_this_one = standing(EPOCH, topic_word(COMMITTED, CLUSTER, topic_id_text(ORDERS)))
     assert [each.lag for each in of_this_one.partitions] == [END - COMMITTED] * 2
+
+
+class OfOthers:
+    """Session with a group that no consumer joins."""
+
+    settings = settings_of(group={"id": "shop"})
+    group_id = "shop"
+
+    def __init__(self, found: Described) -> None:
+        self.described = lambda: found
+
+
+ASKED: dict[Any, Callable[[], object]] = {
+    lag: lambda: lag.lag(OfOthers.settings, 20),
+    offsets: lambda: offsets.show(OfOthers.settings),
+    leave: lambda: leave.leave(OfOthers.settings, "pod-1", print, lambda: True),
+}
+CONNECT = DescribedMember("connect-1", None, "connect", "/10.0.0.7", ())
+
+
+@pytest.mark.parametrize("command", ASKED)
+@pytest.mark.parametrize(
+    "found",
+    [
+        Described(ErrorCode.GROUP_ID_NOT_FOUND, state="Stable", other_type="share"),
+        Described(ErrorCode.GROUP_ID_NOT_FOUND, state="Empty", other_type="streams"),
+        Described(0, state="Stable", members=(CONNECT,), classic=True, other_type="connect"),
+    ],
+)
+def test_a_group_of_others_is_named_and_not_taken_for_one_that_does_not_exist(
+    command: Any, found: Described, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "cluster_session", lambda *_, **__: nullcontext(OfOthers(found)))
+    with pytest.raises(ConfigError) as refused:
+        ASKED[command]()
+    assert str(refused.value) == no_consumers("shop", found)
