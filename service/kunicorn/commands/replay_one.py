@@ -20,7 +20,7 @@ from kunicorn.clients.config import consumer_properties, encoding_of, handler_co
 from kunicorn.clients.range_reader import RangeReader, RangeUnreadable
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.kept_offsets import refuse_kept_offsets
-from kunicorn.errors import ConfigError
+from kunicorn.errors import ConfigError, HandlerLoadError
 from kunicorn.handler.load import error_message, load, user_traceback
 from kunicorn.handler.outcome import Outcome as Said
 from kunicorn.handler.outcome import Wait
@@ -30,7 +30,7 @@ from kunicorn.ipc.messages import Token
 from kunicorn.kafka.admin import IsolationLevel
 from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.settings import HandlerSettings, Settings
-from kunicorn.testing.bench import Bench
+from kunicorn.testing.bench import Bench, NotTakenOn
 from kunicorn.testing.memory import SentRecord, given_of
 from kunicorn.testing.outcome import Handled, Run
 from kunicorn.testing.registry import register_nothing
@@ -46,6 +46,8 @@ class Replayed:
     seconds: float
     policies: Policies
     """Retry rules of its handler in the service."""
+    raised: Sequence[BaseException]
+    """What the handler raised, outcomes included, and behind that what its teardown did."""
 
     @property
     def handled(self) -> Handled:
@@ -54,8 +56,9 @@ class Replayed:
 
     @property
     def error(self) -> BaseException | None:
-        """Exception that the handler raised, other than an outcome. A record that is too old does not come to it."""
-        return next((each for each in self.run.errors if not isinstance(each, Said | Expired)), None)
+        """Exception that the handler, or else its teardown, raised, other than an outcome. A record that is too old
+        does not come to it."""
+        return next((each for each in self.raised if not isinstance(each, Said | Expired)), None)
 
     @property
     def waits(self) -> BaseException | None:
@@ -188,8 +191,9 @@ def handler_for(settings: Settings, topic: str) -> HandlerSettings:
 def replay(settings: Settings, message: Message, *, debug: bool = False) -> Replayed:
     """Set up, handle once, tear down; with `debug` in the debugger where the handler raises, before the teardown.
 
-    Raises `HandlerLoadError`, and `ConfigError` for a topic that no handler takes, and for a handler that keeps its
-    offsets itself. What the handler prints goes to standard error. Blocks for as long as the handler does.
+    Raises `HandlerLoadError`, also where the handler does not take the record's partition on, and `ConfigError` for a
+    topic that no handler takes, and for a handler that keeps its offsets itself. What the handler prints goes to
+    standard error. Blocks for as long as the handler does.
     """
     record = Record.of(message)
     handler = handler_for(settings, record.topic)
@@ -198,17 +202,23 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     register_nothing(encoding_of(settings))
     alone = _alone(settings, _once(handler, timed=not debug))
 
+    raised: list[BaseException] = []
+
     def met(error: BaseException) -> None:
+        raised.append(error)
         if debug:
             post_mortem(error)
         if has_it_wait(error):
             bench.end()  # Its clock would be turned on to the next call at once, and the next, each with its effects.
 
-    bench = Bench(alone, [given_of(record)], None, met)
+    # A hook that raises is asked no second time, either: what it does is real.
+    bench = Bench(alone, [given_of(record)], None, met, most_refusals=1)
     try:
         with redirect_stdout(sys.stdout if debug else sys.stderr), _worker_silent():
             bench.work()
-        return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler))
+        return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler), raised)
+    except NotTakenOn as error:
+        raise HandlerLoadError(str(error)) from error
     finally:
         bench.close()
 

@@ -30,7 +30,7 @@ from kunicorn.handler.encode.readers import OutputReaders
 from kunicorn.handler.load import Handler, find, handler_of
 from kunicorn.handler.outputs import refuse_two_committers
 from kunicorn.handler.record import Batch
-from kunicorn.handler.registry import check_offsets
+from kunicorn.handler.registry import Handling, check_offsets
 from kunicorn.handler.retry import End, has_it_wait
 from kunicorn.ipc import bitmap, clock
 from kunicorn.ipc.messages import (
@@ -111,6 +111,11 @@ _MOST_WAITS = 1000
 """So often a record may wait before a test ends: nothing else would end one whose handler always says `Wait`, or whose
 schema registry is away."""
 
+
+class NotTakenOn(TimeoutError):
+    """The handler goes on refusing its partitions: a hook that has to return before the first record raises."""
+
+
 _FATES = {
     End.SKIP: Fate.SKIPPED,
     End.DEAD_LETTER: Fate.DEAD_LETTER,
@@ -188,10 +193,13 @@ class Bench:
         stage: Stage | None,
         on_error: Callable[[BaseException], None] | None = None,
         schemas: Mapping[str, Any] | None = None,
+        most_refusals: int = _MOST_WAITS,
     ) -> None:
-        """`on_error` is called with what the handler raised, before anything becomes of it. `schemas`: those of a
-        registry in memory, by subject; None: the settings' registry.
+        """`on_error` is called with what the handler raised, before anything becomes of it, and with what its teardown
+        raises; without, the latter fails the run. `schemas`: those of a registry in memory, by subject; None: the
+        settings' registry. `most_refusals`: so often the handler is asked to take its partitions on.
         """
+        self._most_refusals = most_refusals
         self._schemas = schemas
         self.took = 0.0
         """Seconds that the last call of the handler took, to within a turn of the runner."""
@@ -253,7 +261,8 @@ class Bench:
     # -- the worker's life ---------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Set up, handle everything, tear down. Raises `ConfigError`, `HandlerLoadError`; what teardown raises."""
+        """Set up, handle everything, tear down. Raises `ConfigError`, `HandlerLoadError`, `NotTakenOn`; what teardown
+        raises, where nobody is told of it."""
         with self._clock.in_force():
             made = self._worker = self._assembled()
             try:
@@ -271,12 +280,20 @@ class Bench:
                         made.runner.run()
                 made.hooks.finish()
                 for handling in made.handlings.every:
-                    handling.tear_down()
+                    self._tear_down(handling)
             finally:
                 for handling in made.handlings.every:
                     handling.calls.close()
                 for client in self._clients:
                     client.close()  # Now, and not in the child of a later run, which has none of its threads.
+
+    def _tear_down(self, handling: Handling[Any]) -> None:
+        try:
+            handling.tear_down()
+        except BaseException as error:
+            if self._on_error is None:
+                raise
+            self._on_error(error)
 
     def _assembled(self) -> Assembled:
         told = configure(self._settings, 0, [], None, 1)
@@ -350,8 +367,8 @@ class Bench:
         self._clock.pass_idle(seconds)
         if refused := self._worker.hooks.parked():
             self._refusals += 1
-            if self._refusals >= _MOST_WAITS:
-                raise TimeoutError(f"the handler does not take on its partitions: {refused[0].why}")
+            if self._refusals >= self._most_refusals:
+                raise NotTakenOn(f"the handler does not take on its partitions: {refused[0].why}")
         if self._worker.table.parked()[1]:
             return  # For the next try: only the clock has to be turned.
         if time.monotonic() - self._heard > _PATIENCE:

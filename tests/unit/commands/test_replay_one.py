@@ -91,6 +91,24 @@ def handle_and_send(record):
 def handle_as_it_came(record):
     SAID.append((record.leader_epoch, record.message.timestamp()))
 
+class Unready:
+    def on_assigned(self, partitions):
+        SAID.append("asked")
+        raise ConnectionError("no cache")
+
+    def handle(self, record):
+        SAID.append("called")
+
+def handle_untidily(record):
+    SAID.append("called")
+    if record.value != b"{}":
+        raise ValueError(record.value)
+
+def leave():
+    raise ConnectionError("is closed already")
+
+handle_untidily.teardown = leave
+
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
 """
@@ -302,6 +320,23 @@ def test_a_circuit_breaker_that_the_one_failure_would_open_does_not_probe_the_ha
     assert sys.modules["desk_shop"].SAID == ["called", "over"]
     assert isinstance(replayed.error, ConnectionError)
     assert "its partition would halt before it: ConnectionError" in text
+
+
+def test_a_handler_that_does_not_take_its_partition_on_is_asked_once_and_told_as_one_that_cannot_be_set_up() -> None:
+    with pytest.raises(HandlerLoadError, match=r"does not take on its partitions: on_assigned raised .*no cache"):
+        told(b"{}", entrypoint="desk_shop:Unready")
+    assert sys.modules["desk_shop"].SAID == ["asked"]
+
+
+def test_what_teardown_raises_hides_neither_the_records_outcome_nor_what_the_handler_raised() -> None:
+    replayed, text = told(b"{}", entrypoint="desk_shop:handle_untidily")
+    assert (replayed.outcome, replayed.handled.attempts) == ("done", 1)
+    assert isinstance(replayed.error, ConnectionError), "by which the command fails"
+    assert "error     ConnectionError: is closed already" in text
+    assert "in leave" in replayed.as_json()["traceback"]
+    failed, _ = told(b"bad", entrypoint="desk_shop:handle_untidily", max_attempts=5)
+    assert isinstance(failed.error, ValueError)
+    assert failed.then == "try it 5 times before that"
 
 
 def test_a_record_whose_decoder_is_away_ends_the_replay() -> None:
