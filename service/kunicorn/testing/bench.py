@@ -365,13 +365,14 @@ class Bench:
             self.end()
             return
         self._clock.pass_idle(seconds)
+        silent = time.monotonic() - self._heard > _PATIENCE
         if refused := self._worker.hooks.parked():
             self._refusals += 1
-            if self._refusals >= self._most_refusals:
+            if silent or self._refusals >= self._most_refusals:
                 raise NotTakenOn(f"the handler does not take on its partitions: {refused[0].why}")
         if self._worker.table.parked()[1]:
             return  # For the next try: only the clock has to be turned.
-        if time.monotonic() - self._heard > _PATIENCE:
+        if silent:
             left = ", ".join(f"{tp}@{self._consumed(tp)}" for tp in fetched)
             raise TimeoutError(f"nothing was handled for {_PATIENCE:.0f} s, though records are left: {left}")
         time.sleep(_PAUSE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kunicorn import Record, TopicPartition
-from kunicorn.testing import HandlerTest, record
+from kunicorn.testing import HandlerTest, bench, record
 
 P0 = TopicPartition("test", 0)
 MOVE_ON = "UPDATE kept SET next = ? WHERE topic = ? AND partition = ? AND next <= ?"
@@ -95,7 +95,12 @@ def test_a_partition_halts_before_a_record_that_fails_and_goes_on_there(orders: 
     assert orders.run(record("1"), record("2"), record("3")).outcomes == ["stored", "done", "done"]
 
 
-def test_a_handler_that_never_says_where_to_begin_ends_the_test_with_its_reason(orders: HandlerTest) -> None:
+@pytest.mark.parametrize("patience", [bench._PATIENCE, 0.0], ids=["at once", "after a connection's time-out"])
+def test_a_handler_that_never_says_where_to_begin_ends_the_test_with_its_reason(
+    orders: HandlerTest, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr(bench, "_PATIENCE", patience)
+
     class Broken(Orders):
         def load_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
             raise sqlite3.OperationalError("no such table: kept")
