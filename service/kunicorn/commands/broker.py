@@ -20,10 +20,13 @@ from kunicorn.clients.post import Post
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.settings import Settings
+from kunicorn.settings.checks import has_legal_name
 
 HOST = "127.0.0.1"
 KEYS = 50
 """Customers of the seeded orders: enough for every partition to get some, few enough for each to have several."""
+MOST_PARTITIONS = 1000
+"""Of a topic."""
 _READ = 64 * 1024
 _SEED_SECONDS = 30.0
 
@@ -189,7 +192,11 @@ def named(topics: Sequence[str], partitions: int) -> Topics:
     made: dict[str, int] = {}
     for text in topics:
         name, colon, number = text.partition(":")
-        if not name or (colon and (not number.isdecimal() or int(number) == 0)):
-            raise ConfigError(f"--topic {text}: not a topic; write it such as orders, or orders:8")
+        # The mock takes any number of partitions, and with millions the memory of the machine.
+        if not has_legal_name(name) or (colon and number not in map(str, range(1, MOST_PARTITIONS + 1))):
+            raise ConfigError(
+                f"--topic {text}: not a topic with 1 to {MOST_PARTITIONS} partitions; write it such as orders, or "
+                f"orders:8"
+            )
         made[name] = int(number) if colon else partitions
     return Topics(tuple(made.items()), tuple(made))

@@ -66,7 +66,10 @@ def test_topics_of_the_command_line_have_the_partitions_they_name() -> None:
     assert named(["orders", "orders:3"], 8) == Topics((("orders", 3),), ("orders",)), "the mock makes none twice"
 
 
-@pytest.mark.parametrize("wrong", ["", ":3", "orders:", "orders:0", "orders:many"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["", ":3", "orders:", "orders:0", "orders:many", "orders:1001", f"orders:{'9' * 5000}", "new orders", "^orders-.*"],
+)
 def test_a_topic_that_cannot_be_read_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="write it such as orders, or orders:8"):
         named([wrong], 8)
