@@ -34,7 +34,7 @@ class ToDatetime:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """Target: so many records on, or back where it is negative."""
+    """Target: so many records on from where the group would go on, or back where it is negative."""
 
     records: int
 
@@ -179,16 +179,19 @@ class Move:
 
     tp: TopicPartition
     now: int | None
+    start: int | None
+    """Where the group would go on without the reset: at another offset than `now`, where that is no place in the log.
+    None: nothing is committed."""
     then: int
     note: str = ""
 
     @property
     def effect(self) -> str:
         """Effect in records: those that would be handled again, or never."""
-        if self.now is None or self.now == self.then:
-            return "" if self.now is None else "stays"
-        records = abs(self.then - self.now)
-        return f"{records:,} {'skipped' if self.then > self.now else 'again'}"
+        if self.start is None or self.start == self.then:
+            return "" if self.start is None else "stays"
+        records = abs(self.then - self.start)
+        return f"{records:,} {'skipped' if self.then > self.start else 'again'}"
 
 
 def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicPartition, int]) -> list[Move]:
@@ -208,8 +211,9 @@ def planned(target: Target, standings: Sequence[Standing], found: Mapping[TopicP
         wanted = log.placed(wanted)
         then, loss, _ = resolve(standing.tp, Position(wanted), log)
         assert then is not None
-        note = "" if loss is None else f"{wanted:,} is not in the log ({log.first:,} to {log.end:,})"
-        moves.append(Move(standing.tp, standing.committed, then, note))
+        outside = None if loss is None else f"{wanted:,} is not in the log ({log.first:,} to {log.end:,})"
+        note = "; ".join(filter(None, (standing.loss, outside)))
+        moves.append(Move(standing.tp, standing.committed, standing.start, then, note))
     return moves
 
 
@@ -223,9 +227,9 @@ def _wanted(target: Target, standing: Standing, found: Mapping[TopicPartition, i
         case FromFile(offsets):
             return offsets.get(standing.tp)
         case ShiftBy(records):
-            if standing.committed is None:
+            if standing.start is None:
                 raise ConfigError(f"{standing.tp} has no committed offset to shift; use --to-earliest or --to-offset")
-            return max(0, standing.committed + records)
+            return max(0, standing.start + records)
         case _:
             assert_never(target)
 
@@ -234,8 +238,8 @@ def lines(moves: Sequence[Move]) -> Iterator[str]:
     """The plan for the person who decides."""
     head = ("partition", "committed", "then", "records", "note")
     yield from table(head, [(str(move.tp), move.now, move.then, move.effect, move.note or " ") for move in moves])
-    again = sum(max(0, move.now - move.then) for move in moves if move.now is not None)
-    skipped = sum(max(0, move.then - move.now) for move in moves if move.now is not None)
+    again = sum(max(0, move.start - move.then) for move in moves if move.start is not None)
+    skipped = sum(max(0, move.then - move.start) for move in moves if move.start is not None)
     yield f"{len(moves)} partitions: {again:,} offsets would be handled again, {skipped:,} never"
 
 
@@ -296,8 +300,15 @@ class Reset:
             "executed": self.executed,
             "kept": sorted(self.kept),
             "partitions": [
-                {"topic": m.tp.topic, "partition": m.tp.partition, "committed": m.now, "then": m.then, "note": m.note}
-                for m in self.moves
+                {
+                    "topic": each.tp.topic,
+                    "partition": each.tp.partition,
+                    "committed": each.now,
+                    "start": each.start,
+                    "then": each.then,
+                    "note": each.note,
+                }
+                for each in self.moves
             ],
         }
 

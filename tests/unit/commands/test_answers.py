@@ -40,7 +40,7 @@ CREATED = Change("dead", Role.LETTERS, True, 12, 3, {"retention.ms": (None, "-1"
 ANSWERS: dict[str, tuple[Callable[[], Answer], tuple[str, ...]]] = {
     "offsets show": (lambda: GROUP,
                      ("group shop: Stable, 1 members", "pod-0 at 10.0.0.7", "6 offsets are not in the log")),
-    "offsets reset": (lambda: Reset(GROUP, [Move(TP, 40, 10)], ["retries"]), ("orders-7", "30 again", "retries")),
+    "offsets reset": (lambda: Reset(GROUP, [Move(TP, 40, 40, 10)], ["retries"]), ("orders-7", "30 again", "retries")),
     "lag": (lambda: Lag(GROUP, {TP: 60.0}, {}, 5), ("60", "1m00s", "pod-0 at 10.0.0.7")),
     "leave": (lambda: StaticMember("shop", Described(0, "", "Stable", [POD]), POD),
               ("pod-0: m-1", "10.0.0.7", "1: orders-7")),
@@ -74,7 +74,7 @@ def test_what_another_client_calls_itself_does_not_drive_the_terminal() -> None:
 
 
 def test_what_decides_over_a_reset_or_explains_a_lag_is_told_to_programs_too() -> None:
-    reset = Reset(GROUP, [Move(TP, 40, 10)], ["retries"]).as_json()
+    reset = Reset(GROUP, [Move(TP, 40, 40, 10)], ["retries"]).as_json()
     assert (reset["members"], reset["kept"]) == (1, ["retries"])
     waiting = Lag(GROUP, {}, {"orders": 600_000}, 5).as_json()
     assert waiting["delays_ms"] == {"orders": 600_000}
@@ -105,7 +105,7 @@ def test_a_service_that_refuses_says_so_once_and_shows_the_moves() -> None:
 
 
 def test_a_reset_says_what_became_of_it() -> None:
-    moves = [Move(TP, 40, 10)]
+    moves = [Move(TP, 40, 40, 10)]
     assert Reset(GROUP, moves).outcome.startswith(
         "nothing was changed; --execute does it, once its 1 members are stopped"
     )

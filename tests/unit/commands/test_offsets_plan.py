@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from kunicorn.commands.group_lag import Standing
@@ -37,6 +40,29 @@ def test_an_offset_outside_of_the_log_is_kept_within_it_and_said_to_be(target: T
     (move,) = planned(target, [standing()], {})
     assert move.then == then
     assert "is not in the log (10 to 100)" in move.note
+
+
+@pytest.mark.parametrize(
+    ("log", "at"),
+    [
+        ({"anew": True}, 10),
+        ({"epoch_end": 30}, 30),
+        ({"first": 60}, 60),
+        ({"end": 40}, 40),
+    ],
+    ids=["created anew", "truncated and grown", "deleted", "truncated"],
+)
+def test_what_a_reset_costs_is_counted_from_where_the_group_would_go_on(log: dict[str, Any], at: int) -> None:
+    """What is committed is no place in this log: the service would begin elsewhere, and so it is shifted from there."""
+    stands = replace(standing(), **log)
+    first, end = stands.first or 0, stands.end or 0
+    assert (stands.committed, stands.start) == (50, at)
+    (latest,) = planned(ToOffset(LATEST), [stands], {})
+    assert latest.effect == ("stays" if at == end else f"{end - at} skipped")
+    (shifted,) = planned(ShiftBy(-5), [stands], {})
+    assert shifted.then == max(at - 5, first)
+    assert shifted.note.startswith(stands.loss or "-")
+    assert f"{end - at} never" in list(lines([latest]))[-1]
 
 
 def test_a_partition_that_was_never_committed_can_be_put_somewhere_but_not_shifted() -> None:
