@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from kunicorn.commands.broker import WHAT_IT_IS_NOT
 from tests.kafka.ports import kept_port
+from tests.markdown import ROOT
 from tests.system.embedded import Desk
 from tests.waiting import wait_until
 
@@ -76,6 +78,17 @@ def test_a_service_goes_on_with_a_broker_that_was_started_again_at_its_port(shop
 def handled(log: Path) -> set[int]:
     """The orders' ids that the handler has printed."""
     return {int(number) for number in re.findall(r"^handled (\d+)$", log.read_text(), re.MULTILINE)}
+
+
+def test_a_stopped_group_is_put_elsewhere_and_no_page_and_no_broker_says_that_it_cannot_be(shop: Path) -> None:
+    desk = Desk(shop)
+    with desk.broker("kunicorn broker --seed 10 --partitions 1"):
+        reset = desk.type("kunicorn offsets reset --to-offset 4 --execute")
+        assert (reset.returncode, desk.type("kunicorn offsets show --csv").stdout) == (0, "orders,0,4\n"), reset.stderr
+    assert "offsets reset" not in WHAT_IT_IS_NOT
+    table = (ROOT / "docs" / "commands.md").read_text().partition("| you want | the embedded broker |")[2]
+    (row,) = [line for line in table.splitlines() if "`offsets reset`" in line]
+    assert row.split(" | ")[1].startswith("works")
 
 
 def test_topics_can_be_named_without_settings_and_any_client_consumes_them(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ WHAT_IT_IS_NOT = """\
 This is no Kafka, but the mock cluster of the client library, for trying things out:
   everything is in memory and ends with it; a partition keeps its last 5 MB; anybody on this machine may use it
   a second member gets partitions after session_timeout_ms; group_protocol = "consumer" and transactions are refused
-  kunicorn offsets reset --execute and programs that create topics need a real one
+  programs that create topics need a real one, as kunicorn topics does
 A real one, with Docker: docker run -p 9092:9092 apache/kafka:4.3.1"""
 
 
