@@ -120,6 +120,8 @@ class GroupStanding:
     @property
     def head(self) -> str:
         """The group in one line."""
+        if self.state == NOT_TOLD:
+            return f"group {self.group_id}: these brokers tell neither its state nor its members"
         return f"group {self.group_id}: {self.state}, {len(self.members)} members"
 
 

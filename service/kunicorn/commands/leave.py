@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kunicorn.clients.session import cluster_session
+from kunicorn.clients.session import NOT_TOLD, cluster_session
 from kunicorn.commands.group_lag import described, member_json
 from kunicorn.errors import ConfigError
 from kunicorn.kafka.admin import Described, DescribedMember
@@ -74,6 +74,11 @@ def leave(settings: Settings, instance_id: str, say: Say, confirm: Confirm, *, a
 def _static_member(group: Described, group_id: str, instance_id: str) -> DescribedMember:
     if group.error == ErrorCode.GROUP_ID_NOT_FOUND:
         raise ConfigError(f"there is no group {group_id!r} on this cluster: correct group.id")
+    if group.state == NOT_TOLD:
+        raise ConfigError(
+            f"group {group_id!r}: these brokers do not tell its members, as Kafka before 2.4 and the embedded one; "
+            f"wait until the session of {instance_id!r} is over (group.session_timeout_ms)"
+        )
     for member in group.members:
         if member.instance_id == instance_id:
             return member

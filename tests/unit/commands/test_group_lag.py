@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from kunicorn.clients.session import ClusterSession
+from kunicorn.clients.session import NOT_TOLD, ClusterSession
 from kunicorn.commands import lag, leave, offsets
 from kunicorn.commands.group_lag import GroupStanding, look
 from kunicorn.errors import ConfigError
@@ -210,3 +210,12 @@ def test_a_group_of_others_is_named_and_not_taken_for_one_that_does_not_exist(
     with pytest.raises(ConfigError) as refused:
         ASKED[command]()
     assert str(refused.value) == no_consumers("shop", found)
+
+
+def test_of_a_broker_that_tells_no_members_nothing_is_said_of_a_static_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka before 2.4 has static members and does not name them; the embedded broker has none."""
+    found = Described(0, state=NOT_TOLD)
+    monkeypatch.setattr(leave, "cluster_session", lambda *_, **__: nullcontext(OfOthers(found)))
+    with pytest.raises(ConfigError, match="'shop': these brokers do not tell its members"):
+        ASKED[leave]()
+    assert "0 members" not in GroupStanding("shop", NOT_TOLD, (), ()).head
