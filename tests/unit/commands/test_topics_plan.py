@@ -70,6 +70,13 @@ def test_an_output_topic_is_durable_and_otherwise_its_owners_to_set(tmp_path: Pa
     assert (change.name, then(change)) == ("totals", {"min.insync.replicas": "2"})
 
 
+def test_a_topic_that_takes_letters_and_outputs_is_created_once_and_as_letters_need_it(tmp_path: Path) -> None:
+    """Brokers refuse the second creation, and `apply` would fail for what it has just made."""
+    both = LETTERS + '[producing]\ndelivery = "at_least_once"\ntopic = "orders.dead-letters"\n'
+    found = planned(made(tmp_path, both), {"orders": ORDERS})
+    assert [(change.name, change.role) for change in found.changes] == [("orders.dead-letters", Role.LETTERS)]
+
+
 def test_each_topic_with_an_encoding_of_its_own_is_an_output_topic_too(tmp_path: Path) -> None:
     topics = '[[producing.topics]]\ntopic = "{}"\nvalue = "json"\n'
     output = '[producing]\ndelivery = "at_least_once"\ntopic = "totals"\n'

@@ -177,7 +177,9 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     for name, retry in settings.retry_topics.items():
         at_least = {**kept, RETENTION: own.retention_ms + retry.delay_ms}
         found_needs.append(Need(name, Role.RETRIES, partitions, replicas, at_least, deleted, spare))
-    for output in settings.producing.output_topics:
+    named = {*settings.dead_letter_topics, *settings.retry_topics}
+    # One of these that is an output, too, would be created twice, and brokers refuse that.
+    for output in (name for name in settings.producing.output_topics if name not in named):
         found_needs.append(Need(output, Role.OUTPUT, partitions, replicas, written, spare=spare))
     return found_needs
 
