@@ -167,10 +167,19 @@ def _rows(path: Path, lines: Iterable[str]) -> Iterator[list[str]]:
 def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
     try:
         rows = json.loads(text)["partitions"]
-        found = {TopicPartition(str(row["topic"]), int(row["partition"])): row["committed"] for row in rows}
+        found = [(TopicPartition(str(row["topic"]), int(row["partition"])), row["committed"]) for row in rows]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"--from-file {path} is not what `kunicorn offsets show --json` writes: {error}") from error
-    return {tp: offset for tp, offset in found.items() if isinstance(offset, int) and offset >= 0}
+    offsets: dict[TopicPartition, int] = {}
+    for tp, offset in found:
+        if offset is None:
+            continue  # Nothing was committed.
+        if type(offset) is not int or offset < 0:
+            raise ConfigError(f"--from-file {path}: {tp}: {offset!r} is no offset; write a whole number from 0 on")
+        if tp in offsets:
+            raise ConfigError(f"--from-file {path}: {tp} is named twice")
+        offsets[tp] = offset
+    return offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,9 @@ def test_a_file_names_an_offset_for_each_partition(tmp_path: Path, text: str) ->
     assert Options(from_file=path).target(NOW_MS) == FromFile({ORDERS[0]: 12, ORDERS[1]: 0})
 
 
+GOOD_AND = '{"partitions": [{"topic": "orders", "partition": 0, "committed": 5}, %s]}'
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -102,9 +105,15 @@ def test_a_file_names_an_offset_for_each_partition(tmp_path: Path, text: str) ->
         ("", "names no partition"),
         ("{}", "is not what `kunicorn offsets show --json` writes"),
         ('{"partitions": 3}', "is not what `kunicorn offsets show --json` writes"),
+        (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": "12"}', "orders-1: '12' is no offset"),
+        (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": -1}', "orders-1: -1 is no offset"),
+        (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": true}', "orders-1: True is no offset"),
+        (GOOD_AND % '{"topic": "orders", "partition": 0, "committed": 7}', "orders-0 is named twice"),
     ],
 )
-def test_a_file_that_says_something_else_is_refused_by_line(tmp_path: Path, text: str, why: str) -> None:
+def test_a_file_that_says_something_else_is_refused_and_nothing_of_it_left_out(
+    tmp_path: Path, text: str, why: str
+) -> None:
     path = tmp_path / "offsets"
     path.write_text(text)
     with pytest.raises(ConfigError, match=why):
