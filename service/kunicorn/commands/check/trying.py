@@ -10,7 +10,7 @@ import sys
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -33,11 +33,11 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
-from kunicorn.handler.registry import HandlerRegistry, as_loaded
+from kunicorn.handler.registry import HandlerRegistry, Handling, as_loaded
 from kunicorn.handler.retry import Expired
 from kunicorn.handler.rows import fitting
 from kunicorn.observe import prints
-from kunicorn.positions import OffsetRange
+from kunicorn.positions import OffsetRange, TopicPartition
 from kunicorn.testing.registry import register_nothing
 from kunicorn.worker.executors.together import by_rows
 
@@ -256,7 +256,29 @@ def _several(chunk: Sequence[Message]) -> bool:
 
 
 def handle(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
-    """Have the records handled, by partition and offset, each once: nothing is tried again."""
+    """Have the records handled, by partition and offset, each once: nothing is tried again. Their handlers take the
+    partitions on before, and are told of their end. Raises what these hooks raise.
+    """
+    last = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in messages}
+    first = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in reversed(messages)}
+    for handling, own in _by_handling(handlings, first):
+        if (on_assigned := handling.handler.on_assigned) is not None:
+            handling.calls.run(on_assigned(own))
+    _handle_all(handlings, messages, tally)
+    for handling, own in _by_handling(handlings, {tp: offset + 1 for tp, offset in last.items()}):
+        if (on_revoked := handling.handler.on_revoked) is not None:
+            handling.calls.run(on_revoked(own))
+
+
+def _by_handling(
+    handlings: HandlerRegistry[Calls], offsets: Mapping[TopicPartition, int]
+) -> Iterator[tuple[Handling[Calls], dict[TopicPartition, int]]]:
+    for handling in handlings.every:
+        if own := {tp: offset for tp, offset in offsets.items() if handlings.of(tp.topic) is handling}:
+            yield handling, own
+
+
+def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
     todo = deque(_chunks(handlings, messages))
     while todo:
         chunk = todo.popleft()

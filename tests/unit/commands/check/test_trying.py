@@ -60,6 +60,21 @@ def counts(batch):
 def names_an_offset(batch):
     raise BatchError(failed=batch.column("offset")[1].as_py())
 
+class ByPartition:
+    async def on_assigned(self, partitions):
+        self.counts = dict.fromkeys(partitions, 0)
+        SEEN.append(dict(partitions))
+
+    def handle(self, record):
+        self.counts[record.topic, record.partition] += 1
+
+    def on_revoked(self, partitions):
+        SEEN.append((dict(partitions), self.counts))
+
+class Unready(ByPartition):
+    def on_assigned(self, partitions):
+        raise ConnectionError("no cache")
+
 def decoded(value):
     if value == b"bad":
         raise ValueError("bad")
@@ -160,6 +175,18 @@ def test_records_that_do_not_come_to_the_handler_are_told_and_are_no_failure(
     assert finding.warning, "it has not been tried"
     assert f"2 filtered by {name}" in finding.text
     assert seen() == []
+
+
+def test_a_handler_takes_its_partitions_on_before_their_first_record_and_is_told_of_their_end() -> None:
+    finding = tried([b"a", b"b"], "ByPartition")
+    assert finding.failure is None, finding.text
+    orders = ("orders", 0)
+    assert seen() == [{orders: 0}, ({orders: 2}, {orders: 2})]
+
+
+def test_a_handler_that_does_not_take_its_partitions_on_fails_the_trial_by_what_it_raised() -> None:
+    with pytest.raises(ConnectionError, match="no cache"):
+        tried([b"a"], "Unready")
 
 
 class Logs:
