@@ -11,8 +11,9 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ from kunicorn.handler.lifecycle import Worker
 from kunicorn.handler.load import Handler, error_message, print_line_by_line, user_traceback
 from kunicorn.handler.outcome import Done, Outcome
 from kunicorn.handler.outputs import Outgoing, calls_sending, refuse_two_committers
-from kunicorn.handler.registry import HandlerRegistry, Handling, as_loaded
+from kunicorn.handler.registry import HandlerRegistry, Handling, as_loaded, concurrency_of
 from kunicorn.handler.retry import Expired
 from kunicorn.handler.rows import fitting
 from kunicorn.observe import prints
@@ -132,14 +133,53 @@ def _form(order: Order, shown: _Shown) -> Callable[[Handler, HandlerConfig], Cal
     def showing(handler: Handler, config: HandlerConfig) -> Calls:
         refuse_two_committers(handler, order.delivery)
         encoded = handler if encoder is None else encoder.around(handler)
-        return calls_sending(encoded, config, order.output_topic, shown.show)
+        return _where_a_worker_does(calls_sending(encoded, config, order.output_topic, shown.show), handler, config)
 
     return showing
 
 
 def called(handler: Handler, config: HandlerConfig) -> Calls:
     """How a worker calls a handler of which nothing is sent. Raises `HandlerLoadError`."""
-    return calls_for(by_rows(handler) if config.batching.batch_across_partitions else handler, config)
+    calls = calls_for(by_rows(handler) if config.batching.batch_across_partitions else handler, config)
+    return _where_a_worker_does(calls, handler, config)
+
+
+def _where_a_worker_does(calls: Calls, handler: Handler, config: HandlerConfig) -> Calls:
+    """A worker has several calls of a plain function at a time in threads. Raises `ConfigError`."""
+    several = concurrency_of(handler.is_async, config.mode, config.ordering, config.concurrency) > 1
+    return InThreads(calls) if several and not handler.is_async else calls
+
+
+class InThreads:
+    """Has two threads call in turn, so that what belongs to the one that has made it, such as a connection of `setup`
+    or of the call before, fails as it would in the service. Hooks stay in the main thread.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._turns = cycle([ThreadPoolExecutor(1, "handler"), ThreadPoolExecutor(1, "handler")])
+        self.run, self.close = calls.run, calls.close
+        self.interrupt, self.calling = calls.interrupt, calls.calling
+
+    def __call__(
+        self,
+        messages: Sequence[Message],
+        following: Sequence[int],
+        cells: memoryview,
+        at: int,
+        interrupts: list[None],
+        origin: Any = None,
+    ) -> None:
+        def met() -> BaseException | None:
+            # Raised through the pool, it would have its frames in the traceback.
+            try:
+                self._calls(messages, following, cells, at, interrupts, origin)
+            except BaseException as error:
+                return error
+            return None
+
+        if (error := next(self._turns).submit(met).result()) is not None:
+            raise error
 
 
 def _fetched(order: Order) -> list[Message]:

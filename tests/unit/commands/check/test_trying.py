@@ -22,6 +22,7 @@ from tests.fakes.complete_settings import settings_of
 from tests.fakes.handler_module import importable
 
 HANDLERS = """
+import sqlite3
 from kunicorn import BatchError, DeadLetter, Skip, Wait
 
 SEEN = []
@@ -70,6 +71,19 @@ class ByPartition:
 
     def on_revoked(self, partitions):
         SEEN.append((dict(partitions), self.counts))
+
+class Connected:
+    def setup(self, options):
+        self.db = sqlite3.connect(":memory:")
+
+    def handle(self, record):
+        self.db.execute("SELECT 1")
+
+class Lazy(Connected):
+    def handle(self, record):
+        if record.value == b"first":
+            self.db = sqlite3.connect(":memory:")
+        super().handle(record)
 
 class Unready(ByPartition):
     def on_assigned(self, partitions):
@@ -187,6 +201,17 @@ def test_a_handler_takes_its_partitions_on_before_their_first_record_and_is_told
 def test_a_handler_that_does_not_take_its_partitions_on_fails_the_trial_by_what_it_raised() -> None:
     with pytest.raises(ConnectionError, match="no cache"):
         tried([b"a"], "Unready")
+
+
+@pytest.mark.parametrize(("entrypoint", "failed"), [("Connected", 3), ("Lazy", 1)], ids=["of setup", "of a call"])
+def test_what_belongs_to_one_thread_fails_in_another_where_the_service_calls_the_handler_in_threads(
+    entrypoint: str, failed: int
+) -> None:
+    finding = tried([b"first", b"b", b"c"], entrypoint, concurrency=4)
+    assert finding.text.startswith(f"{failed} of 3 records failed")
+    assert "ProgrammingError: SQLite objects created in a thread can only be used in that same thread" in finding.text
+    assert "concurrent" not in finding.text, "the traceback is the user's"
+    assert tried([b"first", b"b", b"c"], entrypoint).failure is None, "in the worker's main thread"
 
 
 class Logs:
