@@ -74,7 +74,7 @@ def test_a_trial_registers_no_schema_and_shows_what_would_be_sent(
     shown, tally = trying._Shown(order), trying.Tally()
     worker = Worker(0, os.getpid(), "g", "kunicorn-check")
     handlings = HandlerRegistry.set_up(order.handlers, worker, trying._form(order, shown))
-    trying.handle(handlings, [MESSAGE], tally)
+    trying.handle(handlings, [MESSAGE], tally, [None])
     for handling in handlings.every:
         handling.tear_down()
     assert (tally.passed, tally.failed, shown.count) == (1, 0, 1), tally.error

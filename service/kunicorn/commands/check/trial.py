@@ -213,6 +213,8 @@ class Order(msgspec.Struct, frozen=True):
     output_topic: str | None = None
     """How what the handler returns would be sent, and where it goes if it names no topic. Nothing is sent here."""
     encoding: Encoding | None = None
+    limits_ms: list[int | None] = []
+    """Of each handler: after so long the service interrupts a call."""
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -231,6 +233,8 @@ class Result(msgspec.Struct, frozen=True):
     """The first failure, with the user's part of its traceback; empty without one."""
     outputs: int
     """Number of records that would be sent."""
+    overdue: int = 0
+    """Number of calls that took longer than the service lets them."""
 
 
 _NO_RECORDS = Finding("trial", "the topics hold no records to try the handler on", warning=True)
@@ -285,13 +289,21 @@ def found(result: Result) -> Finding:
     outputs = f", {result.outputs} outputs made and not sent" if result.outputs else ""
     others = outputs + "".join(f", {count} said {name}" for name, count in result.outcomes.items())
     others += "".join(f", {count} filtered by {name}" for name, count in result.filtered.items())
+    if result.overdue:
+        others += f", {result.overdue} calls took longer than handler_timeout_ms, at which the service interrupts them"
     pace = f"{result.seconds / total * 1000:.1f} ms each, the longest call {result.worst * 1000:.0f} ms"
     if result.failed:
         return Finding(
             "trial", f"{result.failed} of {total} records failed ({pace}){others}: {result.error}", ExitCode.HANDLER
         )
     called = sum(result.filtered.values()) < total
-    return Finding("trial", f"{total} records handled, {pace}{others}; nothing is committed", warning=not called)
+    text = f"{total} records handled, {pace}{others}; nothing is committed"
+    return Finding("trial", text, warning=not called or result.overdue > 0)
+
+
+def limits_ms(settings: Settings) -> list[int | None]:
+    """Of each handler: after so long the service interrupts a call."""
+    return [each.handler_timeout_ms for each in settings.every_handler]
 
 
 def _order(settings: Settings, records: int) -> Order:
@@ -319,6 +331,7 @@ def _order_of(settings: Settings, client: Mapping[str, str | int | float | bool]
         delivery=settings.producing.delivery,
         output_topic=settings.producing.topic,
         encoding=encoding_of(settings),
+        limits_ms=limits_ms(settings),
     )
 
 

@@ -57,7 +57,9 @@ def main() -> None:
 
     Leaves by `_exit`: threads that the handler started must not keep it.
     """
-    _answer(lambda handlings, order, tally: handle(handlings, _fetched(order), tally), refuse_kept_offsets)
+    _answer(
+        lambda handlings, order, tally: handle(handlings, _fetched(order), tally, order.limits_ms), refuse_kept_offsets
+    )
 
 
 Use = Callable[[HandlerRegistry[Calls], Order, "Tally"], None]
@@ -253,9 +255,11 @@ class Tally:
     filtered: Counter[str] = field(default_factory=Counter)
     """Records that did not come to the handler, by the filter's name."""
     error: str = ""
+    overdue: int = 0
 
-    def called(self, records: int, seconds: float) -> None:
+    def called(self, records: int, seconds: float, limit_ms: int | None) -> None:
         """Count a call, after which the handler is through with so many records."""
+        self.overdue += limit_ms is not None and seconds > limit_ms / 1000
         self.passed += records
         self.seconds += seconds
         self.worst = max(self.worst, seconds)
@@ -288,6 +292,7 @@ class Tally:
             filtered=dict(self.filtered),
             error=self.error,
             outputs=outputs,
+            overdue=self.overdue,
         )
 
 
@@ -295,16 +300,18 @@ def _several(chunk: Sequence[Message]) -> bool:
     return _place(chunk[0])[:2] != _place(chunk[-1])[:2]
 
 
-def handle(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
+def handle(
+    handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally, limits_ms: Sequence[int | None]
+) -> None:
     """Have the records handled, by partition and offset, each once: nothing is tried again. Their handlers take the
-    partitions on before, and are told of their end. Raises what these hooks raise.
+    partitions on before, and are told of their end. `limits_ms`: see `Order`. Raises what these hooks raise.
     """
     last = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in messages}
     first = {TopicPartition(*_place(message)[:2]): _place(message)[2] for message in reversed(messages)}
     for handling, own in _by_handling(handlings, first):
         if (on_assigned := handling.handler.on_assigned) is not None:
             handling.calls.run(on_assigned(own))
-    _handle_all(handlings, messages, tally)
+    _handle_all(handlings, messages, tally, limits_ms)
     for handling, own in _by_handling(handlings, {tp: offset + 1 for tp, offset in last.items()}):
         if (on_revoked := handling.handler.on_revoked) is not None:
             handling.calls.run(on_revoked(own))
@@ -318,7 +325,9 @@ def _by_handling(
             yield handling, own
 
 
-def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally) -> None:
+def _handle_all(
+    handlings: HandlerRegistry[Calls], messages: Sequence[Message], tally: Tally, limits_ms: Sequence[int | None]
+) -> None:
     todo = deque(_chunks(handlings, messages))
     while todo:
         chunk = todo.popleft()
@@ -326,8 +335,9 @@ def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], 
         # Counted in places: offsets of several partitions do not ascend.
         following = range(1, len(chunk) + 1) if _several(chunk) else [_place(message)[2] + 1 for message in chunk]
         left: list[Message] = []
+        handling = handlings.of(_place(chunk[0])[0])
         try:
-            handlings.of(_place(chunk[0])[0]).calls(chunk, following, cell, 0, [])
+            handling.calls(chunk, following, cell, 0, [])
         except BaseException as raised:
             some = raised if isinstance(raised, OfSome) else OfSome(raised, count=len(chunk))
             places = zip(chunk, following, strict=True)
@@ -335,6 +345,7 @@ def _handle_all(handlings: HandlerRegistry[Calls], messages: Sequence[Message], 
             for error, count in some.groups:
                 tally.ended(left[:count], error)
                 left = left[count:]
-        tally.called(len(chunk) - len(left), time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        tally.called(len(chunk) - len(left), seconds, limits_ms[handlings.every.index(handling)])
         if left:
             todo.appendleft(left)  # Nobody has said anything of these: they come in a batch again, as in the service.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,7 +114,8 @@ def tried(values: Sequence[bytes], entrypoint: str = "handle", **handler: Any) -
     tally = trying.Tally()
     worker = Worker(0, os.getpid(), "g", "kunicorn-check")
     handlings = HandlerRegistry.set_up(handler_configs(own), worker, trying.called, on_filtered=lambda _: tally.dropped)
-    trying.handle(handlings, [message(offset, value) for offset, value in enumerate(values)], tally)
+    messages = [message(offset, value) for offset, value in enumerate(values)]
+    trying.handle(handlings, messages, tally, trial.limits_ms(own))
     for handling in handlings.every:
         handling.tear_down()
     return trial.found(tally.result(outputs=0))
@@ -212,6 +215,14 @@ def test_what_belongs_to_one_thread_fails_in_another_where_the_service_calls_the
     assert "ProgrammingError: SQLite objects created in a thread can only be used in that same thread" in finding.text
     assert "concurrent" not in finding.text, "the traceback is the user's"
     assert tried([b"first", b"b", b"c"], entrypoint).failure is None, "in the worker's main thread"
+
+
+def test_calls_that_the_service_would_interrupt_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "time", SimpleNamespace(perf_counter=count().__next__))  # A second a call.
+    finding = tried([b"a", b"b"], handler_timeout_ms=999)
+    assert (finding.failure, finding.warning) == (None, True)
+    assert "2 calls took longer than handler_timeout_ms, at which the service interrupts them" in finding.text
+    assert not tried([b"a", b"b"], handler_timeout_ms=1000).warning
 
 
 class Logs:
