@@ -231,7 +231,7 @@ class _Sending:
             list(replayed_headers(told)),
             partial(self._hear, letter),
             timestamp=record.timestamp,
-            partition=told.partition if told.partition < self._partitions[told.topic] else None,
+            partition=told.partition if 0 <= told.partition < self._partitions[told.topic] else None,
         )
         self.sent += 1
 
