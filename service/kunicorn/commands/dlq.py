@@ -328,8 +328,17 @@ class Letters:
             {"error": error, "topic": source, "partition": partition, "count": count}
             for (error, source, partition), count in self.groups()
         ]
-        told = {"topic": self.topic, "letters": self.total, "foreign": self.foreign.total(), "groups": groups}
-        return {**told, "latest": [found.as_json() for found in self.latest]}
+        first, last = self.times or (None, None)
+        return {
+            "topic": self.topic,
+            "letters": self.total,
+            "first": first,
+            "last": last,
+            "foreign": self.foreign.total(),
+            "reasons": [{"why": why, "count": count} for why, count in self.foreign.items()],
+            "groups": groups,
+            "latest": [found.as_json() for found in self.latest],
+        }
 
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:
