@@ -24,6 +24,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
+from kunicorn.settings.checks import has_legal_name
 from kunicorn.text import printable, utc
 
 _REMEMBER_EVERY = 1_000
@@ -172,7 +173,7 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
                 found.counts[letter.told.topic, letter.told.cause.type] += 1
                 if letter.record.timestamp is not None:
                     found.times[letter.told.topic].append(letter.record.timestamp)
-    if gone := sorted({name for name, _ in found.counts if not topic.partitions_of(name)}):
+    if gone := sorted({name for name, _ in found.counts if not (has_legal_name(name) and topic.partitions_of(name))}):
         raise ConfigError(f"topic {gone[0]!r}, where letters came from, does not exist any more: filter by --topic")
     return found
 

@@ -12,9 +12,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from kunicorn.commands import dlq
 from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
-from kunicorn.errors import ExitCode
+from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.settings.checks import has_legal_name
 from tests.fakes.complete_settings import settings_of
 
 NOW = 1_700_000_000_000
@@ -64,17 +65,18 @@ class PlayedTopic:
         self.by_others = Replayed()
         """What another replay has committed."""
         self._producer = producer
-        self.came_from = 0
-        """Partition, as the letters tell."""
+        self.of_topic, self.came_from = "orders", 0
+        """Topic and partition, as the letters tell."""
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         for offset, value in self.values.items():
             message = Message(topic=self.name, partition=0, offset=offset, key=b"k", value=value)
             group = self.groups.get(value, self.group)
-            told = Told("orders", self.came_from, offset, group, Cause("E", "", "", 1), NOW, 0, [])
+            told = Told(self.of_topic, self.came_from, offset, group, Cause("E", "", "", 1), NOW, 0, [])
             yield Found(0, offset, Record.of(message), told)
 
     def partitions_of(self, topic: str) -> int:
+        assert has_legal_name(topic), "brokers refuse to be asked, in words that name no topic"
         return 1
 
     def producer(self) -> Producer:
@@ -114,6 +116,13 @@ def test_a_letter_goes_back_to_its_partition_and_by_its_key_where_there_is_none_
     topic.came_from = came_from
     assert replay(*planned(topic), lambda: None) == 1
     assert producer.partitions == [goes_to]
+
+
+def test_a_letter_of_a_topic_that_no_broker_can_have_is_named_with_the_way_past_it() -> None:
+    topic = PlayedTopic([b"a"], PlayedProducer({}))
+    topic.of_topic = "new orders"
+    with pytest.raises(ConfigError, match=r"topic 'new orders', where letters came from, .*: filter by --topic"):
+        planned(topic)
 
 
 def test_letters_that_nobody_acknowledges_end_the_replay_with_an_exit_code_of_its_own() -> None:
