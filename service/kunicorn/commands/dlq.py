@@ -24,6 +24,7 @@ from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.handler.dead_letters import replayed as replayed_headers
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.settings import Settings
+from kunicorn.settings.checks import has_legal_name
 from kunicorn.text import printable, utc
 
 _REMEMBER_EVERY = 1_000
@@ -172,7 +173,7 @@ def plan(topic: LettersTopic, selection: Selection, done: dict[int, Replayed], l
                 found.counts[letter.told.topic, letter.told.cause.type] += 1
                 if letter.record.timestamp is not None:
                     found.times[letter.told.topic].append(letter.record.timestamp)
-    if gone := sorted({name for name, _ in found.counts if not topic.partitions_of(name)}):
+    if gone := sorted({name for name, _ in found.counts if not (has_legal_name(name) and topic.partitions_of(name))}):
         raise ConfigError(f"topic {gone[0]!r}, where letters came from, does not exist any more: filter by --topic")
     return found
 
@@ -231,7 +232,7 @@ class _Sending:
             list(replayed_headers(told)),
             partial(self._hear, letter),
             timestamp=record.timestamp,
-            partition=told.partition if told.partition < self._partitions[told.topic] else None,
+            partition=told.partition if 0 <= told.partition < self._partitions[told.topic] else None,
         )
         self.sent += 1
 
@@ -328,8 +329,17 @@ class Letters:
             {"error": error, "topic": source, "partition": partition, "count": count}
             for (error, source, partition), count in self.groups()
         ]
-        told = {"topic": self.topic, "letters": self.total, "foreign": self.foreign.total(), "groups": groups}
-        return {**told, "latest": [found.as_json() for found in self.latest]}
+        first, last = self.times or (None, None)
+        return {
+            "topic": self.topic,
+            "letters": self.total,
+            "first": first,
+            "last": last,
+            "foreign": self.foreign.total(),
+            "reasons": [{"why": why, "count": count} for why, count in self.foreign.items()],
+            "groups": groups,
+            "latest": [found.as_json() for found in self.latest],
+        }
 
 
 def summary(topic: str, letters: Iterable[Found], latest: int) -> Letters:

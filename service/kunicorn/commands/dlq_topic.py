@@ -168,7 +168,9 @@ class Found:
             "value": json_bytes(record.value),
             "headers": [[name, json_bytes(value)] for name, value in (told.headers if told else record.headers)],
         }
-        if told is not None:
+        if told is None:
+            letter["why"] = self.why
+        else:
             letter |= {"topic": told.topic, "partition": told.partition, "offset": told.offset, "group": told.group}
             letter |= {"error": told.cause.type, "message": told.cause.message, "stack": told.cause.stack}
             letter |= {"attempts": told.cause.attempts, "time": told.time_ms, "replays": told.replays}

@@ -113,16 +113,21 @@ class GroupStanding:
         return {
             "group": self.group_id,
             "state": self.state,
-            "members": [member_json(member) for member in self.members],
+            "members": None if self.count is None else [member_json(member) for member in self.members],
             "partitions": [each.as_json() for each in self.partitions],
         }
 
     @property
     def head(self) -> str:
         """The group in one line."""
-        if self.state == NOT_TOLD:
+        if self.count is None:
             return f"group {self.group_id}: these brokers tell neither its state nor its members"
-        return f"group {self.group_id}: {self.state}, {len(self.members)} members"
+        return f"group {self.group_id}: {self.state}, {self.count} members"
+
+    @property
+    def count(self) -> int | None:
+        """Number of members; None: the brokers do not tell."""
+        return None if self.state == NOT_TOLD else len(self.members)
 
 
 def _row(each: Standing) -> tuple[str | int | None, ...]:

@@ -52,7 +52,7 @@ class Lag:
         return {
             "group": group.group_id,
             "state": group.state,
-            "members": len(group.members),
+            "members": group.count,
             "lag": sum(each.lag or 0 for each in group.partitions),
             "topics": [asdict(each) for each in by_topic(group.partitions, ages)],
             "partitions": [{**each.as_json(), "oldest_seconds": ages.get(each.tp)} for each in group.partitions],

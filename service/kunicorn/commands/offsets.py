@@ -305,7 +305,7 @@ class Reset:
     def as_json(self) -> dict[str, Any]:
         return {
             "group": self.group.group_id,
-            "members": len(self.group.members),
+            "members": self.group.count,
             "executed": self.executed,
             "kept": sorted(self.kept),
             "partitions": [

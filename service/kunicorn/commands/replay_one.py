@@ -5,11 +5,12 @@ is joined, nothing is committed, sent or registered; what the handler itself doe
 from __future__ import annotations
 
 import logging
+import os
 import pdb  # noqa: T100 - it is what --pdb asks for
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +198,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     """
     record = Record.of(message)
     handler = handler_for(settings, record.topic)
-    with redirect_stdout(sys.stderr):
+    with _printing_aside():
         refuse_kept_offsets(load(handler.entrypoint, yields=True))
     register_nothing(encoding_of(settings))
     alone = _alone(settings, _once(handler, timed=not debug))
@@ -214,13 +215,32 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
     # A hook that raises is asked no second time, either: what it does is real.
     bench = Bench(alone, [given_of(record)], None, met, most_refusals=1)
     try:
-        with redirect_stdout(sys.stdout if debug else sys.stderr), _worker_silent():
+        with nullcontext() if debug else _printing_aside(), _worker_silent():
             bench.work()
         return Replayed(record, bench.outcome(), bench.took, _policies(settings, handler), raised)
     except NotTakenOn as error:
         raise HandlerLoadError(str(error)) from error
     finally:
         bench.close()
+
+
+@contextmanager
+def _printing_aside() -> Iterator[None]:
+    """Have what the handler prints, and what programs print that it starts, go to standard error: standard output is
+    the answer's.
+    """
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    try:
+        os.dup2(_STDERR, _STDOUT)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
+
+_STDOUT, _STDERR = 1, 2
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kunicorn.commands.control import Reply
+from kunicorn.commands.dlq import summary
 from kunicorn.commands.dlq_topic import Found
 from kunicorn.commands.group_lag import GroupStanding, Standing
 from kunicorn.commands.lag import Lag
@@ -48,6 +49,8 @@ ANSWERS: dict[str, tuple[Callable[[], Answer], tuple[str, ...]]] = {
              ("orders-7", "10 skipped", "nothing was changed", "--execute does it")),
     "topics plan": (lambda: Plan([CREATED], ["by hand"], 2),
                     ("dead", "dead letters", "12", "3", "retention.ms", "-1", "by hand", "2")),
+    "dlq list": (lambda: summary("dead", [Found(0, 12, RECORD, None, "no header"), Found(0, 13, ODD, LETTER)], 9),
+                 ("1 dead letter", "1700000000000000 ms since 1970", "no header", "0@13")),
     "dlq show": (lambda: Found(0, 12, RECORD, None, "no header"), ("no header", "2023-11-14T22:13:20Z", "k")),
     "dlq show of odd bytes": (lambda: Found(0, 12, ODD, LETTER, ""),
                               ("1700000000000000 ms since 1970", "\\ud83d")),
@@ -81,11 +84,20 @@ def test_what_decides_over_a_reset_or_explains_a_lag_is_told_to_programs_too() -
     assert [each["loss"] for each in GROUP.as_json()["partitions"]] == [None, "6 offsets are not in the log any more"]
 
 
+def test_programs_are_told_what_people_are_of_records_that_are_no_letters_and_of_the_time_of_those_that_are() -> None:
+    stranger = Found(0, 12, RECORD, None, "no header")
+    told = summary("dead", [stranger, Found(0, 13, ODD, LETTER)], 9).as_json()
+    assert (told["first"], told["last"]) == (LETTER.time_ms, LETTER.time_ms)
+    assert (told["foreign"], told["reasons"]) == (1, [{"why": "no header", "count": 1}])
+    assert stranger.as_json()["why"] == "no header"
+    assert [summary("dead", [], 9).as_json()[name] for name in ("first", "last")] == [None, None]
+
+
 def row_of(command: str) -> str:
     """What the page of commands has of that command's object, with those that it is like or made of."""
     text = (ROOT / "docs" / "commands.md").read_text()
     page = text[text.index("## Answers for a program") : text.index("## Exit codes")]
-    like = {"seek": "| `pause`, `resume`", "lag": "| `offsets show`"}
+    like = {"seek": "| `pause`, `resume`", "lag": "| `offsets show`", "dlq list": "| `dlq show`"}
     begins = ("| `" + command.partition(" of ")[0] + "`", like.get(command, "-"))
     return "".join(line for line in page.splitlines() if line.startswith(begins))
 

@@ -12,9 +12,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from kunicorn.commands import dlq
 from kunicorn.commands.dlq import NotAllReplayed, Plan, plan, replay, too_old
 from kunicorn.commands.dlq_topic import Found, LettersTopic, Replayed, Selection
-from kunicorn.errors import ExitCode
+from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.handler.dead_letters import Cause, Told
 from kunicorn.handler.record import Record
+from kunicorn.settings.checks import has_legal_name
 from tests.fakes.complete_settings import settings_of
 
 NOW = 1_700_000_000_000
@@ -28,8 +29,12 @@ class PlayedProducer:
         self._answers = answers
         self._kept: list[tuple[bytes, Delivered]] = []
         self.waited: list[float] = []
+        self.partitions: list[int] = []
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Delivered, **_: Any) -> None:
+    def produce(
+        self, topic: str, value: bytes, key: bytes, on_delivery: Delivered, partition: int = -1, **_: Any
+    ) -> None:
+        self.partitions.append(partition)
         self._kept.append((value, on_delivery))
 
     def poll(self, seconds: float) -> None:
@@ -60,15 +65,18 @@ class PlayedTopic:
         self.by_others = Replayed()
         """What another replay has committed."""
         self._producer = producer
+        self.of_topic, self.came_from = "orders", 0
+        """Topic and partition, as the letters tell."""
 
     def letters(self, starts: Mapping[int, int] | None = None) -> Iterator[Found]:
         for offset, value in self.values.items():
             message = Message(topic=self.name, partition=0, offset=offset, key=b"k", value=value)
             group = self.groups.get(value, self.group)
-            told = Told("orders", 0, offset, group, Cause("E", "", "", 1), NOW, 0, [])
+            told = Told(self.of_topic, self.came_from, offset, group, Cause("E", "", "", 1), NOW, 0, [])
             yield Found(0, offset, Record.of(message), told)
 
     def partitions_of(self, topic: str) -> int:
+        assert has_legal_name(topic), "brokers refuse to be asked, in words that name no topic"
         return 1
 
     def producer(self) -> Producer:
@@ -96,6 +104,25 @@ def test_letters_that_are_all_acknowledged_are_counted_and_remembered() -> None:
     topic = PlayedTopic([b"a", b"b"], PlayedProducer({b"a": None, b"b": None}))
     assert replay(*planned(topic), lambda: None) == 2
     assert topic.remembered == {0: 2}
+
+
+@pytest.mark.parametrize(("came_from", "goes_to"), [(0, 0), (1, -1), (-3, -1)], ids=["there", "gone", "of no topic"])
+def test_a_letter_goes_back_to_its_partition_and_by_its_key_where_there_is_none_of_that_number(
+    came_from: int, goes_to: int
+) -> None:
+    """Whoever else writes letters may put anything into their headers; the client refuses a number below -1."""
+    producer = PlayedProducer({b"a": None})
+    topic = PlayedTopic([b"a"], producer)
+    topic.came_from = came_from
+    assert replay(*planned(topic), lambda: None) == 1
+    assert producer.partitions == [goes_to]
+
+
+def test_a_letter_of_a_topic_that_no_broker_can_have_is_named_with_the_way_past_it() -> None:
+    topic = PlayedTopic([b"a"], PlayedProducer({}))
+    topic.of_topic = "new orders"
+    with pytest.raises(ConfigError, match=r"topic 'new orders', where letters came from, .*: filter by --topic"):
+        planned(topic)
 
 
 def test_letters_that_nobody_acknowledges_end_the_replay_with_an_exit_code_of_its_own() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -186,7 +186,7 @@ class OfOthers:
         self.described = lambda: found
 
 
-ASKED: Mapping[Any, Callable[[], object]] = {
+ASKED: dict[Any, Callable[[], object]] = {
     lag: lambda: lag.lag(OfOthers.settings, 20),
     offsets: lambda: offsets.show(OfOthers.settings),
     leave: lambda: leave.leave(OfOthers.settings, "pod-1", print, lambda: True),
@@ -219,3 +219,12 @@ def test_of_a_broker_that_tells_no_members_nothing_is_said_of_a_static_member(mo
     with pytest.raises(ConfigError, match="'shop': these brokers do not tell its members"):
         ASKED[leave]()
     assert "0 members" not in GroupStanding("shop", NOT_TOLD, (), ()).head
+
+
+def test_members_that_are_not_told_are_null_to_a_program_as_all_that_is_not_known() -> None:
+    standing = GroupStanding("shop", NOT_TOLD, (), ())
+    answers: list[Any] = [standing, lag.Lag(standing, {}, {}, 5), offsets.Reset(standing, [])]
+    assert [each.as_json()["members"] for each in answers] == [None, None, None]
+    empty = GroupStanding("shop", "Empty", (), ())
+    answers = [empty, lag.Lag(empty, {}, {}, 5), offsets.Reset(empty, [])]
+    assert [each.as_json()["members"] for each in answers] == [[], 0, 0]

@@ -55,16 +55,14 @@ def test_an_offset_outside_of_the_log_is_kept_within_it_and_said_to_be(target: T
 def test_what_a_reset_costs_is_counted_from_where_the_group_would_go_on(log: dict[str, Any], at: int) -> None:
     """What is committed is no place in this log: the service would begin elsewhere, and so it is shifted from there."""
     stands = replace(standing(), **log)
+    first, end = stands.first or 0, stands.end or 0
     assert (stands.committed, stands.start) == (50, at)
-    assert stands.first is not None
-    assert stands.end is not None
-    assert stands.loss is not None
     (latest,) = planned(ToOffset(LATEST), [stands], {})
-    assert latest.effect == ("stays" if at == stands.end else f"{stands.end - at} skipped")
+    assert latest.effect == ("stays" if at == end else f"{end - at} skipped")
     (shifted,) = planned(ShiftBy(-5), [stands], {})
-    assert shifted.then == max(at - 5, stands.first)
-    assert stands.loss in shifted.note
-    assert f"{stands.end - at} never" in list(lines([latest]))[-1]
+    assert shifted.then == max(at - 5, first)
+    assert shifted.note.startswith(stands.loss or "-")
+    assert f"{end - at} never" in list(lines([latest]))[-1]
 
 
 def test_a_partition_that_was_never_committed_can_be_put_somewhere_but_not_shifted() -> None:

@@ -109,6 +109,10 @@ def leave():
 
 handle_untidily.teardown = leave
 
+def handle_by_a_program(record):
+    import subprocess
+    subprocess.run(["echo", "noise"], check=True)
+
 def handle_columns(batch):
     assert [json.loads(value)["total"] for value in batch.column("value").to_pylist()] == [3]
 """
@@ -143,6 +147,14 @@ def test_what_was_handled_is_told_with_its_record(more: dict[str, str], capsys: 
     assert text.endswith("nothing was committed or sent")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "taken 3\n"), "standard output is the answer's"
+
+
+def test_what_a_program_of_the_handlers_prints_is_no_part_of_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    replayed, _ = told(b"{}", entrypoint="desk_shop:handle_by_a_program")
+    assert replayed.outcome == "done"
+    assert capfd.readouterr() == ("", "noise\n")
+    print("the answer", flush=True)
+    assert capfd.readouterr() == ("the answer\n", "")
 
 
 def no_broker_is_asked(*given: object) -> NoReturn:

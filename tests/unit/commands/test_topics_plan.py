@@ -70,6 +70,14 @@ def test_an_output_topic_is_durable_and_otherwise_its_owners_to_set(tmp_path: Pa
     assert (change.name, then(change)) == ("totals", {"min.insync.replicas": "2"})
 
 
+def test_a_topic_that_is_assigned_by_number_is_created_with_that_partition(tmp_path: Path) -> None:
+    """`apply` adds none later, and the service refuses to start without."""
+    assigned = LEAST.replace('[group]\nid = "orders"\ntopics = ["orders"]', '[assign]\npartitions = ["orders:0-11"]')
+    settings = loaded(tmp_path, assigned + "[topics]\npartitions = 8\n")
+    (change,) = planned(settings, {}).changes
+    assert (change.name, change.partitions) == ("orders", 12)
+
+
 def test_a_topic_that_takes_letters_and_outputs_is_created_once_and_as_letters_need_it(tmp_path: Path) -> None:
     """Brokers refuse the second creation, and `apply` would fail for what it has just made."""
     both = LETTERS + '[producing]\ndelivery = "at_least_once"\ntopic = "orders.dead-letters"\n'

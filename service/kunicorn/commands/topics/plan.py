@@ -164,7 +164,7 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     there = [found.topics[name] for name in found.inputs if name in found.topics]
     partitions = own.partitions or max((topic.partitions for topic in there), default=None)
     written = {IN_SYNC: in_sync}
-    found_needs = [Need(name, Role.INPUT, own.partitions, replicas) for name in found.inputs]
+    found_needs = [Need(name, Role.INPUT, _of_input(settings, name), replicas) for name in found.inputs]
     largest = _largest(there)
     # Nothing is known of brokers that do not tell it: a topic for headers alone would take no letter.
     kept = written if largest is None else {**written, MAX_BYTES: largest + _HEADERS_BYTES}
@@ -182,6 +182,14 @@ def needs(settings: Settings, found: Found) -> list[Need]:
     for output in (name for name in settings.producing.output_topics if name not in named):
         found_needs.append(Need(output, Role.OUTPUT, partitions, replicas, written, spare=spare))
     return found_needs
+
+
+def _of_input(settings: Settings, name: str) -> int | None:
+    """Number of partitions of an input that is created: with those that [assign] names. None: it is not created."""
+    if settings.topics.partitions is None:
+        return None
+    numbered = settings.assign.wanted.numbered
+    return max([settings.topics.partitions, *(tp.partition + 1 for tp in numbered if tp.topic == name)])
 
 
 def _largest(inputs: Sequence[Topic]) -> int | None:
