@@ -237,10 +237,15 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
 def _known(settings: Settings, runs: Runs, run: str) -> Run:
     """The run of that id. Raises `ConfigError` where there is none, or one of another job, handler or group."""
     known = runs.read(run)
-    if known.job != JOB or known.what != settings.handler.entrypoint:
+    if known.job != JOB:
         raise ConfigError(
-            f"run {run!r} is a {known.job} of {known.what}, and the settings have {settings.handler.entrypoint}: "
-            f"resume it with its own settings"
+            f"run {run!r} is a {known.job} and no backfill: choose another id. A catch-up that was cut off is started "
+            f"anew, and goes on from the group's offsets"
+        )
+    if known.what != settings.handler.entrypoint:
+        raise ConfigError(
+            f"run {run!r} is of {known.what}, and the settings have {settings.handler.entrypoint}: resume it with its "
+            f"own settings"
         )
     own = _group(settings)
     if known.group is not None and known.group != own:

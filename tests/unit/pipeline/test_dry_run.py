@@ -127,6 +127,22 @@ def test_another_services_run_of_that_name_is_not_gone_on_with(
     assert "run 'replay-2026' is of group 'payments', and the settings are of group 'orders'" in str(said.exception)
 
 
+@pytest.mark.parametrize(
+    ("job", "entrypoint", "why"),
+    [
+        ("catch-up", ENTRYPOINT, "is a catch-up and no backfill: choose another id"),
+        (backfill.JOB, "shop:other", f"is of shop:other, and the settings have {ENTRYPOINT}: resume it with its own"),
+    ],
+)
+def test_a_run_of_another_job_or_handler_is_told_with_what_can_be_done(
+    tmp_path: Path, job: str, entrypoint: str, why: str
+) -> None:
+    state = RunState((OffsetRange("orders", 0, 0, 90),))
+    Runs(str(tmp_path / "runs")).start(job, entrypoint, "", state, "nightly", "orders")
+    with pytest.raises(ConfigError, match=f"run 'nightly' {why}"):
+        backfill.dry_run_of_resumed(load(config_in(tmp_path), {}), "nightly")
+
+
 @pytest.mark.parametrize("asked", ['[null, null, null, [], null, "more"]', '{"since": 5}', ""])
 @pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["plan", "run"])
 def test_a_run_that_a_later_version_was_asked_more_for_is_left_to_that_one(
