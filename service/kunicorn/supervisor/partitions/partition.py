@@ -136,6 +136,9 @@ class Partition:
     def halt(self, reason: str, *, by_handler: bool = False, denied: bool = False) -> None:
         """Halt it: nothing of it is handled until a person acts, or until this user may read the topic (`denied`)."""
         self.by_handler, self.denied = by_handler, denied
+        if self.beside_the_log and not denied:
+            # No position takes the place of that one. Told as one, it would replace what a person has stored since.
+            self.reset = False
         self.advance(PartitionEvent.HALT, reason)
 
     def lose(self) -> None:

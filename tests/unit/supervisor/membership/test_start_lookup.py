@@ -692,3 +692,22 @@ def test_where_the_handler_keeps_the_offsets_a_partition_goes_on_at_once() -> No
         assert world.stage.state(0) is PartitionState.STARTING
 
     play(story)
+
+
+def test_a_handler_whose_stored_offset_the_log_has_not_is_asked_again_when_a_person_resumes_the_partition() -> None:
+    """Under `none` nothing took its place. Told as a new start, it would overwrite what the person has stored."""
+
+    async def story(world: World) -> None:
+        world.committed[ZERO] = 700
+        world.assignment.assign([ZERO])
+        await until(lambda: world.start_of(0) == 700)
+        world.stage.in_force.keeps_offsets = lambda _: True
+        world.end = 710
+        failed(world, FailureKind.OUT_OF_RANGE)
+        await until(lambda: world.stage.state(0) is PartitionState.HALTED)
+        before = world.stage.start_of(0).grant
+        resume(world)
+        assert world.stage.start_of(0).grant > before
+        assert not world.stage.start_of(0).reset
+
+    play(story, policy="none")
