@@ -21,7 +21,7 @@ from kunicorn.commands.cli_group import offsets_commands as offsets
 from kunicorn.commands.cli_group import register_control as add_control
 from kunicorn.commands.cli_group import register_replay_one as add_desk
 from kunicorn.commands.cli_group import topics_commands as topics
-from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json
+from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json, confirmed
 from kunicorn.commands.cli_pipeline import app as pipeline
 from kunicorn.errors import ServiceError
 from kunicorn.linux import need_linux
@@ -338,7 +338,7 @@ def leave(
     check_confirmable(yes=yes, as_json=as_json)
     from kunicorn.commands.leave import leave as leave_group
 
-    leave_group(settings, instance, typer.echo, lambda: yes or typer.confirm("Remove it?"), as_json=as_json)
+    leave_group(settings, instance, typer.echo, lambda: yes or confirmed("Remove it?"), as_json=as_json)
 
 
 @app.command(short_help="See it work, without a Kafka of your own.")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json
+from kunicorn.commands.cli_options import DEFAULT_CONFIG, Config, Json, confirmed
 from kunicorn.errors import ConfigError, ExitCode
 from kunicorn.ipc.clock import wall_ms
 from kunicorn.text import as_json_text, check_confirmable, tell
@@ -151,7 +151,7 @@ def apply_topics(
     check_confirmable(yes=yes, as_json=as_json)
     from kunicorn.commands import topics
 
-    topics.apply(settings, typer.echo, lambda: yes or typer.confirm("Do it?"), as_json=as_json)
+    topics.apply(settings, typer.echo, lambda: yes or confirmed("Do it?"), as_json=as_json)
 
 
 Partitions = Annotated[
@@ -409,7 +409,7 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         letters=letters,
         group=group,
         from_beginning=from_beginning,
-        confirm=lambda: yes or typer.confirm("Send them back?"),
+        confirm=lambda: yes or confirmed("Send them back?"),
         say=(lambda _: None) if as_json else typer.echo,
         answer=(lambda told: typer.echo(as_json_text(told))) if as_json else (lambda _: None),
     )

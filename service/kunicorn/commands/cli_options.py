@@ -23,3 +23,14 @@ Config = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For a program.")]
+
+
+def confirmed(question: str) -> bool:
+    """Ask whoever is at the terminal. Who ends the input (Ctrl-D) or interrupts (Ctrl-C) has not confirmed: typer would
+    end the command by 1, as for a bug.
+    """
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        typer.echo(err=True)
+        return False

@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from kunicorn import __version__
-from kunicorn.commands import dlq
+from kunicorn.commands import cli_group, dlq, topics
 from kunicorn.commands.cli import app
 from kunicorn.commands.dlq_topic import Selection
 from tests.unit.settings.files import LEAST
@@ -238,6 +238,19 @@ def test_the_demo_refuses_a_time_that_is_none(seconds: str) -> None:
     done = kunicorn("demo", "--seconds", seconds)
     assert done.returncode == 2
     assert "--seconds" in done.stderr
+
+
+def test_somebody_who_ends_the_input_at_the_question_has_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-D, or Ctrl-C: typer alone would exit with 1, as for a bug."""
+    monkeypatch.setattr(cli_group, "check_confirmable", lambda **_: None)
+    answers: list[bool] = []
+    monkeypatch.setattr(topics, "apply", lambda _settings, _say, confirm, **_: answers.append(confirm()))
+    path = tmp_path / "config.toml"
+    path.write_text(LEAST)
+    assert CliRunner().invoke(app, ["topics", "apply", "--config", str(path)], input="").exit_code == 0
+    assert answers == [False]
 
 
 def test_an_interpreter_that_may_not_be_executed_is_named(tmp_path: Path) -> None:
