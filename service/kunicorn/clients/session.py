@@ -461,8 +461,10 @@ def _refuse_missing(name: str, topic: TopicInfo | None, setting: str) -> None:
 def _checked(answers: Mapping[TopicPartition, A]) -> Mapping[TopicPartition, A]:
     for tp, answer in answers.items():
         if answer.error:
-            remedy = fault(answer.error).remedy(rights="DESCRIBE and READ")
-            raise ConfigError(f"{tp}: its leader does not tell an offset: {describe(answer.error)}; {remedy}")
+            why, remedy = describe(answer.error), fault(answer.error).remedy(rights="DESCRIBE and READ")
+            # By its cause a job that may be started again is told from one with a wrong setting.
+            cause = PeerError(why) if answer.error in _MOVING else None
+            raise ConfigError(f"{tp}: its leader does not tell an offset: {why}; {remedy}") from cause
     return answers
 
 

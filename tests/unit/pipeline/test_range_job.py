@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from kunicorn.clients.session import Passing, cluster_session
+from kunicorn.clients.session import Passing, _checked, cluster_session
 from kunicorn.errors import ConfigError, ServiceError
+from kunicorn.group.protocol import EpochEnd
 from kunicorn.kafka.errors import BrokersUnreachable, CoordinatorUnavailable
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.pipeline import range_job
@@ -224,6 +225,15 @@ def test_brokers_that_go_away_while_the_job_runs_leave_something(scene: Scene) -
 
     scene.at["topics"] = fail
     with pytest.raises(JobFailed, match=r"no broker answers\. What is underway does not count; start the job again"):
+        scene.start()
+
+
+def test_a_leader_that_does_not_come_back_while_the_job_runs_leaves_something(scene: Scene) -> None:
+    def fail() -> None:
+        _checked({TopicPartition("orders", 0): EpochEnd(ErrorCode.LEADER_NOT_AVAILABLE)})
+
+    scene.at["topics"] = fail
+    with pytest.raises(JobFailed, match=r"its leader does not tell an offset.*start the job again, and it goes on"):
         scene.start()
 
 
