@@ -21,6 +21,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from kunicorn.errors import how_it_ended
 from tests.chaos.group import FETCHERS
 from tests.kafka.artifacts import KafkaUnavailable
 from tests.soak import figures
@@ -73,7 +74,7 @@ def _many(numbers: Iterator[int], options: argparse.Namespace) -> int:
             for each in [each for each in running if each.poll() is not None]:
                 number, began = running.pop(each)
                 slowness = max(slowness, (time.monotonic() - began) / takes(number))
-                ended.add(each.returncode)
+                ended.add(_verdict(number, each.returncode))
             left = until - time.monotonic()
             fits = next((number for number in following if slowness * takes(number) < left), None)
             if fits is None and not ended and not running:
@@ -89,6 +90,15 @@ def _many(numbers: Iterator[int], options: argparse.Namespace) -> int:
             each.terminate()
         for each in running:
             each.wait()
+
+
+def _verdict(number: int, code: int) -> int:
+    """The leg's exit status. One that a signal ended, as where the client library of its load crashes, is none that
+    went well."""
+    if code >= 0:
+        return code
+    tell(f"  leg {number} was ended by {how_it_ended(code)}: nothing of it is kept, and the next run has it again")
+    return 1
 
 
 def _command(number: int, options: argparse.Namespace) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
@@ -15,6 +16,7 @@ import pytest
 from tests.chaos.group import FETCHERS
 from tests.checkout import ROOT, is_of
 from tests.markdown import cells
+from tests.soak import __main__ as soak
 from tests.soak import figures
 from tests.soak.faults import FAULTS, ORDERLY, QUIET
 from tests.soak.figures import (
@@ -222,3 +224,13 @@ def test_legs_that_differ_give_the_slope_its_error() -> None:
 def test_sums_survive_json() -> None:
     assert Sums(*json.loads(json.dumps(Sums(1, 2.0, 3.0, 4.0)))) == Sums(1, 2.0, 3.0, 4.0)
     assert figures.FILE.suffix == ".jsonl"
+
+
+def test_a_leg_that_a_signal_ends_is_told_and_is_none_that_went_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Segmentation fault of a client library, out of memory."""
+    dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    monkeypatch.setattr(soak, "_command", lambda _number, _options: dies)
+    assert soak._many(iter(range(9)), Namespace(hours=0.0, side_by_side=1)) == 1
+    assert "was ended by SIGKILL" in capsys.readouterr().out
