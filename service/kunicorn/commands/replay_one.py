@@ -212,8 +212,7 @@ def replay(settings: Settings, message: Message, *, debug: bool = False) -> Repl
         if has_it_wait(error):
             bench.end()  # Its clock would be turned on to the next call at once, and the next, each with its effects.
 
-    # A hook that raises is asked no second time, either: what it does is real.
-    bench = Bench(alone, [given_of(record)], None, met, most_refusals=1)
+    bench = Bench(alone, [given_of(record)], None, met)
     try:
         with nullcontext() if debug else _printing_aside(), _worker_silent():
             bench.work()

@@ -193,13 +193,13 @@ class Bench:
         stage: Stage | None,
         on_error: Callable[[BaseException], None] | None = None,
         schemas: Mapping[str, Any] | None = None,
-        most_refusals: int = _MOST_WAITS,
     ) -> None:
         """`on_error` is called with what the handler raised, before anything becomes of it, and with what its teardown
-        raises; without, the latter fails the run. `schemas`: those of a registry in memory, by subject; None: the
-        settings' registry. `most_refusals`: so often the handler is asked to take its partitions on.
+        raises; without, the latter fails the run. Whoever is called so has the handler do what is real: it is asked
+        once to take its partitions on. `schemas`: those of a registry in memory, by subject; None: the settings'
+        registry.
         """
-        self._most_refusals = most_refusals
+        self._most_refusals = _MOST_WAITS if on_error is None else 1
         self._schemas = schemas
         self.took = 0.0
         """Seconds that the last call of the handler took, to within a turn of the runner."""
