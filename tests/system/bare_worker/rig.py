@@ -41,7 +41,7 @@ from kunicorn.ipc.messages import (
     encode,
     pack,
 )
-from kunicorn.librdkafka.properties import client_properties
+from kunicorn.librdkafka.properties import Property, client_properties
 from kunicorn.positions import NO_EPOCH
 from kunicorn.supervisor.workers.process import become_subreaper
 from tests.waiting import PATIENCE, wait_until
@@ -257,6 +257,21 @@ _RULES: dict[str, Any] = {
 }
 
 
+def client_of(bootstrap: str, group: str, rack: str | None = None) -> dict[str, Property]:
+    """Properties of a worker's client."""
+    return client_properties(
+        bootstrap_servers=bootstrap.split(","),
+        client_id=group,
+        group_id=group,
+        isolation_level="read_committed",
+        client_rack=rack,
+        security={},
+        extra={},
+        memory_per_worker_mb=128,
+        brokers=1,
+    )
+
+
 def configuration(bootstrap: str, entrypoint: str, topics: list[str], **overrides: Any) -> Configure:
     """A worker's Configure with quick retries; `overrides` are fields of it, or of its only handler."""
     order: dict[str, Any] = {"entrypoint": entrypoint, **_RULES}
@@ -267,17 +282,7 @@ def configuration(bootstrap: str, entrypoint: str, topics: list[str], **override
         "worker": 0,
         "group": "rig",
         "handlers": [HandlerConfig(**order)],
-        "client": client_properties(
-            bootstrap_servers=[bootstrap],
-            client_id="rig",
-            group_id="rig",
-            isolation_level="read_committed",
-            client_rack=None,
-            security={},
-            extra={},
-            memory_per_worker_mb=128,
-            brokers=1,
-        ),
+        "client": client_of(bootstrap, "rig"),
         "topics": topics,
         "log_level": "info",
         "log_format": "text",

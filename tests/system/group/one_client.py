@@ -8,33 +8,25 @@ from contextlib import contextmanager
 from kunicorn.columns import reference
 from kunicorn.fetch.properties import MAX_UNPACKED, fetcher_of
 from kunicorn.kafka.auth import Security
-from kunicorn.librdkafka.properties import client_properties
 from kunicorn.worker.fetching.client import Client, Login
 from kunicorn.worker.fetching.fetched import Taken
 from kunicorn.worker.fetching.own_fetcher import OwnFetcher
 from tests.kafka import KafkaCluster
+from tests.system.bare_worker.rig import client_of
 from tests.waiting import wait_until
 
 
 @contextmanager
 def own_client(kafka: KafkaCluster, group: str, rack: str | None = None) -> Iterator[Client]:
     """Our own fetcher."""
-    properties = client_properties(
-        bootstrap_servers=kafka.bootstrap.split(","),
-        client_id=group,
-        group_id=group,
-        isolation_level="read_committed",
-        client_rack=rack,
-        security={},
-        extra={},
-        memory_per_worker_mb=128,
-        brokers=1,
-    )
+    properties = client_of(kafka.bootstrap, group, rack)
     decoder = reference.Decoder(read_committed=True, max_unpacked=MAX_UNPACKED)
     fetcher, queue = fetcher_of(properties, Security(), decoder)
     fetcher.start()
-    yield OwnFetcher(fetcher, queue, Login(None))
-    fetcher.close()
+    try:
+        yield OwnFetcher(fetcher, queue, Login(None))
+    finally:
+        fetcher.close()
 
 
 def taken(client: Client) -> Taken:

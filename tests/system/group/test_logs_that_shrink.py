@@ -139,9 +139,11 @@ def librdkafka(kafka: KafkaCluster, topic: str) -> Iterator[Client]:
     # As workers have it: what has no offset in the log is an error.
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic, "auto.offset.reset": "error"})
     client = Librdkafka(consumer, KnownTopics(consumer), Login(None))
-    client.learn([topic], 60)
-    yield client
-    consumer.close()
+    try:
+        client.learn([topic], 60)
+        yield client
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 
 from kunicorn.ipc.clock import now_ns
 from kunicorn.positions import Position, TopicPartition
+from kunicorn.text import topic_id_text
 from tests.kafka import KafkaCluster
 from tests.system.audits import ended
 from tests.system.columns.fetching import topic_id
@@ -67,7 +68,7 @@ def test_a_worker_with_an_offset_of_the_old_topic_that_has_fetched_nothing_yet_p
 ) -> None:
     """With our own fetcher: it is told of which topic the offset is."""
     kafka.create_topic(topic, 1)
-    old = base64.b64encode(topic_id(kafka, topic)).decode().rstrip("=")
+    old = topic_id_text(UUID(bytes=topic_id(kafka, topic)))
     kafka.delete_topic(topic)
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, 200)

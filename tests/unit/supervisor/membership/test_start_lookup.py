@@ -555,12 +555,17 @@ STOPS: Mapping[str, tuple[Callable[[World], object], Callable[[World], object]]]
 """How partition 0 comes to be fetched by nobody, and how it goes on."""
 
 
-async def stop_and_go_on(world: World, how: str, epoch: EpochEnd) -> None:
-    """Partition 0 is fetched by nobody for twelve seconds, after which leaders say so of its epoch."""
-    stop, go_on = STOPS[how]
+async def begin_where_committed(world: World) -> None:
+    """Partition 0, at 700."""
     world.committed[ZERO] = 700
     world.assignment.assign([ZERO])
     await until(lambda: world.start_of(0) == 700)
+
+
+async def stop_and_go_on(world: World, how: str, epoch: EpochEnd) -> None:
+    """Partition 0 is fetched by nobody for twelve seconds, after which leaders say so of its epoch."""
+    stop, go_on = STOPS[how]
+    await begin_where_committed(world)
     before = world.stage.start_of(0).grant
     stop(world)
     world.epoch = epoch
@@ -602,9 +607,7 @@ def test_what_was_done_ahead_of_a_position_is_handled_again_where_the_log_was_cu
     in place of those that were done. A handler that keeps its offsets knows no more of that."""
 
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         world.stage.in_force.keeps_offsets = lambda _: keeps_offsets
         before, done = world.stage.start_of(0).grant, bitmap.written(720, {725, 790})
         failure = Failed(before, FailureKind.HANDLER, 720, 3, "why", done)
@@ -633,9 +636,7 @@ def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_ag
     """As far as it is known to be of the log of then."""
 
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         world.first, world.epoch = first, epoch
         before, done = world.stage.start_of(0).grant, bitmap.written(710, {725, 790})
         failure = Failed(before, FailureKind.OUT_OF_RANGE, 710, 3, "why", done)
@@ -649,9 +650,7 @@ def test_what_was_done_ahead_of_a_position_that_retention_took_is_not_handled_ag
 
 def test_a_partition_does_not_go_on_before_its_leader_tells_whether_its_log_was_cut() -> None:
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         failed(world, FailureKind.HANDLER)
         world.epoch = EpochEnd(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         resume(world)
@@ -667,9 +666,7 @@ def test_a_partition_does_not_go_on_before_its_leader_tells_whether_its_log_was_
 
 def test_a_log_that_was_cut_under_none_halts_the_partition_again() -> None:
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         failed(world, FailureKind.HANDLER)
         world.epoch = EpochEnd(0, 3, 710)
         resume(world)
@@ -683,9 +680,7 @@ def test_where_the_handler_keeps_the_offsets_a_partition_goes_on_at_once() -> No
     """It is asked where, and knows better than we do."""
 
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         world.stage.in_force.keeps_offsets = lambda _: True
         failed(world, FailureKind.HANDLER)
         resume(world)
@@ -698,9 +693,7 @@ def test_a_handler_whose_stored_offset_the_log_has_not_is_asked_again_when_a_per
     """Under `none` nothing took its place. Told as a new start, it would overwrite what the person has stored."""
 
     async def story(world: World) -> None:
-        world.committed[ZERO] = 700
-        world.assignment.assign([ZERO])
-        await until(lambda: world.start_of(0) == 700)
+        await begin_where_committed(world)
         world.stage.in_force.keeps_offsets = lambda _: True
         world.end = 710
         failed(world, FailureKind.OUT_OF_RANGE)
