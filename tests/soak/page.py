@@ -164,9 +164,10 @@ def _conditions(legs: Sequence[Figures]) -> Iterator[str]:
         f"{_spread([each.busy for each in legs])} processes that wanted it. Brokers and loads come first where "
         "they may (root, and a kernel with autogroups). Pauses have the machine's delays in them."
     )
+    lasting = [each for each in legs if lasts(each.leg)]
     yield (
         f"A leg takes {_minutes([each for each in legs if not lasts(each.leg)])} minutes, each {LASTING_EVERY}th one "
-        f"{_minutes([each for each in legs if lasts(each.leg)])} minutes: in these nothing ends a member's process "
+        f"{_minutes(lasting) if lasting else 'about 60'} minutes: in these nothing ends a member's process "
         "on purpose. Of the groups that the fault met least often means something to, its group is one whose "
         "values (protocol, kind of members, way of calling, delivery, fetcher, security) have met one another least; "
         "its faults are those that its protocol has met least. Between two faults there are ten seconds of load alone. "
