@@ -39,8 +39,9 @@ STEEPEST = 90
 """Ten times as many partitions may cost so many times as much: ten is proportional, and what others do to the
 processor's caches makes it thirty; a hundred, and these times that, is quadratic."""
 
-AT_MOST, AT_A_STRETCH = 5.0, 0.2
-"""Seconds of a processor as servers have them: judged in the long test alone, as a much slower one takes longer."""
+AT_MOST, AT_A_STRETCH = 150, 12
+"""So many times as long as this processor takes, in the same minute, for a table of a hundred thousand names (some 40
+ms as servers have them): 6 s, and half a second at a stretch."""
 
 
 @dataclass
@@ -230,6 +231,16 @@ async def spent(count: int, what: str, policy: str = "earliest") -> tuple[Member
     return member, await member.measured(what)
 
 
+def yardstick() -> float:
+    """CPU seconds for a table of a hundred thousand names."""
+    gc.collect()
+    gc.disable()
+    began = time.process_time()
+    assert len({f"topic-{number}": [number] for number in range(100_000)}) == 100_000
+    gc.enable()
+    return time.process_time() - began
+
+
 async def test_ten_thousand_positions_outside_the_log_are_looked_up_and_committed_together() -> None:
     member, many = await spent(MANY, "fall_out_of_the_log")
     assert {start.offset for worker in member.stage.workers.values() for start in worker.starts().values()} == {500}
@@ -269,11 +280,11 @@ async def test_ten_thousand_partitions_that_end_one_by_one_in_a_revoke_are_not_s
 )
 async def test_heartbeats_are_on_time_while_ten_thousand_partitions_fail(what: str, policy: str) -> None:
     """Of three tries the one that others have disturbed the least."""
-    tries = [(await spent(MANY, what, policy))[1] for _ in range(3)]
-    many = min(tries, key=lambda each: each.turn)
-    print(f"{what}: {many.all:.2f} s of CPU, at most {many.turn:.3f} s at a stretch")
-    assert many.all < AT_MOST
-    assert many.turn < AT_A_STRETCH
+    tries = [((await spent(MANY, what, policy))[1], yardstick()) for _ in range(3)]
+    many, unit = min(tries, key=lambda each: each[0].turn / each[1])
+    print(f"{what}: {many.all:.2f} s of CPU, at most {many.turn:.3f} s at a stretch, of {unit:.3f} s")
+    assert many.all < AT_MOST * unit
+    assert many.turn < AT_A_STRETCH * unit
     _, few = await spent(FEW, what, policy)
     assert many.all < STEEPEST * few.all
     assert many.turn < STEEPEST * few.turn
