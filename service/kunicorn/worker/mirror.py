@@ -191,6 +191,10 @@ class MarkedMirror(Mirror):
         if first is not None and first.messages and first.offset != self._timed:
             cells[at + TIMESTAMP] = first.messages[0].timestamp()[1]
             self._timed = first.offset
+        if first is not None and cells[at + LEADER_EPOCH] == NO_EPOCH:
+            # Begun without one: nobody would find that the log was cut while this record waits. That an older offset
+            # has a newer epoch is harmless.
+            cells[at + LEADER_EPOCH] = first.epoch
         moved = tracker.consumed != cells[at + CONSUMED]
         if not moved:
             return

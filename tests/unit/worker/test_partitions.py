@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from kunicorn.handler.call import OfSome
+from kunicorn.ipc import bitmap
 from kunicorn.ipc.bitmap import Marks
 from kunicorn.ipc.messages import Failed, FailureKind, FetcherStopped, PoisonTold, Stopped
 from kunicorn.positions import Position, TopicPartition
@@ -102,6 +103,24 @@ def test_beyond_a_gap_the_position_has_the_leader_epoch_of_the_record_that_it_wa
     if sends:
         table.deliver()
     assert table.ledger.read(1, 1).consumed == Position(500, 4)
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_position_of_an_unknown_leader_epoch_has_that_of_the_record_that_it_waits_for(sends: bool) -> None:
+    """As where a person has put it. Without one nobody would find that the log was cut behind it while it was halted,
+    and what came in place of what is done ahead would be passed over."""
+    table = Table(several("key"), ON_ACKNOWLEDGEMENT if sends else ON_RETURN)
+    table.start(P0, 1, 10)
+    table.table.begin_turn(0)
+    table.fetch(P0, 10, 11, epoch=4, keys="ab")
+    first, second = table.started()
+    table.handle(second, sends=sends)
+    if sends:
+        table.deliver()
+    table.table.give_up(Attempt(first), "why")
+    (report,) = table.reports
+    assert isinstance(report, Failed)
+    assert (report.offset, report.leader_epoch, set(bitmap.read(10, report.done))) == (10, 4, {11})
 
 
 @pytest.mark.parametrize("slots", [None, several("key")], ids=["runs", "keys"])
