@@ -530,9 +530,11 @@ class OffsetTracker:
             self.advance()
 
     def done_ahead(self) -> Iterator[int]:
-        """Offsets that are done beyond the consumed one: under this grant, and under earlier ones."""
+        """Offsets that are done beyond the consumed one: under this grant, and under earlier ones. Also some before it,
+        as the ledger may not say yet that it has moved over them.
+        """
         yield from (flight.offset for flight in self.order if flight.stage is Stage.DONE)
-        yield from (offset for offset in self.done_before if offset >= self.consumed)
+        yield from self.done_before
 
     def without_done(self, messages: Run) -> Run:
         """Messages without those that are done already: like compacted ones, gaps that the position passes."""

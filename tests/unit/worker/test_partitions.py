@@ -705,3 +705,26 @@ def test_of_topics_that_come_and_go_no_more_is_kept_than_that_there_were_several
         table.start(TopicPartition(f"day-{day}", 0), day, 0)
         assert table.table.several_topics == (day > 1)
     assert len(table.table._grants._topics) == 2
+
+
+def test_what_a_batch_has_done_ahead_is_told_of_a_partition_that_is_stopped_while_the_next_one_waits() -> None:
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(10, None, 0, 1 << 20)))
+    table.begin(P0, 5, 6, 7, 8)
+    failed = table.table.failed(table.take(), 0, 10, OfSome(ValueError(), ahead={6}, count=1))
+    assert failed is not None
+    failed.failures = 1
+    table.table.put_down(failed)
+    assert table.table.take_up(failed, 0)
+    table.table.park(Attempt(failed), "retry", "why")
+    table.table.try_again(failed)
+    table.handle(table.take())
+    waiting = table.take()
+    assert offsets_of(waiting) == [7, 8], "6 is done"
+    table.table.put_down(waiting)
+    assert table.table.take_up(waiting, 0)
+    table.table.park(Attempt(waiting), "retry", "why")
+    table.table.stop([1])
+    (report,) = table.reports
+    assert isinstance(report, FetcherStopped)
+    (stopped,) = report.partitions
+    assert bitmap.read(stopped.offset, stopped.done) >= set(range(stopped.offset, 7)), "6 would be handled a second time"
