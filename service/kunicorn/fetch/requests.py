@@ -7,7 +7,8 @@ records. A test compares what is written here with what kio writes. Pure.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple, TypeVar
 
 from kunicorn.fetch.sessions import Ask, Request
@@ -55,7 +56,7 @@ def fetch_frame(version: int, correlation_id: int, client_id: str, limits: Limit
     parts = [head, _CONSUMER if version < _WITHOUT_REPLICA else b"", asked]
     topics = _by_topic((tp, (ask.topic_id, ask)) for tp, ask in request.asks.items())
     parts.append(_count(len(topics)))
-    for (topic, topic_id), asks in topics.items():
+    for (topic, topic_id), asks in topics:
         parts += (_named(topic, topic_id, version), _count(len(asks)), *(_partition(*each) for each in asks), _NO_TAGS)
     forgotten = _by_topic(
         # By its name a topic under another id is the same one: brokers drop what is to be forgotten last, so that they
@@ -65,7 +66,7 @@ def fetch_frame(version: int, correlation_id: int, client_id: str, limits: Limit
         if version >= BY_ID or tp not in request.asks
     )
     parts.append(_count(len(forgotten)))
-    for (topic, topic_id), gone in forgotten.items():
+    for (topic, topic_id), gone in forgotten:
         numbers = [struct.pack(">i", number) for number, _ in gone]
         parts += (_named(topic, topic_id, version), _count(len(gone)), *numbers, _NO_TAGS)
     parts += (_string(limits.rack), _NO_TAGS)
@@ -75,11 +76,10 @@ def fetch_frame(version: int, correlation_id: int, client_id: str, limits: Limit
 
 def _by_topic(
     partitions: Iterable[tuple[TopicPartition, tuple[bytes, V]]],
-) -> Mapping[tuple[str, bytes], list[tuple[int, V]]]:
-    found: dict[tuple[str, bytes], list[tuple[int, V]]] = {}
-    for tp, (topic_id, value) in partitions:
-        found.setdefault((tp.topic, topic_id), []).append((tp.partition, value))
-    return found
+) -> Sequence[tuple[tuple[str, bytes], list[tuple[int, V]]]]:
+    """Neighbours of one topic together, and no others (`FetchRequest.java`): the order is that of their turns."""
+    pieces = groupby(partitions, key=lambda each: (each[0].topic, each[1][0]))
+    return [(named, [(tp.partition, value) for tp, (_, value) in piece]) for named, piece in pieces]
 
 
 def _partition(number: int, ask: Ask) -> bytes:

@@ -110,3 +110,16 @@ def test_a_topic_of_another_id_is_not_forgotten_by_the_name_that_it_is_asked_for
     gone = [each.partitions for each in message.forgotten_topics_data]
     assert gone == ([(3,)] if version >= BY_ID else [])
     assert [[each.partition for each in topic.partitions] for topic in message.topics] == [[3]]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_partitions_are_named_in_the_order_of_their_turns_whatever_topics_they_are_of(version: int) -> None:
+    """A broker without sessions fills its answer in the request's order. Named with its topic's first partition, which
+    has no records and so comes first for ever, one that always has some would never let another topic have its turn."""
+    idle, waits, busy = TopicPartition("one", 0), TopicPartition("two" * 60, 1), TopicPartition("one", 3)
+    asks = {tp: Ask(IDS[tp.topic].bytes, 5) for tp in (idle, waits, busy)}
+    written = load_request_schema(1, version)
+    frame = fetch_frame(version, 1, "client", LIMITS, Request(0, 0, asks, []))
+    _, size = entity_reader(written.__header_schema__)(frame, codec.LENGTH_BYTES)
+    message: Any = entity_reader(written)(frame, codec.LENGTH_BYTES + size)[0]
+    assert [each.partition for topic in message.topics for each in topic.partitions] == [0, 1, 3]
