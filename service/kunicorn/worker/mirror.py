@@ -125,15 +125,15 @@ class RunMirror(Mirror):
             if tracker.epoch != NO_EPOCH and (self._delivers or not tracker.running):
                 cells[at + LEADER_EPOCH] = tracker.epoch
             cells[at + CONSUMED] = tracker.consumed
-            self._forget_done()
+        if tracker.done_before:
+            self._forget_done(cells[at + CONSUMED])
 
-    def _forget_done(self) -> None:
-        """Drop what was done ahead of offsets that are consumed by now."""
-        tracker = self.tracker
-        if tracker.done_before and tracker.consumed >= self._forgets_at:
-            tracker.done_before = {offset for offset in tracker.done_before if offset >= tracker.consumed}
+    def _forget_done(self, consumed: int) -> None:
+        """Drop what was done ahead of offsets that are consumed by now, as the ledger has it."""
+        if consumed >= self._forgets_at:
+            done = self.tracker.done_before = {each for each in self.tracker.done_before if each >= consumed}
             # Not with each record: where many of a batch are done ahead, that would cost its square.
-            self._forgets_at = tracker.consumed + len(tracker.done_before)
+            self._forgets_at = consumed + len(done)
 
     def in_hand(self, flight: InFlight) -> int:
         return int(max(self._cells[self._at + HAND_OFFSET], self._cells[self._at + CONSUMED]))

@@ -97,3 +97,17 @@ def test_rows_that_are_done_ahead_are_looked_through_a_few_times_while_those_bet
         following = table.table.start_next(table.slots)
     assert table.consumed() == ROWS
     assert _LookedThrough.looks <= 2 * ROWS
+
+
+def test_what_is_done_ahead_is_forgotten_also_where_a_call_tells_itself_how_far_it_is() -> None:
+    table = Table(Slots("partition", 1, runs=True, bounds=Bounds(100, None, 0, 1 << 30)), ahead_bytes=1 << 30)
+    table.begin(P0)
+    table.table.feed(P0, 0, messages(P0, *range(1_000)), 0)
+    kept = 0
+    while (flight := table.table.start_next(table.slots)) is not None:
+        ahead = range(flight.offset + 1, flight.end - 1)
+        first = table.table.failed(flight, 0, 10, OfSome(ValueError(), ahead, 1))
+        table.handle(first or flight)
+        kept = max(kept, len(flight.tracker.done_before))
+    assert table.consumed() == 1_000
+    assert kept <= 2 * 98

@@ -727,4 +727,6 @@ def test_what_a_batch_has_done_ahead_is_told_of_a_partition_that_is_stopped_whil
     (report,) = table.reports
     assert isinstance(report, FetcherStopped)
     (stopped,) = report.partitions
-    assert bitmap.read(stopped.offset, stopped.done) >= set(range(stopped.offset, 7)), "6 would be handled a second time"
+    assert bitmap.read(stopped.offset, stopped.done) >= set(range(stopped.offset, 7)), (
+        "6 would be handled a second time"
+    )

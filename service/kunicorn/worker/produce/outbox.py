@@ -415,7 +415,7 @@ class Outbox:
                 return batch.entries
             return _wanted(batch.entries)
 
-    def refuse(self, refused: Iterable[tuple[Entry, BaseException]]) -> Mapping[int, int]:
+    def refuse(self, refused: Sequence[tuple[Entry, BaseException]]) -> Mapping[int, int]:
         """Note that the brokers will never take outputs of these: each record has failed, and whatever came behind it
         in its partition is not to be delivered before it. The number of each origin's last refusal, see
         `Origin.refuse`.
@@ -423,6 +423,8 @@ class Outbox:
         All together: a topic may refuse a whole batch, and to look at all that is kept for each output of it would last
         longer than the brokers keep a transaction open.
         """
+        if not refused:
+            return {}
         with self._changed:
             under_way = {id(entry) for batch in self._under_way for entry in batch.entries}
             numbers = dict[int, int]()
