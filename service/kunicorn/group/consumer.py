@@ -372,8 +372,9 @@ class ConsumerMember(ConsumerTransitions):
         self._may_hold_slot = True
         self._full = False
         self.heartbeat_ok_at = now
-        if answer.epoch > 0:
-            self.generation = answer.epoch
+        if answer.epoch <= 0:
+            return []  # Not in any epoch yet: it joins until it is, as with -1 it would leave.
+        self.generation = answer.epoch
         if answer.assignment is not None:
             self._holdings.target = answer.assignment
         if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():

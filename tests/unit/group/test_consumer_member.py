@@ -55,6 +55,18 @@ def test_a_member_without_partitions_is_stable_and_ready() -> None:
     assert talk.member.history.count == 1
 
 
+def test_a_member_that_is_in_no_epoch_yet_joins_until_it_is() -> None:
+    """As where a coordinator computes a group's first assignment behind its answers."""
+    talk = Conversation()
+    talk.find()
+    talk.answer(epoch=0)
+    assert talk.state() is State.JOINING
+    again = talk.next_beat()
+    assert (again.epoch, again.full, again.owned) == (0, True, ())
+    talk.answer(owned(0), epoch=1)
+    assert talk.order(ev.Assign).partitions == tps(0)
+
+
 @pytest.mark.scenario("testValidateConsumerGroupHeartbeatRequest*")
 def test_a_steady_heartbeat_says_nothing_but_who_we_are() -> None:
     talk = Conversation()

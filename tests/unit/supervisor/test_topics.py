@@ -18,6 +18,7 @@ from kunicorn.kafka_errors import ErrorCode
 from kunicorn.observe import catalogue as c
 from kunicorn.observe.metrics import Metrics
 from kunicorn.positions import TopicPartition
+from kunicorn.supervisor import topics as topics_module
 from kunicorn.supervisor.facts import SettingsInForce
 from kunicorn.supervisor.topics import Departed, Topics, forget_departed
 from tests.fakes.broker import Asked, FakeBroker, Reply, Script, cluster_of
@@ -370,6 +371,27 @@ async def test_one_broker_alone_that_is_behind_does_not_say_that_a_topic_was_cre
         await topics.confirm_ids(["orders"])
         assert (topics.topic_id("orders"), topics.recreated.is_set()) == (UUID(int=3), True)
         await cluster.close()
+
+
+async def test_an_id_that_one_broker_alone_had_back_is_doubted_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is behind, and no other one is well for a moment: the coordinator has assigned under the newer one."""
+    monkeypatch.setattr(topics_module, "_HURRY", 0.01)
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers, brokers_match=True)
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.name([UUID(int=2)])
+    brokers.now(topic("orders", identity=1))
+    await topics.confirm_ids(["orders"])
+    assert topics.topic_id("orders") == UUID(int=1)
+    topics.recreated.clear()
+    topics.subscribe()
+    watching = asyncio.create_task(topics.changes(max_age=3600))
+    brokers.now(topic("orders", identity=2))
+    async with asyncio.timeout(60):
+        await topics.recreated.wait()
+    watching.cancel()
+    assert topics.topic_id("orders") == UUID(int=2)
 
 
 @pytest.mark.parametrize("told", [0, 2])

@@ -47,7 +47,7 @@ def refuse(table: Table, *offsets: int) -> None:
     """Of all that is in the outbox; what comes before is delivered."""
     batch = taken(table.outbox)
     entries = {entry.offset: entry for entry in batch.entries}
-    refusals = table.outbox.refuse((entries[offset], REFUSED) for offset in offsets)
+    refusals = table.outbox.refuse([(entries[offset], REFUSED) for offset in offsets])
     live = table.outbox.live(batch)
     table.table.delivered({entry.origin.number: entry.following for entry in live})
     table.table.rewind(refusals)
