@@ -239,12 +239,17 @@ async def connect(broker: FakeBroker, timeout: float = 60.0) -> Connection:
     return await Connection.open(broker.address, Security(), "the-client", timeout)
 
 
-def cluster_of(*brokers: FakeBroker, connect_timeout: float = 60.0, request_timeout: float = 60.0) -> Cluster:
+def cluster_of(
+    *brokers: FakeBroker,
+    connect_timeout: float = 60.0,
+    request_timeout: float = 60.0,
+    security: Security | None = None,
+) -> Cluster:
     """A cluster that begins at these brokers."""
     return Cluster(
         [str(broker.address) for broker in brokers],
         client_id="the-client",
-        security=Security(),
+        security=security or Security(),
         timeouts=Timeouts(request=request_timeout, connect=connect_timeout),
         rng=Random(1),
     )

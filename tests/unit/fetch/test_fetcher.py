@@ -27,14 +27,15 @@ from kunicorn.fetch.sessions import SESSION_ERRORS
 from kunicorn.fetch.table import Fetching, News
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.kafka import codec
-from kunicorn.kafka.auth import Security
+from kunicorn.kafka import connection as connections
+from kunicorn.kafka.auth import Sasl, Security
 from kunicorn.kafka.versions import RESPONSES, Api
 from kunicorn.kafka_errors import ErrorCode
 from kunicorn.positions import TopicPartition
 from tests.fakes import fetched
-from tests.fakes.broker import Asked, FakeBroker, HangUp, Silence, Slowly, cluster_of
+from tests.fakes.broker import Asked, FakeBroker, HangUp, Reply, Silence, Slowly, cluster_of
 from tests.fakes.driver import until
-from tests.fakes.messages import blank, nested
+from tests.fakes.messages import blank, blank_response, nested
 from tests.fakes.virtual_loop import in_virtual_time
 from tests.unit.fetch.played_brokers import BY_NAME, LIMITS, MB, OLD, framed, offsets_of, running
 
@@ -49,13 +50,15 @@ PROPERTIES: dict[str, str | int | float | bool] = {
 
 
 @asynccontextmanager
-async def fetching(broker: FakeBroker, partitions: int = 1, limits: Limits = LIMITS) -> AsyncIterator[FetchQueue]:
+async def fetching(
+    broker: FakeBroker, partitions: int = 1, limits: Limits = LIMITS, security: Security | None = None
+) -> AsyncIterator[FetchQueue]:
     """`orders-0`, or so many partitions, are fetched from that broker's cluster; what comes of it."""
     table, queue = Fetching(1 << 20, Random(1).random), FetchQueue(1 << 20)
     for number in range(partitions):
         table.place(TopicPartition("orders", number), number + 1, 0, -1)
     decoder = reference.Decoder(read_committed=True, max_unpacked=2 * MB)
-    async with running(Fetcher(lambda: cluster_of(broker), table, decoder, limits, queue)):
+    async with running(Fetcher(lambda: cluster_of(broker, security=security), table, decoder, limits, queue)):
         yield queue
 
 
@@ -109,6 +112,30 @@ async def test_a_broker_over_quota_is_not_fetched_from_for_as_long_as_it_says() 
     async with leader(throttle_ms=150) as (broker, asked_at), fetching(broker):
         await broker.wait_for(Api.FETCH, 3)
     assert min(later - before for before, later in pairwise(asked_at)) >= 0.15
+
+
+@pytest.mark.scenario("0142 reauthentication")
+async def test_a_log_in_is_renewed_on_a_connection_whose_fetches_follow_each_other_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_RENEW_PAUSE", 0.0)
+    monkeypatch.setattr(connections, "_RENEW_FROM", 0.009)
+    monkeypatch.setattr(connections, "_RENEW_UNTIL", 0.01)
+    security = Security("SASL_PLAINTEXT", sasl=Sasl("PLAIN", username="alice", password=lambda: "hunter2"))
+
+    def let_in(asked: Asked) -> Reply:
+        return blank_response(Api.SASL_AUTHENTICATE, asked.version, session_lifetime=timedelta(seconds=5))
+
+    async with leader(high_watermark=0) as (broker, _):
+        broker.script[Api.SASL_AUTHENTICATE] = let_in
+        async with fetching(broker, security=security):
+            await broker.wait_for(Api.FETCH)
+            (fetches,) = {each.connection for each in broker.asked if each.api is Api.FETCH}
+
+            def logged_in() -> int:
+                return sum(each.connection == fetches and each.api is Api.SASL_HANDSHAKE for each in broker.asked)
+
+            await until(lambda: logged_in() > 2, PATIENCE)
 
 
 async def test_a_partition_that_is_refused_again_and_again_is_told_with_the_reason(
