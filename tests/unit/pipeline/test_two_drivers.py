@@ -130,6 +130,8 @@ class World:
         """What executors of killed drivers have in hand."""
         self.gone: set[TopicPartition] = set()
         """Partitions that do not exist any more. Drivers that begin then go on without them."""
+        self.failing = 0.1
+        """Of the records that a handler gets."""
         self.planned: list[Driver | None] = []
         """Those that have asked for the logs' edges."""
         self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
@@ -254,7 +256,7 @@ class World:
         """The ranges of a backfill: some have failures, at one try and not at another."""
 
         def handled(whole: OffsetRange) -> Summary:
-            failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < 0.1}
+            failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < self.failing}
             with task._outcomes(whole) as outcomes:
                 for row in _rows(whole, failing):
                     outcomes.add(row)
@@ -510,6 +512,33 @@ def test_a_resume_that_cannot_begin_leaves_the_run_of_another_driver_alone(
     first.go_until(lambda: first.over)
     assert first.error is None
     assert run().finished
+
+
+def test_a_resume_without_what_is_gone_leaves_the_files_that_another_driver_counts_meanwhile(
+    world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(0)
+    world.failing = 1.0
+    resume = a_run_of(world, monkeypatch)
+
+    def run() -> RunState:
+        return Runs(str(world.directory / "runs")).read("shared").state
+
+    deleted = PARTITIONS[1]
+    first = world._begun(resume)
+    first.go_until(lambda: deleted in {each.tp for each in run().underway})
+    world.gone.add(deleted)
+    second = world._begun(resume)
+    second.go_until(lambda: second in world.planned)
+    first.go_until(lambda: deleted in run().positions)
+    second.go_until(lambda: second.over)
+    first.go_until(lambda: first.over)
+    assert isinstance(second.error, Overtaken)
+    place = Runs(str(world.directory / "runs")).outcomes("shared") / TOPIC / str(deleted.partition)
+    rows = [
+        row["offset"] for name in place.names(".parquet") for batch in place.batches(name) for row in batch.to_pylist()
+    ]
+    assert sorted(rows) == [*range(run().positions[deleted])]
 
 
 @pytest.mark.parametrize("seed", few_and_many(10, 60))
