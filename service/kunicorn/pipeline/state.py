@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 
@@ -26,9 +27,9 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.plan import as_json, from_json
-from kunicorn.pipeline.storage import Directory, Manifest, Unreadable
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken, Unreadable
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
-from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.range_outcomes import Summary, footer_of, publish
 from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, largest_first
 
 
@@ -456,17 +457,36 @@ def _whose(stream: Mapping[str, str] | None) -> str:
 
 def write_tiles(outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
     """Write tiles into the outcome table, as the file of that number, which it replaces. Raises `ConfigError`."""
-    name = f"{TILES}/{number:08}.parquet"
-    if not tiles:
-        # What a try that was cut off has written under this number would have offsets that files of ranges have now.
-        outcomes.delete(name)
-        return
+    outcomes.write_of(_tiles_file(number), _with_rows(tiles, {}))
+
+
+def write_micro_batch(outcomes: Directory, tiles: Sequence[Tile], number: int, driver: str, *, first: bool) -> None:
+    """As `write_tiles`, of a stream's micro-batch. `driver`: as `of_micro_batch` has it. `first`: the driver's first
+    one, which a driver before it may have tried. Raises `Overtaken` where a later driver has had it.
+    """
+    content = _with_rows(tiles, footer_of(driver))
+    if first:
+        # Also without a row: what the driver before has written under this number are offsets that files of ranges have
+        # now, and if it still lives it finds out here that it is overtaken.
+        outcomes.write_of(_tiles_file(number), content)
+    elif tiles and not publish(outcomes, _tiles_file(number), content, driver):
+        raise Overtaken.of(outcomes)
+
+
+def _with_rows(tiles: Sequence[Tile], footer: Mapping[str, str]) -> IO[bytes]:
     rows = [
         {**tile.tp._asdict(), "offset": tile.start, "until": tile.until, "records": tile.records, "status": End.DONE}
         for tile in tiles
     ]
-    with outcomes.writing(name) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
+    content = io.BytesIO()
+    with pq.ParquetWriter(content, SCHEMA) as writer:
+        writer.add_key_value_metadata(footer)
         writer.write_batch(table(rows))
+    return content
+
+
+def _tiles_file(number: int) -> str:
+    return f"{TILES}/{number:08}.parquet"
 
 
 TILES = "all"
