@@ -63,17 +63,21 @@ class StoppedAtOnce(ServiceError):
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
+    def __init__(self) -> None:
+        super().__init__("stopped at once: what is underway does not count, its records are handled again")
+
 
 class Stop:
     """Request to stop, by a signal."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.at_once = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handler of the signals."""
         if self.asked:
-            raise StoppedAtOnce("stopped at once: what is underway does not count, its records are handled again")
+            self.at_once = True
+            raise StoppedAtOnce
         self.asked = True
 
 
@@ -89,6 +93,11 @@ def stopping() -> Iterator[Stop]:
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
+    except Exception as error:
+        if stop.at_once and not isinstance(error, StoppedAtOnce):
+            # Raised amid a question to the JVM, it comes out of there as if the JVM had died.
+            raise StoppedAtOnce from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -213,9 +213,11 @@ def _policy(settings: Settings, checkpoint: Directory) -> str:
     return "earliest"  # Of no account: Spark goes on with the checkpoint's offsets.
 
 
-def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> bool:
+def _attend(
+    query: StreamingQuery, batches: Batches, stop: Stop, tries: int, wait: Callable[[float], None] = time.sleep
+) -> bool:
     """Wait for the query's end, or end it once the micro-batch underway is written down. Whether it ended by itself.
-    `tries`: how many a task has.
+    `tries`: how many a task has. `wait` sleeps, in seconds.
 
     Raises the `ServiceError` that has ended it: after a signal, too, for whoever stops a stream must hear that the
     micro-batch underway has failed.
@@ -235,7 +237,8 @@ def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> 
                 stopped = True
                 query.stop()
                 break
-            query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+            # Not by the query's own way to wait: a second signal would come in the middle of a question to the JVM.
+            wait(_LOOK_SECONDS)
         if (error := query.exception()) is not None:
             raise error
     except StreamingQueryException as error:

@@ -233,7 +233,7 @@ class PlayedQuery:
         self.lastProgress = {"batchId": batches.latest}
         self._batches, self._then = batches, then
 
-    def awaitTermination(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         self._batches.stop.ask(signal.SIGTERM, None)
         self._then(self)
 
@@ -249,7 +249,7 @@ class PlayedQuery:
 
 def attended(query: PlayedQuery, batches: stream.Batches) -> bool:
     played: Any = query
-    return stream._attend(played, batches, batches.stop, tries=4)
+    return stream._attend(played, batches, batches.stop, 4, query.wait)
 
 
 @pytest.fixture
