@@ -294,6 +294,8 @@ class Run:
     group: str | None = None
     """The settings' group, which a resumed run has to be of: services may share a directory, and name runs alike. Empty
     where [assign] names partitions, None in a manifest of a version that did not keep it."""
+    left: Sequence[str] = ()
+    """Of a catch-up: runs that had the group before, whose rows it has yet to write."""
 
 
 def new_id(job: str, now: datetime | None = None) -> str:
@@ -340,6 +342,7 @@ class Runs:
             "what": run.what,
             "request": run.request,
             **({} if run.group is None else {"group": run.group}),
+            **({"left": [*run.left]} if run.left else {}),
             "started": run.started,
             "kunicorn": __version__,
             "finished": run.state.finished,
@@ -360,7 +363,14 @@ class Runs:
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
     def start(
-        self, job: str, what: str, request: str, state: RunState, run: str | None = None, group: str | None = None
+        self,
+        job: str,
+        what: str,
+        request: str,
+        state: RunState,
+        run: str | None = None,
+        group: str | None = None,
+        left: Sequence[str] = (),
     ) -> Run:
         """A new run, its manifest written. Raises `IdTaken` for an id that another run has, `ConfigError` for one of a
         stream.
@@ -368,7 +378,7 @@ class Runs:
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
         self.check_free(job, identity)
-        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
+        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group, left)
         self.save(new)
         return new
 
@@ -424,7 +434,10 @@ class Runs:
 def _read(told: Any, place: str) -> Run:
     with _readable(told, place):
         state = RunState.from_json(told)
-        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
+        left = tuple(told.get("left", ()))
+        return Run(
+            told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"), left
+        )
 
 
 def state_in(told: Any, place: str) -> RunState:
