@@ -228,9 +228,10 @@ class _Loop:
         self._ended = rest
         counting = state.counting(whole)
         # Their ranges are cut anew: what is written of them now would stand beside it.
-        for each in whole:
-            if each not in counting and each.file:
-                self._job.directory.delete(each.file)
+        if discarded := [each.file for each in whole if each not in counting and each.file]:
+            self._job.begun(state)  # A driver that has taken this one's place may count them: then it ends here.
+        for name in discarded:
+            self._job.directory.delete(name)
         state = state.end(counting, began - self._counted_at)
         self._counted_at = began
         check_logs(self._job.settings, state, {each.range.tp: state.positions[each.range.tp] for each in counting})

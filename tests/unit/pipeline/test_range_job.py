@@ -22,7 +22,7 @@ from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.state import RunState, Tile
-from kunicorn.pipeline.storage import Directory, StoreFailed
+from kunicorn.pipeline.storage import Directory, Overtaken, StoreFailed
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
 from kunicorn.positions import OffsetRange, TopicPartition
@@ -187,6 +187,25 @@ def test_of_a_partition_that_was_cut_nothing_counts_before_all_pieces_have_ended
     state = scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
     assert (state.positions, state.counts.records, state.underway) == ({TopicPartition("orders", 0): 2}, 2, ())
     assert "discarded 5" not in scene.called, "it has no file"
+
+
+def test_a_driver_that_was_overtaken_deletes_nothing_that_its_successor_may_count(scene: Scene) -> None:
+    scene.pieces = 2
+    cut = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 0, 5, 10)]
+    scene.halting = {cut[0]: 2, cut[1]: 7}
+
+    def overtaken() -> None:
+        if "ended" in scene.called:
+            raise Overtaken("another process goes on")
+
+    scene.at["begun 2"] = overtaken
+    with pytest.raises(Overtaken):
+        scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert "discarded 5" not in scene.called
+    scene.at.clear()
+    scene.called.clear()
+    scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert "discarded 5" in scene.called
 
 
 @pytest.mark.parametrize("where", ["executors", "ready", "begun 1", "submit 0@0-10", "ended", "topics", "counted 10"])
