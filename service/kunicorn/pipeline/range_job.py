@@ -199,15 +199,11 @@ class _Loop:
 
     def _start(self, state: RunState, ranges: Sequence[OffsetRange], *, again: bool) -> None:
         """Save the state, then begin the ranges."""
-        self._job.begun(state)
         limits = limits_of(self._job.settings.pipeline, len(state.left), self._spark.cores())
-        self._spark.submit(
-            ranges,
-            self._job.task(again, limits),
-            self._job.directory,
-            at_once=self._job.at_once,
-            done=self._job.done,
-        )
+        # Before the save: who goes on from what is saved is a later driver, however long this one stands still then.
+        task = self._job.task(again, limits)
+        self._job.begun(state)
+        self._spark.submit(ranges, task, self._job.directory, at_once=self._job.at_once, done=self._job.done)
 
     def _begin_more(self, state: RunState) -> RunState:
         if self._stop.asked:
