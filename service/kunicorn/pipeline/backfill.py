@@ -214,7 +214,8 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
     runs = Runs(settings.pipeline.directory)
     known = _known(settings, runs, run)
     if known.state.finished:
-        _write_rows(runs, known)
+        if known.state.tiles:
+            _take(runs, known)
         return FinishedRun(JOB, run, known.state, notes=[f"run {run} is finished: nothing is left"])
     check_handlers(settings)
     state, lost, dropped = _in_logs(settings, known.state.released())
@@ -222,7 +223,7 @@ def resume(settings: Settings, file: SettingsFile, run: str, master: str, say: S
         say(f"warning: {loss}")
 
     def ready() -> None:
-        _write_rows(runs, known)
+        _take(runs, known)
         for whole in dropped:
             runs.outcomes(run).delete(rows_file(whole))
 
@@ -285,13 +286,13 @@ def _told_of_ages(settings: Settings) -> Iterator[str]:
         )
 
 
-def _write_rows(runs: Runs, run: Run) -> None:
-    """Have all that the run's manifest counts in its outcome table. Caller: is about to go on with the run, or finds it
-    finished: a driver that still has it is overtaken.
+def _take(runs: Runs, run: Run) -> None:
+    """Overtake a driver that still has the run, and have all that its manifest counts in its outcome table. Caller: is
+    about to go on with the run, or finds it finished.
     """
+    # Else that driver's next file would have these rows again; and what the caller deletes it may count meanwhile.
+    runs.save(run)
     if run.state.tiles:
-        # Whoever else has this state must not go on with it: its next file would have these rows again.
-        runs.save(run)
         write_tiles(runs.outcomes(run.id), run.state.tiles, run.state.rounds)
 
 

@@ -176,11 +176,12 @@ def catch_up(
     runs = Runs(settings.pipeline.directory)
     if not found.ranges:
         # A run that was killed behind its last commit has nobody who goes on with it.
-        write_left(runs, found.committed, settings.group.id, say)
+        write_left(runs, named_in(found.committed), settings.group.id, say)
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
-    new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id)
+    left = named_in(found.committed)
+    new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id, left)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
     return _run(settings, file, runs, new, found, master, say)
 
@@ -282,19 +283,31 @@ def _standing(settings: Settings) -> TakeOver:
     return TakeOver(starts, ranges, ids, committed, epochs_of(edges), lost)
 
 
-def write_left(runs: Runs, committed: Mapping[TopicPartition, Committed], group: str, say: Say) -> None:
-    """Write the rows that catch-ups which were killed have left in their manifests into their outcome tables: of those
-    that have `committed` last. Caller: has taken the group over since, or found it at its end, so that none of them
-    counts anything more.
-    """
+def named_in(committed: Mapping[TopicPartition, Committed]) -> list[str]:
+    """Runs that have committed these offsets. Pure."""
     last = {each.metadata.rpartition(" ")[2] for each in committed.values()}
-    for run in sorted(each.removeprefix(_WHO) for each in last if each.startswith(_WHO)):
+    return sorted(each.removeprefix(_WHO) for each in last if each.startswith(_WHO))
+
+
+def write_left(runs: Runs, names: Sequence[str], group: str, say: Say) -> list[str]:
+    """Write the rows that catch-ups which were killed have left in their manifests into their outcome tables: of these
+    runs, and of those whose rows they were to write. Gives back those of which the store has not taken them. Caller:
+    has taken the group over since, or found it at its end, so that none of them counts anything more.
+    """
+    every, failed = list(names), list[str]()
+    for run in every:
         try:
             known = runs.read(run) if run in runs else None
-            if known is not None and (known.job, known.group) == (JOB, group) and known.state.tiles:
+            if known is None or (known.job, known.group) != (JOB, group):
+                continue
+            every += [each for each in known.left if each not in every]
+            if known.state.tiles:
                 write_tiles(runs.outcomes(run), known.state.tiles, known.state.rounds)
         except ConfigError as error:
+            if isinstance(error, StoreFailed):
+                failed.append(run)
             say(f"warning: the rows that run {run} has not written stay in its manifest: {error}")
+    return failed
 
 
 def _run(
@@ -303,8 +316,10 @@ def _run(
     outcomes, holding = runs.outcomes(run.id), Holding(settings, run.id, found)
 
     def ready() -> None:
+        nonlocal run
         holding.take()
-        write_left(runs, found.committed, settings.group.id, say)
+        # Until the manifest is saved anew it names them: what is committed names this run alone by now.
+        run = replace(run, left=write_left(runs, run.left, settings.group.id, say))
 
     def begun(state: RunState) -> None:
         runs.save(replace(run, state=state))

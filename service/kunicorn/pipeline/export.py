@@ -115,10 +115,9 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     state = now.state
     for each in now.warnings():
         say(f"warning: {each}")
-    _clear(target, lake, now.dropped, now.truncated(), known.check)
-    if now.lost or now.dropped or settled is not before:
-        # What is accepted once is not asked for again.
-        known.save(state)
+    if settled is not before:
+        known.save(settled)
+    _accept(target, lake, known, settled, now)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
     if (why := without_columns(settings)) is not None:
@@ -206,6 +205,18 @@ _MERGED_RECORDS, _MOST_MERGED = 200_000, 1_000_000
 def round_size(wanted: int | None, *, merged: bool) -> int | None:
     """Offsets of a round, by `max_offsets_per_trigger`; None: as many for each partition. Pure."""
     return min(wanted or _MERGED_RECORDS, _MOST_MERGED) if merged else wanted
+
+
+def _accept(target: Directory, lake: TableLog | None, known: _Known, settled: RunState, now: _Continued) -> None:
+    """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. `settled`: the
+    state that the manifest has.
+    """
+    if lost := bool(now.lost or now.dropped):
+        # From here on whoever else works on the target finds out that it is overtaken: what goes now it may count.
+        known.save(settled)
+    _clear(target, lake, now.dropped, now.truncated(), known.check)
+    if lost:
+        known.save(now.state)
 
 
 def _clear(

@@ -63,17 +63,21 @@ class StoppedAtOnce(ServiceError):
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
 
+    def __init__(self) -> None:
+        super().__init__("stopped at once: what is underway does not count, its records are handled again")
+
 
 class Stop:
     """Request to stop, by a signal."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.asked = self.at_once = False
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handler of the signals."""
         if self.asked:
-            raise StoppedAtOnce("stopped at once: what is underway does not count, its records are handled again")
+            self.at_once = True
+            raise StoppedAtOnce
         self.asked = True
 
 
@@ -89,6 +93,11 @@ def stopping() -> Iterator[Stop]:
     before = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
+    except Exception as error:
+        if stop.at_once and not isinstance(error, StoppedAtOnce):
+            # Raised amid a question to the JVM, it comes out of there as if the JVM had died.
+            raise StoppedAtOnce from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -190,15 +199,11 @@ class _Loop:
 
     def _start(self, state: RunState, ranges: Sequence[OffsetRange], *, again: bool) -> None:
         """Save the state, then begin the ranges."""
-        self._job.begun(state)
         limits = limits_of(self._job.settings.pipeline, len(state.left), self._spark.cores())
-        self._spark.submit(
-            ranges,
-            self._job.task(again, limits),
-            self._job.directory,
-            at_once=self._job.at_once,
-            done=self._job.done,
-        )
+        # Before the save: who goes on from what is saved is a later driver, however long this one stands still then.
+        task = self._job.task(again, limits)
+        self._job.begun(state)
+        self._spark.submit(ranges, task, self._job.directory, at_once=self._job.at_once, done=self._job.done)
 
     def _begin_more(self, state: RunState) -> RunState:
         if self._stop.asked:
@@ -219,9 +224,10 @@ class _Loop:
         self._ended = rest
         counting = state.counting(whole)
         # Their ranges are cut anew: what is written of them now would stand beside it.
-        for each in whole:
-            if each not in counting and each.file:
-                self._job.directory.delete(each.file)
+        if discarded := [each.file for each in whole if each not in counting and each.file]:
+            self._job.begun(state)  # A driver that has taken this one's place may count them: then it ends here.
+        for name in discarded:
+            self._job.directory.delete(name)
         state = state.end(counting, began - self._counted_at)
         self._counted_at = began
         check_logs(self._job.settings, state, {each.range.tp: state.positions[each.range.tp] for each in counting})

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 
@@ -26,9 +27,9 @@ from kunicorn.errors import ConfigError
 from kunicorn.handler.retry import End
 from kunicorn.kafka.stored_positions import Loss, Lost, resolve_all
 from kunicorn.pipeline.plan import as_json, from_json
-from kunicorn.pipeline.storage import Directory, Manifest, Unreadable
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken, Unreadable
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
-from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.range_outcomes import Summary, footer_of, publish
 from kunicorn.positions import Edges, OffsetRange, Offsets, TopicPartition, largest_first
 
 
@@ -293,6 +294,8 @@ class Run:
     group: str | None = None
     """The settings' group, which a resumed run has to be of: services may share a directory, and name runs alike. Empty
     where [assign] names partitions, None in a manifest of a version that did not keep it."""
+    left: Sequence[str] = ()
+    """Of a catch-up: runs that had the group before, whose rows it has yet to write."""
 
 
 def new_id(job: str, now: datetime | None = None) -> str:
@@ -339,6 +342,7 @@ class Runs:
             "what": run.what,
             "request": run.request,
             **({} if run.group is None else {"group": run.group}),
+            **({"left": [*run.left]} if run.left else {}),
             "started": run.started,
             "kunicorn": __version__,
             "finished": run.state.finished,
@@ -359,7 +363,14 @@ class Runs:
         return _read(told, f"{self.directory.url}/{run}/manifest")
 
     def start(
-        self, job: str, what: str, request: str, state: RunState, run: str | None = None, group: str | None = None
+        self,
+        job: str,
+        what: str,
+        request: str,
+        state: RunState,
+        run: str | None = None,
+        group: str | None = None,
+        left: Sequence[str] = (),
     ) -> Run:
         """A new run, its manifest written. Raises `IdTaken` for an id that another run has, `ConfigError` for one of a
         stream.
@@ -367,7 +378,7 @@ class Runs:
         started = datetime.now(UTC)
         identity = check_id(run) if run is not None else new_id(job, started)
         self.check_free(job, identity)
-        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group)
+        new = Run(identity, job, what, started.isoformat(timespec="seconds"), state, request, group, left)
         self.save(new)
         return new
 
@@ -423,7 +434,10 @@ class Runs:
 def _read(told: Any, place: str) -> Run:
     with _readable(told, place):
         state = RunState.from_json(told)
-        return Run(told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"))
+        left = tuple(told.get("left", ()))
+        return Run(
+            told["run"], told["job"], told["what"], told["started"], state, told["request"], told.get("group"), left
+        )
 
 
 def state_in(told: Any, place: str) -> RunState:
@@ -456,17 +470,36 @@ def _whose(stream: Mapping[str, str] | None) -> str:
 
 def write_tiles(outcomes: Directory, tiles: Sequence[Tile], number: int) -> None:
     """Write tiles into the outcome table, as the file of that number, which it replaces. Raises `ConfigError`."""
-    name = f"{TILES}/{number:08}.parquet"
-    if not tiles:
-        # What a try that was cut off has written under this number would have offsets that files of ranges have now.
-        outcomes.delete(name)
-        return
+    outcomes.write_of(_tiles_file(number), _with_rows(tiles, {}))
+
+
+def write_micro_batch(outcomes: Directory, tiles: Sequence[Tile], number: int, driver: str, *, first: bool) -> None:
+    """As `write_tiles`, of a stream's micro-batch. `driver`: as `of_micro_batch` has it. `first`: the driver's first
+    one, which a driver before it may have tried. Raises `Overtaken` where a later driver has had it.
+    """
+    content = _with_rows(tiles, footer_of(driver))
+    if first:
+        # Also without a row: what the driver before has written under this number are offsets that files of ranges have
+        # now, and if it still lives it finds out here that it is overtaken.
+        outcomes.write_of(_tiles_file(number), content)
+    elif tiles and not publish(outcomes, _tiles_file(number), content, driver):
+        raise Overtaken.of(outcomes)
+
+
+def _with_rows(tiles: Sequence[Tile], footer: Mapping[str, str]) -> IO[bytes]:
     rows = [
         {**tile.tp._asdict(), "offset": tile.start, "until": tile.until, "records": tile.records, "status": End.DONE}
         for tile in tiles
     ]
-    with outcomes.writing(name) as stream, pq.ParquetWriter(stream, SCHEMA) as writer:
+    content = io.BytesIO()
+    with pq.ParquetWriter(content, SCHEMA) as writer:
+        writer.add_key_value_metadata(footer)
         writer.write_batch(table(rows))
+    return content
+
+
+def _tiles_file(number: int) -> str:
+    return f"{TILES}/{number:08}.parquet"
 
 
 TILES = "all"

@@ -423,7 +423,7 @@ class Manifest:
         # No two puts are the same: a store's client whose answer is lost puts again, and is told of its own object.
         told = json.dumps({**content, "put": uuid.uuid4().hex}, indent=1).encode() + b"\n"
         if not self._directory.create(name, told) and self._directory.read(name) != told:
-            raise self._overtaken()
+            raise Overtaken.of(self._directory)
         self._version += 1
         self.check()
         if self._version > self._KEPT:
@@ -432,7 +432,7 @@ class Manifest:
     def check(self) -> None:
         """Raise `Overtaken` if another process has moved it on, `ConfigError` if it cannot be read."""
         if self._newest() > self._version:
-            raise self._overtaken()
+            raise Overtaken.of(self._directory)
 
     def _newest(self) -> int:
         found = map(self.NAME.fullmatch, self._directory.names(".json", below=False))
@@ -441,18 +441,18 @@ class Manifest:
     def _name(self, version: int) -> str:
         return f"manifest-{version:08}.json"
 
-    def _overtaken(self) -> Overtaken:
-        return Overtaken(
-            f"another process goes on with {self._directory.url}: two at once, or this one was taken for dead and "
-            f"replaced. This one ends, and nothing that it did since it last saved its progress counts; let the other "
-            f"finish"
-        )
-
 
 class Overtaken(ServiceError):
     """Another process goes on with the same run or target."""
 
     exit_code = ExitCode.NOT_ALL_COMMITTED
+
+    @classmethod
+    def of(cls, place: Directory) -> Overtaken:
+        return cls(
+            f"another process goes on with {place.url}: two at once, or this one was taken for dead and replaced. This "
+            f"one ends, and nothing that it did since it last saved its progress counts; let the other finish"
+        )
 
 
 @contextmanager

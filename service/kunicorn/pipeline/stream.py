@@ -33,12 +33,12 @@ from kunicorn.pipeline.spark import (
     stopped_behind,
     told_without_executors,
 )
-from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_tiles
+from kunicorn.pipeline.state import Counts, Runs, joined, tiles_of, write_micro_batch
 from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, check_handlers, told_of_differences
 from kunicorn.pipeline.tasks.limits import TaskLimits, limits_of
-from kunicorn.pipeline.tasks.range_outcomes import Summary
-from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, MicroBatch, summaries
+from kunicorn.pipeline.tasks.range_outcomes import Summary, of_micro_batch
+from kunicorn.pipeline.tasks.ranges import SUMMARY, FromSource, HandleRanges, MicroBatch, driver_id, summaries
 from kunicorn.positions import Offsets
 from kunicorn.settings import Settings
 
@@ -90,6 +90,7 @@ class Batches:
     say: Say
     begin: Callable[[int, bool], None] = lambda number, first: None
     """Called before each micro-batch's tasks, with its number, and whether none was through before it."""
+    driver: str = field(default_factory=driver_id)
     counts: Counts = field(default_factory=Counts)
     failure: ServiceError | None = None
     turned_down: bool = False
@@ -122,7 +123,8 @@ class Batches:
                 f"the handler halts {halted[0].halted}: the stream ends before micro-batch {number}, which is handled "
                 f"again as a whole; put the cause right, or let handler.on_failure say dead_letter or skip"
             )
-        write_tiles(self.outcomes, joined(tiles_of(found)), number)
+        tiles, driver = joined(tiles_of(found)), of_micro_batch(self.driver, number)
+        write_micro_batch(self.outcomes, tiles, number, driver, first=not self.through)
         letters = sum(each.dead_letters for each in found)
         ends = {each.range.tp: each.until for each in sorted(found, key=lambda each: each.range)}
         self._mirror(ends, number)
@@ -177,7 +179,9 @@ def stream(
                 .option("startingOffsets", start or _policy(settings, place / "checkpoint"))
                 .load()
             )
-            handled = source.mapInArrow(FromSource(HandleRanges(file, batches.outcomes)), SUMMARY)
+            handled = source.mapInArrow(
+                FromSource(HandleRanges(file, batches.outcomes, driver=batches.driver)), SUMMARY
+            )
             writer = handled.writeStream.queryName(run).option("checkpointLocation", f"{place.url}/checkpoint")
             query = writer.foreachBatch(batches).trigger(**pace.trigger()).start()
             say(f"stream {run}: checkpoint in {place.url}, offsets mirrored to group {settings.stream_group}")
@@ -209,9 +213,11 @@ def _policy(settings: Settings, checkpoint: Directory) -> str:
     return "earliest"  # Of no account: Spark goes on with the checkpoint's offsets.
 
 
-def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> bool:
+def _attend(
+    query: StreamingQuery, batches: Batches, stop: Stop, tries: int, wait: Callable[[float], None] = time.sleep
+) -> bool:
     """Wait for the query's end, or end it once the micro-batch underway is written down. Whether it ended by itself.
-    `tries`: how many a task has.
+    `tries`: how many a task has. `wait` sleeps, in seconds.
 
     Raises the `ServiceError` that has ended it: after a signal, too, for whoever stops a stream must hear that the
     micro-batch underway has failed.
@@ -231,7 +237,8 @@ def _attend(query: StreamingQuery, batches: Batches, stop: Stop, tries: int) -> 
                 stopped = True
                 query.stop()
                 break
-            query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+            # Not by the query's own way to wait: a second signal would come in the middle of a question to the JVM.
+            wait(_LOOK_SECONDS)
         if (error := query.exception()) is not None:
             raise error
     except StreamingQueryException as error:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
-from typing import Any
+from threading import Event, Thread
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from kunicorn.errors import ConfigError
+from kunicorn.pipeline import stream
+from kunicorn.pipeline.range_job import Stop, StoppedAtOnce, stopping
 from kunicorn.pipeline.report import Bar, tasks_of
-from kunicorn.pipeline.spark import Job, collected, open_session
+from kunicorn.pipeline.spark import Job, collected, open_session, stopped_behind
 from kunicorn.pipeline.state import RunState
+from kunicorn.pipeline.storage import Directory
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, named_by_place
 from kunicorn.pipeline.tasks.limits import limits_of
 from kunicorn.positions import OffsetRange
@@ -26,6 +31,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 """The first test of a file starts a JVM, which takes its time on a busy machine."""
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,6 +65,41 @@ def test_sparks_python_processes_have_the_allocator_that_workers_have(
     desk = desk_of(1, {"handler": {"options": options}, "workers": {"allocator": tools.jemalloc}})
     send(desk.kafka.bootstrap, desk.topic, {0: ["preloaded"]})
     assert "handled       1 records in " in desk.said("backfill", "--master", MASTER, "--run", "preloaded")
+
+
+def test_a_second_signal_ends_a_stream_at_once_and_is_not_taken_for_a_death_of_the_jvm(tmp_path: Path) -> None:
+    spark = open_session(loaded(tmp_path, LEAST + toml({"pipeline": {"spark": QUICK_START}})), MASTER, "twice")
+    over = Event()
+
+    def attend() -> None:
+        with stopped_behind(spark), stopping() as stop:
+            attend_a_batch_that_hangs(spark, Directory(str(tmp_path)), stop, over)
+
+    with pytest.raises(StoppedAtOnce, match="stopped at once"):
+        attend()
+    over.set()
+
+
+def attend_a_batch_that_hangs(spark: SparkSession, place: Directory, stop: Stop, over: Event) -> None:
+    """A stream in whose first micro-batch two signals come."""
+    underway, nothing = Event(), cast(Any, None)
+    batches = stream.Batches(nothing, place, stop, nothing, print)
+    batches.busy = True
+
+    def hang(frame: DataFrame, number: int) -> None:
+        underway.set()
+        over.wait(SECONDS)
+
+    def signal_twice() -> None:
+        assert underway.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: stop.asked, "the first signal")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    source = spark.readStream.format("rate").load().writeStream
+    query = source.option("checkpointLocation", f"{place.url}/checkpoint").foreachBatch(hang).start()
+    Thread(target=signal_twice, daemon=True).start()
+    stream._attend(query, batches, stop, tries=4)
 
 
 def test_why_a_try_failed_is_told_while_the_next_one_is_underway(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 from kunicorn.errors import ConfigError, FatalGroupError
 from kunicorn.group.protocol import Committed
 from kunicorn.pipeline import catch_up
-from kunicorn.pipeline.catch_up import Holding, TakeOver, write_left
+from kunicorn.pipeline.catch_up import Holding, TakeOver, named_in, write_left
+from kunicorn.pipeline.report import FinishedRun
 from kunicorn.pipeline.state import Runs, RunState, Tile, write_tiles
 from kunicorn.pipeline.storage import StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
@@ -253,25 +254,85 @@ def test_the_next_catch_up_writes_the_rows_that_a_killed_one_has_left(tmp_path: 
     runs, said = Runs(str(tmp_path)), list[str]()
     committed = killed_runs(runs)
     for _ in range(2):
-        write_left(Runs(str(tmp_path)), committed, "shop", said.append)
+        write_left(Runs(str(tmp_path)), named_in(committed), "shop", said.append)
         assert rows_of(runs, "anothers") == []
         assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]
     assert said == []
     (tmp_path / "killed" / "manifest-00000002.json").write_text("{")
-    write_left(Runs(str(tmp_path)), committed, "shop", said.append)
+    write_left(Runs(str(tmp_path)), named_in(committed), "shop", said.append)
     assert len(said) == 1
     assert said[0].startswith("warning: the rows that run killed has not written stay in its manifest: ")
 
 
+@pytest.fixture
+def caught_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., FinishedRun]:
+    """`caught_up(committed, *ranges, run=…)`: a catch-up of the group shop, up to where it would begin a range."""
+    for name in ("check_installed", "check_handlers", "wait_until_empty", "told_of_differences"):
+        monkeypatch.setattr(catch_up, name, lambda *_: None)
+    monkeypatch.setattr(catch_up, "at_once", lambda _: 1)
+    monkeypatch.setattr(Holding, "take", lambda _: None)
+    settings, file = settings_of(group={"id": "shop"}, pipeline={"directory": str(tmp_path)}), SettingsFile("", "")
+
+    def begun(hooks: Any, state: RunState) -> RunState:
+        hooks["ready"]()
+        hooks["begun"](state)
+        return state
+
+    def catch(
+        committed: Mapping[TopicPartition, Committed], *ranges: OffsetRange, run: str | None = None
+    ) -> FinishedRun:
+        with monkeypatch.context() as now:
+            now.setattr(catch_up, "_standing", lambda _: TakeOver({}, ranges, {}, committed, {}, []))
+            now.setattr(catch_up, "RangeJob", lambda **hooks: lambda state, *_: begun(hooks, state))
+            return catch_up.catch_up(settings, file, "local", run, 0.0, print)
+
+    return catch
+
+
 def test_a_catch_up_of_a_group_that_is_at_its_end_writes_the_rows_of_one_killed_behind_its_last_commit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    caught_up: Callable[..., FinishedRun], tmp_path: Path
 ) -> None:
     runs = Runs(str(tmp_path))
-    found = TakeOver({}, [], {}, killed_runs(runs), {}, [])
-    for name in ("check_installed", "check_handlers", "wait_until_empty"):
-        monkeypatch.setattr(catch_up, name, lambda *_: None)
-    monkeypatch.setattr(catch_up, "_standing", lambda settings: found)
-    settings, file = settings_of(group={"id": "shop"}, pipeline={"directory": str(tmp_path)}), SettingsFile("", "")
-    finished = catch_up.catch_up(settings, file, "local", None, 0.0, print)
+    finished = caught_up(killed_runs(runs))
     assert (finished.code, finished.run) == (0, None)
+    assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]
+
+
+LEFT = OffsetRange(*ORDERS, 20, 30)
+SECONDS = {ORDERS: Committed(0, 20, NO_EPOCH, "spark:second")}
+"""What is committed once the second run has taken the group over."""
+
+
+def test_rows_that_a_killed_run_has_left_are_written_though_the_next_one_is_killed_when_it_has_taken_the_group_over(
+    caught_up: Callable[..., FinishedRun], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(str(tmp_path))
+    committed = killed_runs(runs)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as moment:
+        moment.setattr(catch_up, "write_left", killed)
+        with pytest.raises(KeyboardInterrupt):
+            caught_up(committed, LEFT, run="second")
+    assert rows_of(runs, "killed") == [(0, 10, 10)]
+    caught_up(SECONDS, LEFT, run="third")
+    assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]
+    assert Runs(str(tmp_path)).read("third").left == (), "nothing is looked for twice"
+
+
+def test_rows_that_could_not_be_written_are_written_by_the_catch_up_behind_the_next_one(
+    caught_up: Callable[..., FinishedRun], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(str(tmp_path))
+    committed = killed_runs(runs)
+
+    def away(*_: Any) -> None:
+        raise StoreFailed("s3://runs cannot be used")
+
+    with monkeypatch.context() as moment:
+        moment.setattr(catch_up, "write_tiles", away)
+        caught_up(committed, LEFT, run="second")
+    caught_up(SECONDS)
     assert rows_of(runs, "killed") == [(0, 10, 10), (10, 20, 9)]

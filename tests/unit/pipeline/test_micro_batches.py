@@ -19,7 +19,7 @@ from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.pipeline import stream
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.spark import JobFailed
-from kunicorn.pipeline.storage import Directory, StoreFailed
+from kunicorn.pipeline.storage import Directory, Overtaken, StoreFailed
 from kunicorn.pipeline.tasks.executor_process import SettingsFile, settings_file
 from kunicorn.pipeline.tasks.limits import NO_LIMITS
 from kunicorn.pipeline.tasks.outcomes import SCHEMA, table
@@ -56,14 +56,21 @@ def test_a_pace_that_is_none_is_refused(seconds: str) -> None:
         stream.Pace(float(seconds))
 
 
-def handled(outcomes: Directory, number: int, file: str = "") -> None:
-    """The micro-batch of that number, in a driver of its own. `file`: what its range has written, as of a failure."""
+def driver(outcomes: Directory) -> stream.Batches:
+    """A driver that begins now."""
     exposed: Any = SimpleNamespace(moved=lambda *_: None)
     settings: Any = SimpleNamespace(stream_group="orders.stream")
+    return stream.Batches(settings, outcomes, Stop(), exposed, lambda said: None)
+
+
+def handled(outcomes: Directory, number: int, file: str = "", by: stream.Batches | None = None) -> None:
+    """The micro-batch of that number, in a driver of its own unless there is one. `file`: what its range has written,
+    as of a failure.
+    """
     summary = Summary(*WHOLE, 100, 100, 0, 1 if file else 0, None, file, 1.0)
     row = SimpleNamespace(asDict=lambda: asdict(summary))
     frame: Any = SimpleNamespace(collect=lambda: [row])
-    stream.Batches(settings, outcomes, Stop(), exposed, lambda said: None)(frame, number)
+    (by or driver(outcomes))(frame, number)
 
 
 def written(outcomes: Directory, *ends: tuple[int, int, str]) -> str:
@@ -112,6 +119,23 @@ def test_a_repeated_micro_batch_without_a_failure_replaces_the_rows_of_one_with(
     handled(outcomes, 7, written(outcomes, *WITH_A_FAILURE))
     handled(outcomes, 7, written(outcomes, (0, 100, "done")))
     assert rows_of(outcomes) == [(0, 100)]
+
+
+def test_a_driver_that_stood_still_adds_no_rows_to_those_of_the_one_that_took_its_place(outcomes: Directory) -> None:
+    before = driver(outcomes)
+    handled(outcomes, 6, by=before)
+    handled(outcomes, 7, written(outcomes, *WITH_A_FAILURE))
+    with pytest.raises(Overtaken, match="another process goes on with"):
+        handled(outcomes, 7, by=before)
+    assert rows_of(outcomes) == [(0, 50), (0, 100), (50, 51), (51, 100)]
+
+
+def test_a_stream_that_is_begun_anew_replaces_the_rows_of_the_former_one(outcomes: Directory) -> None:
+    for _ in range(2):
+        again = driver(outcomes)
+        handled(outcomes, 0, by=again)
+        handled(outcomes, 1, by=again)
+    assert rows_of(outcomes) == [(0, 100), (0, 100)], "of each micro-batch"
 
 
 def test_the_first_micro_batch_of_a_driver_is_told_as_such_to_its_tasks(
@@ -209,7 +233,7 @@ class PlayedQuery:
         self.lastProgress = {"batchId": batches.latest}
         self._batches, self._then = batches, then
 
-    def awaitTermination(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
         self._batches.stop.ask(signal.SIGTERM, None)
         self._then(self)
 
@@ -225,7 +249,7 @@ class PlayedQuery:
 
 def attended(query: PlayedQuery, batches: stream.Batches) -> bool:
     played: Any = query
-    return stream._attend(played, batches, batches.stop, tries=4)
+    return stream._attend(played, batches, batches.stop, 4, query.wait)
 
 
 @pytest.fixture
@@ -278,10 +302,10 @@ def test_a_record_that_halts_behind_a_signal_is_told(batches: stream.Batches) ->
 def test_a_store_that_goes_away_while_a_micro_batch_is_written_leaves_something(
     batches: stream.Batches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise StoreFailed("s3://runs cannot be used")
 
-    monkeypatch.setattr(stream, "write_tiles", fails)
+    monkeypatch.setattr(stream, "write_micro_batch", fails)
     frame: Any = SimpleNamespace(collect=list)
     with pytest.raises(JobFailed, match="s3://runs cannot be used"):
         batches(frame, 1)

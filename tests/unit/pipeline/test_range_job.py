@@ -22,9 +22,10 @@ from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.shares import Shares
 from kunicorn.pipeline.spark import JobFailed
 from kunicorn.pipeline.state import RunState, Tile
-from kunicorn.pipeline.storage import Directory, StoreFailed
+from kunicorn.pipeline.storage import Directory, Overtaken, StoreFailed
 from kunicorn.pipeline.tasks.limits import TaskLimits
 from kunicorn.pipeline.tasks.range_outcomes import Summary
+from kunicorn.pipeline.tasks.ranges import driver_id
 from kunicorn.positions import OffsetRange, TopicPartition
 from tests.fakes.complete_settings import settings_of
 from tests.unit.pipeline.played_log import PlayedLog
@@ -46,6 +47,8 @@ class Scene:
         self.pieces: int | None = None
         self.rate: int | None = None
         self.limits: list[TaskLimits] = []
+        self.drivers: list[str] = []
+        """For whom ranges are handled."""
         self._underway: list[OffsetRange] = []
         monkeypatch.setattr(range_job, "open_session", lambda settings, master, run: self)
         monkeypatch.setattr(range_job, "Job", lambda spark, file: self)
@@ -75,6 +78,7 @@ class Scene:
 
     def _task(self, again: bool, limits: TaskLimits) -> Any:
         self.limits.append(limits)
+        self.drivers.append(driver_id())
         if again:
             self._note("again")
 
@@ -175,7 +179,7 @@ def test_what_is_committed_as_a_whole_waits_for_all_of_it(scene: Scene) -> None:
 
 def test_ranges_that_a_crash_has_cut_off_come_first_under_their_names(scene: Scene) -> None:
     state = scene.start(NEW.begin([OffsetRange("orders", 0, 0, 15)]))
-    assert scene.called[2:6] == ["begun 1", "again", "submit 0@0-15", "ended"]
+    assert scene.called[2:6] == ["again", "begun 1", "submit 0@0-15", "ended"]
     assert (state.rounds, scene.called.count("again")) == (2, 1)
     assert "counted 15" in scene.called
 
@@ -187,6 +191,35 @@ def test_of_a_partition_that_was_cut_nothing_counts_before_all_pieces_have_ended
     state = scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
     assert (state.positions, state.counts.records, state.underway) == ({TopicPartition("orders", 0): 2}, 2, ())
     assert "discarded 5" not in scene.called, "it has no file"
+
+
+def test_a_driver_that_stands_still_behind_its_save_is_an_earlier_one_than_whoever_takes_its_place(
+    scene: Scene,
+) -> None:
+    """Else its tasks would replace the files that its successor has counted."""
+    successors: list[str] = []
+    scene.at["begun 1"] = lambda: successors.append(driver_id())
+    scene.start()
+    assert sorted([*scene.drivers, *successors]) == [scene.drivers[0], successors[0], scene.drivers[1], successors[1]]
+
+
+def test_a_driver_that_was_overtaken_deletes_nothing_that_its_successor_may_count(scene: Scene) -> None:
+    scene.pieces = 2
+    cut = [OffsetRange("orders", 0, 0, 5), OffsetRange("orders", 0, 5, 10)]
+    scene.halting = {cut[0]: 2, cut[1]: 7}
+
+    def overtaken() -> None:
+        if "ended" in scene.called:
+            raise Overtaken("another process goes on")
+
+    scene.at["begun 2"] = overtaken
+    with pytest.raises(Overtaken):
+        scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert "discarded 5" not in scene.called
+    scene.at.clear()
+    scene.called.clear()
+    scene.start(replace(NEW, ranges=(OffsetRange("orders", 0, 0, 10),)))
+    assert "discarded 5" in scene.called
 
 
 @pytest.mark.parametrize("where", ["executors", "ready", "begun 1", "submit 0@0-10", "ended", "topics", "counted 10"])

@@ -37,7 +37,7 @@ from kunicorn.pipeline.lake.tables import DeltaLake, MergedDelta, NotCommitted
 from kunicorn.pipeline.range_job import Stop
 from kunicorn.pipeline.report import Tasks
 from kunicorn.pipeline.state import Runs, RunState
-from kunicorn.pipeline.storage import Directory, Overtaken
+from kunicorn.pipeline.storage import Directory, Manifest, Overtaken
 from kunicorn.pipeline.tasks.executor_process import SettingsFile
 from kunicorn.pipeline.tasks.outcomes import Row, Tiling
 from kunicorn.pipeline.tasks.range_outcomes import Summary
@@ -99,6 +99,12 @@ class Driver:
         assert self._given_back.acquire(timeout=PATIENCE)
         self._given_back.release()
 
+    def go_until(self, reached: Callable[[], bool]) -> None:
+        """Step by step. Caller: the test."""
+        while not reached():
+            self.go_on()
+            self.wait()
+
 
 _of_thread = threading.local()
 
@@ -122,6 +128,12 @@ class World:
         """Of Iceberg tables."""
         self.orphans: list[Callable[[], object]] = []
         """What executors of killed drivers have in hand."""
+        self.gone: set[TopicPartition] = set()
+        """Partitions that do not exist any more. Drivers that begin then go on without them."""
+        self.failing = 0.1
+        """Of the records that a handler gets."""
+        self.planned: list[Driver | None] = []
+        """Those that have asked for the logs' edges."""
         self._jobs: dict[int, list[tuple[Callable[[OffsetRange], Summary], OffsetRange]]] = {}
         """What each driver has underway."""
 
@@ -145,9 +157,7 @@ class World:
                     chosen.go_on()
                     chosen.wait()
         last = self._begun(run)
-        while not last.over:
-            last.go_on()
-            last.wait()
+        last.go_until(lambda: last.over)
         return [*started, last]
 
     def _begun(self, run: Callable[[Settings], Any]) -> Driver:
@@ -170,6 +180,7 @@ class World:
             "max_offsets_per_trigger": 10,
             "iceberg_catalog": "test",
             "iceberg": self.catalog,
+            "fail_on_data_loss": not self.gone,
         }
         return settings_of(handler={"entrypoint": "x:y"}, http={"enabled": False}, pipeline=pipeline)
 
@@ -179,16 +190,17 @@ class World:
         return {TOPIC: "id"}
 
     def partitions(self, topics: Any, setting: str = "", numbered: Any = ()) -> list[TopicPartition]:
-        return PARTITIONS
+        return self.existing(PARTITIONS)
 
-    def existing(self, partitions: Sequence[TopicPartition]) -> Sequence[TopicPartition]:
-        return partitions
+    def existing(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        return [tp for tp in partitions if tp not in self.gone]
 
     def ends_of_epochs(self, epochs: Any) -> Mapping[TopicPartition, int]:
         return {}
 
     def edges(self, partitions: Any) -> Mapping[TopicPartition, Edges]:
         step()
+        self.planned.append(getattr(_of_thread, "driver", None))
         return {tp: Edges(0, self.ends[tp]) for tp in partitions}
 
     # As Spark's job ---------------------------------------------------------------------------------------------
@@ -244,7 +256,7 @@ class World:
         """The ranges of a backfill: some have failures, at one try and not at another."""
 
         def handled(whole: OffsetRange) -> Summary:
-            failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < 0.1}
+            failing = {at for at in range(whole.start, whole.stop) if self.rng.random() < self.failing}
             with task._outcomes(whole) as outcomes:
                 for row in _rows(whole, failing):
                     outcomes.add(row)
@@ -407,17 +419,42 @@ def test_an_export_that_cannot_begin_leaves_the_round_of_another_alone(
         raise ConfigError("Spark does not start")
 
     first = world._begun(run)
-    while not first.committing:
-        first.go_on()
-        first.wait()
+    first.go_until(lambda: first.committing)
     monkeypatch.setattr(range_job, "open_session", refused)
     with pytest.raises(ConfigError, match="Spark does not start"):
         run(world._settings(None))
-    while not first.over:
-        first.go_on()
-        first.wait()
+    first.go_until(lambda: first.over)
     assert first.error is None
     assert Counter(offsets_in(world, "delta")) == newest_of_each_key(world)
+
+
+def test_an_export_without_what_is_gone_leaves_the_files_that_another_one_counts_meanwhile(
+    world_of: Callable[[int], World],
+) -> None:
+    world = world_of(0)
+    lake = Directory(str(world.directory / "lake"))
+    file: Any = SimpleNamespace(path="config.toml")
+    form = form_asked(world._settings(None), Asked("parquet"))
+
+    def run(settings: Settings) -> None:
+        export.export(settings, file, lake, "local", form, said)
+
+    def state() -> RunState:
+        told = Manifest(lake / OWN).read()
+        return RunState(()) if told is None else RunState.from_json(told)
+
+    deleted = PARTITIONS[1]
+    first = world._begun(run)
+    first.go_until(lambda: deleted in {each.tp for each in state().underway})
+    world.gone.add(deleted)
+    second = world._begun(run)
+    second.go_until(lambda: second in world.planned)
+    first.go_until(lambda: deleted in state().positions)
+    second.go_until(lambda: second.over)
+    first.go_until(lambda: first.over)
+    assert isinstance(second.error, Overtaken)
+    found = Counter(at for number, at in offsets_in(world, "parquet") if number == deleted.partition)
+    assert found == Counter(range(state().positions[deleted])), "nobody can export them again"
 
 
 def newest_of_each_key(world: World) -> Counter[tuple[int, int]]:
@@ -466,19 +503,42 @@ def test_a_resume_that_cannot_begin_leaves_the_run_of_another_driver_alone(
         return Runs(str(world.directory / "runs")).read("shared").state
 
     first = world._begun(resume)
-    while not run().tiles:
-        first.go_on()
-        first.wait()
+    first.go_until(lambda: bool(run().tiles))
     assert not run().finished
     with monkeypatch.context() as here:
         here.setattr(*where, refused)
         with pytest.raises(ConfigError, match="not here"):
             resume(world._settings(None))
-    while not first.over:
-        first.go_on()
-        first.wait()
+    first.go_until(lambda: first.over)
     assert first.error is None
     assert run().finished
+
+
+def test_a_resume_without_what_is_gone_leaves_the_files_that_another_driver_counts_meanwhile(
+    world_of: Callable[[int], World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(0)
+    world.failing = 1.0
+    resume = a_run_of(world, monkeypatch)
+
+    def run() -> RunState:
+        return Runs(str(world.directory / "runs")).read("shared").state
+
+    deleted = PARTITIONS[1]
+    first = world._begun(resume)
+    first.go_until(lambda: deleted in {each.tp for each in run().underway})
+    world.gone.add(deleted)
+    second = world._begun(resume)
+    second.go_until(lambda: second in world.planned)
+    first.go_until(lambda: deleted in run().positions)
+    second.go_until(lambda: second.over)
+    first.go_until(lambda: first.over)
+    assert isinstance(second.error, Overtaken)
+    place = Runs(str(world.directory / "runs")).outcomes("shared") / TOPIC / str(deleted.partition)
+    rows = [
+        row["offset"] for name in place.names(".parquet") for batch in place.batches(name) for row in batch.to_pylist()
+    ]
+    assert sorted(rows) == [*range(run().positions[deleted])]
 
 
 @pytest.mark.parametrize("seed", few_and_many(10, 60))

@@ -102,6 +102,22 @@ _BOUNDS = re.compile(r"(\d{20})-(\d{20})\.parquet")
 """Name of a range's file in its directory."""
 
 
+def publish(outcomes: Directory, name: str, content: IO[bytes], driver: str) -> bool:
+    """Put a file of that driver's where readers see it, in the place of a former driver's. False: there is one of this
+    driver, or of a later one, and it counts. `content`: has `footer_of` the driver in its footer.
+    """
+    if outcomes.create_of(name, content):
+        return True
+    if later := _driver_of(outcomes, name) < driver:
+        outcomes.write_of(name, content)
+    return later
+
+
+def footer_of(driver: str) -> dict[str, str]:
+    """What a file's footer has to say for `publish`."""
+    return {_DRIVER: driver}
+
+
 class RangeOutcomes:
     """Rows of one range, in their order. As a context it leaves no unfinished file. Caller: a task's main thread."""
 
@@ -176,7 +192,7 @@ class RangeOutcomes:
         if self._writer is None:
             self._written = self._open.enter_context(SpooledTemporaryFile(_ROWS_BYTES))  # noqa: SIM115
             self._writer = self._open.enter_context(pq.ParquetWriter(self._written, SCHEMA))
-            self._writer.add_key_value_metadata({_DRIVER: self._driver})
+            self._writer.add_key_value_metadata(footer_of(self._driver))
         if self._rows:
             self._writer.write_batch(table(self._rows))
         self._rows, self._bytes = [], 0
@@ -187,10 +203,7 @@ class RangeOutcomes:
         assert self._written is not None
         self._writer.close()
         name = rows_file(self._whole)
-        if self._outcomes.create_of(name, self._written):
-            return
-        if _driver_of(self._outcomes, name) < self._driver:
-            self._outcomes.write_of(name, self._written)
+        if publish(self._outcomes, name, self._written, self._driver):
             return
         log.warning(f"{self._whole}: another try of this range has ended before this one, and counts")
         self._counts.clear()
