@@ -363,8 +363,7 @@ class ConsumerMember(ConsumerTransitions):
         self._heartbeat = None
         if request.epoch == LEAVE_KEEPING_SLOT_EPOCH:
             return []  # with an error, the slot is another's
-        read = reaction if request.epoch == JOIN_EPOCH else reaction_of_member
-        verdict = read(Api.CONSUMER_HEARTBEAT, answer.error)
+        verdict = _verdict(request, answer)
         if verdict is not Reaction.PROCEED:
             return self._refused(verdict, answer, commit_pending, now)
         self._retries.succeeded()
@@ -372,9 +371,8 @@ class ConsumerMember(ConsumerTransitions):
         self._may_hold_slot = True
         self._full = False
         self.heartbeat_ok_at = now
-        if answer.epoch <= 0:
-            return []  # Not in any epoch yet: it joins until it is, as with -1 it would leave.
-        self.generation = answer.epoch
+        if answer.epoch > 0:
+            self.generation = answer.epoch
         if answer.assignment is not None:
             self._holdings.target = answer.assignment
         if self.state is State.ACKNOWLEDGING and request.owned == self._holdings.report():
@@ -491,3 +489,13 @@ class ConsumerMember(ConsumerTransitions):
         else:
             self._naming_retries.succeeded()
         return self._reconcile(now) if self.state in (State.STABLE, State.ACKNOWLEDGING, State.JOINING) else []
+
+
+def _verdict(request: ev.SendConsumerHeartbeat, answer: ConsumerHeartbeatAnswer) -> Reaction:
+    """What the answer asks for."""
+    joins = request.epoch == JOIN_EPOCH
+    if joins and not answer.error and answer.epoch <= 0:
+        # In no epoch yet, as where a coordinator computes its first assignment behind its answers. A heartbeat with
+        # the epoch of nobody, -1, would be a leave.
+        return Reaction.RETRY
+    return (reaction if joins else reaction_of_member)(Api.CONSUMER_HEARTBEAT, answer.error)
