@@ -10,7 +10,6 @@ partitions is held against its invariants at each of millions of events.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
@@ -105,10 +104,6 @@ class Owners:
         """Raise `AssertionError` unless every partition is run by one member."""
         assert not self._unowned, f"{len(self._unowned)} partitions have no owner, {min(self._unowned)} is one of them"
         assert not self._contested, f"these have several owners: {self._contested}"
-
-    def by_holder(self) -> Counter[str]:
-        """Partitions by the member that runs them."""
-        return Counter(holder.name for holder in self._holder.values())
 
     def count(self, now: float) -> None:
         """Bring `unowned_seconds` up to date."""

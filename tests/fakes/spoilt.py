@@ -1,4 +1,4 @@
-"""Fetch responses spoilt at random, as a broken disk, a broken broker or a stranger on the line would spoil them.
+"""Fetch responses spoilt at random.
 
 They are spoilt in the frame, in a batch's header, in its packed bytes, and in its records before they are packed. Where
 a checksum would hide the damage from what is behind it, it is reckoned anew.
@@ -6,56 +6,17 @@ a checksum would hide the damage from what is behind it, it is reckoned anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from tests.fakes import fetched
 from tests.fakes.fetched import CODECS, CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchFields
+from tests.fakes.spoiling import spoilt
 
 TOPICS = (b"orders-as-an-id!", b"shipments-as-id!")
 VERSIONS = tuple(fetched.VERSIONS)
-_TELLING = (0, 1, 2, 0x0E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
-"""Bytes that mean something where a length, a count, a null or a tag is read."""
 _ATTRIBUTES = (0, 0, 0, LOG_APPEND_TIME, TRANSACTIONAL, TRANSACTIONAL | CONTROL)
 _CODECS = (*CODECS, "raw snappy")
 _HEADER = 61
-
-
-def spoilt(data: bytes, rng: Random) -> bytes:
-    """The data with one thing wrong, seldom two."""
-    found = bytearray(data)
-    for _ in range(rng.choice((1, 1, 1, 2))):
-        if not found:
-            break
-        rng.choice(_WAYS)(found, rng)
-    return bytes(found)
-
-
-def _flip(data: bytearray, rng: Random) -> None:
-    data[rng.randrange(len(data))] = rng.choice((*_TELLING, rng.randrange(256)))
-
-
-def _cut(data: bytearray, rng: Random) -> None:
-    del data[rng.randrange(len(data)) :]
-
-
-def _lengthen(data: bytearray, rng: Random) -> None:
-    data += rng.randbytes(rng.randrange(1, 20))
-
-
-def _announce(data: bytearray, rng: Random) -> None:
-    """A length or a count of billions, or a negative one."""
-    at = rng.randrange(len(data))
-    huge = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff\xff\xff\xfe", b"\xff" * 10)
-    data[at : at + 4] = rng.choice(huge)
-
-
-def _double(data: bytearray, rng: Random) -> None:
-    at, to = sorted(rng.randrange(len(data)) for _ in range(2))
-    data[at:at] = data[at:to]
-
-
-_WAYS: tuple[Callable[[bytearray, Random], None], ...] = (_flip, _flip, _flip, _cut, _lengthen, _announce, _double)
 
 
 def _record(delta: int, rng: Random) -> bytes:

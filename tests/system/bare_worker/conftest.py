@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import Rig, Templates, rig
 from tests.system.bare_worker.traffic import HANDLERS
-
-
-@pytest.fixture
-def bootstrap(kafka: KafkaCluster) -> str:
-    """The broker's address."""
-    return kafka.bootstrap
 
 
 @pytest.fixture

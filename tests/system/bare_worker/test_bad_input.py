@@ -29,9 +29,7 @@ from tests.system.bare_worker.noting import note
 
 
 def see(record):
-    value = record.value
-    shown = None if value is None else len(value) if len(value) > 100 else value
-    note(repr((record.offset, record.key, shown, record.timestamp, record.headers)))
+    note(repr((record.offset, record.key, record.value, record.timestamp, record.headers)))
 
 
 def see_all(batch):
@@ -55,15 +53,6 @@ def close_everything(record):
         os.closerange(0, 1 << 16)
 
 
-class Unpicklable(Exception):
-    def __init__(self):
-        super().__init__("\\x00\\x1b[31m" + "x" * 5_000_000)
-        self.held = lambda: None
-
-    def __reduce__(self):
-        raise TypeError("not me")
-
-
 def square(number):
     return number * number
 
@@ -84,19 +73,6 @@ def end_children(record):
 def give_up(record):
     see(record)
     raise ValueError(record.headers)
-
-
-def raise_huge(record):
-    raise Unpicklable
-
-
-class Unspeakable(Exception):
-    def __str__(self):
-        raise RuntimeError("not even this")
-
-
-def raise_unspeakable(record):
-    raise Unspeakable
 '''
 
 
@@ -221,17 +197,6 @@ def test_a_handler_ends_processes_of_its_own_as_any_program_does(
     worker.consumed(1, 2)
 
 
-@pytest.mark.long
-def test_a_record_of_fifty_megabytes_is_handled_by_a_worker_with_small_buffers(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1, {"max.message.bytes": "60000000"})
-    produce(kafka.bootstrap, topic, {"value": b"before"}, {"value": b"x" * 50_000_000}, {"value": b"after"})
-    worker = worker_for(processes, kafka, topic, "see")
-    worker.consumed(1, 3)
-    assert [value for _, _, value, _, _ in seen(processes.directory)] == [b"before", 50_000_000, b"after"]
-
-
 def test_a_handler_that_forks_goes_on_with_its_partition(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     kafka.create_topic(topic, 1)
     produce(kafka.bootstrap, topic, {"value": b"0"}, {"value": b"1"}, {"value": b"2"})
@@ -248,17 +213,3 @@ def test_a_handler_that_closes_all_descriptors_ends_its_worker_and_the_ledger_kn
     worker = worker_for(processes, kafka, topic, "close_everything")
     assert worker.exit_status() != 0, "without its pipe it is nobody's worker, and no orphan either"
     assert worker.slot(1).consumed.offset in (1, 2), "nothing is passed over"
-
-
-@pytest.mark.parametrize(("handler", "named"), [("raise_huge", "Unpicklable"), ("raise_unspeakable", "Unspeakable")])
-def test_an_exception_that_cannot_be_pickled_told_or_kept_short_halts_its_partition_alone(
-    processes: Rig, kafka: KafkaCluster, topic: str, handler: str, named: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, {"value": b"a"})
-    worker = worker_for(processes, kafka, topic, handler, max_attempts=1)
-    failed = worker.expect(Failed)
-    assert (failed.kind, failed.offset) == (FailureKind.HANDLER, 0)
-    assert named in failed.error
-    assert len(failed.error) < 100_000
-    assert worker.ping().handled == 0, "the worker goes on"

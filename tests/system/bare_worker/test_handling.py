@@ -7,7 +7,6 @@ import time
 
 from confluent_kafka import Producer
 
-from kunicorn.ipc.messages import Drain
 from tests.fakes.counts import counts
 from tests.kafka import KafkaCluster
 from tests.system.bare_worker.rig import OVER_BOTH_FETCHERS, Rig
@@ -48,21 +47,6 @@ def test_a_record_has_all_that_kafka_knows(processes: Rig, kafka: KafkaCluster, 
     assert first == (topic, 0, 0, 1234567890123, b"k", b"v", [("a", b"1"), ("a", b"2")], 0)
     assert second[4:] == (None, None, [], 0)
     assert worker.slot(1).consumed.leader_epoch == 0
-
-
-def test_two_topics_with_the_same_partition_numbers_are_kept_apart(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    for name in (topic + "-a", topic + "-b"):
-        kafka.create_topic(name, 1)
-        produce(kafka.bootstrap, name, (f"{name[-1]}{i}" for i in range(500)))
-    worker = processes.worker("see", kafka.bootstrap, [topic + "-a"])
-    worker.start(topic + "-a", {0: 0}, grant=1)
-    worker.start(topic + "-b", {0: 0}, grant=2)
-    worker.handled(1, 500)
-    worker.handled(2, 500)
-    assert len(seen(processes.directory)) == 1000
-    assert {told.topic: told.records for told in counts(worker.ping())} == {topic + "-a": 500, topic + "-b": 500}
 
 
 def test_a_worker_killed_at_any_instant_repeats_at_most_the_record_in_hand(
@@ -108,17 +92,6 @@ def test_a_batch_handler_gets_lists_of_one_partition(processes: Rig, kafka: Kafk
         assert max(sizes) <= 100
         assert [int(offset) for offset, _ in batches] == [sum(sizes[:i]) for i in range(len(sizes))]
         assert sum(sizes) == 1000
-
-
-def test_setup_gets_the_options_and_teardown_runs_when_drained(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, ["Ann"])
-    worker = processes.worker("with_options", kafka.bootstrap, [topic], options={"greeting": "Hello "})
-    worker.start(topic, {0: 0})
-    worker.consumed(1, 1)
-    worker.tell(Drain(0.0))
-    assert worker.exit_status() == 0
-    assert seen(processes.directory) == ["Hello Ann", "torn down"]
 
 
 def test_transaction_markers_do_not_leave_lag(processes: Rig, kafka: KafkaCluster, topic: str) -> None:

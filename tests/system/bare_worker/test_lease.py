@@ -10,23 +10,6 @@ from tests.system.bare_worker.traffic import HANDLERS, produce, seen
 from tests.waiting import wait_until
 
 
-def test_a_worker_past_its_lease_starts_nothing_and_goes_on_when_it_is_extended(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
-    worker = processes.worker("see", kafka.bootstrap, [topic])
-    worker.ledger.lease_ns = clock.now_ns()
-    worker.start(topic, {0: 0})
-    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
-    assert worker.ping().in_hand is None
-    assert seen(processes.directory) == []
-    worker.ledger.lease_ns = FOREVER_NS
-    worker.consumed(1, 1000)
-    assert seen(processes.directory) == [f"0@{i}={i}" for i in range(1000)]
-    assert not worker.ping().paused_by_lease
-
-
 def test_a_worker_whose_lease_runs_out_between_fast_records_starts_nothing_more(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
@@ -43,7 +26,8 @@ def test_a_worker_whose_lease_runs_out_between_fast_records_starts_nothing_more(
     assert worker.slot(1).consumed.offset == stopped_at < 100_000
     worker.ledger.lease_ns = FOREVER_NS
     worker.consumed(1, 100_000)
-    assert len(seen(processes.directory)) == 100_000
+    assert seen(processes.directory) == [f"0@{i}={i}" for i in range(100_000)]
+    assert not worker.ping().paused_by_lease
 
 
 def test_a_handler_that_turns_slow_inside_a_chunk_starts_no_record_past_the_lease(
@@ -64,21 +48,6 @@ def test_a_handler_that_turns_slow_inside_a_chunk_starts_no_record_past_the_leas
     assert worker.slot(1).consumed.offset == 5001
 
 
-def test_a_paused_worker_gives_its_partitions_up_at_once_and_drains(
-    processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    produce(kafka.bootstrap, topic, (str(i) for i in range(1000)))
-    worker = processes.worker("see", kafka.bootstrap, [topic])
-    worker.ledger.lease_ns = 1
-    worker.start(topic, {0: 0})
-    wait_until(lambda: worker.ping().paused_by_lease, "the pause")
-    worker.stop(1, lost=True)
-    assert worker.expect(FetcherStopped).partitions[0].offset == 0
-    worker.tell(Drain(0.0))
-    assert worker.exit_status() == 0
-
-
 HEARS = """
 class Hears:
     def handle(self, record):
@@ -89,7 +58,7 @@ class Hears:
 """
 
 
-def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_supervisor(
+def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_supervisor_and_drains(
     processes: Rig, kafka: KafkaCluster, topic: str
 ) -> None:
     kafka.create_topic(topic, 1)
@@ -103,6 +72,8 @@ def test_a_worker_past_its_lease_tells_its_handler_what_is_lost_and_then_the_sup
     assert worker.expect(FetcherStopped).partitions[0].offset == 0, "the lease comes back only after this"
     assert (processes.directory / "lost").read_text() == "0"
     assert not (processes.directory / "handled").exists()
+    worker.tell(Drain(0.0))
+    assert worker.exit_status() == 0
 
 
 WAITS = """

@@ -123,23 +123,6 @@ def test_a_record_too_large_for_the_dead_letter_topic_halts_its_partition_and_sa
     assert "max.message.bytes" in failed.error
 
 
-@OVER_BOTH_FETCHERS
-def test_the_record_that_killed_workers_becomes_a_dead_letter_without_the_handler(
-    start: Start, processes: Rig, kafka: KafkaCluster, topic: str
-) -> None:
-    kafka.create_topic(topic, 1)
-    kafka.create_topic(letters_topic(topic), 1)
-    produce(kafka.bootstrap, topic, ["die", "b"])
-    worker = start(0, on_failure="dead_letter")
-    worker.tell(
-        StartFetcher([FetcherStart(1, 1, topic, 0, 0, -1, poison="2 workers died", poison_deaths=2, poison_offset=0)])
-    )
-    worker.consumed(1, 2)
-    assert seen(processes.directory) == ["0@1=b"]
-    told = read(headers_of(letters(kafka, topic, 1)[0]))
-    assert (told.cause.type, told.cause.message, told.cause.attempts) == ("WorkerDied", "2 workers died", 2)
-
-
 @OWN_AT_LENGTH
 def test_each_way_into_the_dead_letter_topic_is_counted_by_its_reason(
     start: Start, processes: Rig, kafka: KafkaCluster, topic: str

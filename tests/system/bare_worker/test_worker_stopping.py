@@ -122,6 +122,14 @@ def test_drain_reports_everything_and_exits_0(processes: Rig, kafka: KafkaCluste
     assert worker.exit_status() == 0
 
 
+def test_a_worker_drains_while_no_broker_answers(processes: Rig) -> None:
+    worker = processes.worker("see", "127.0.0.1:9", ["nowhere"])
+    worker.start("nowhere", {0: 0})
+    worker.tell(Drain(0.0))
+    assert worker.expect(FetcherStopped).partitions == [Stopped(1, 0, -1)]
+    assert worker.exit_status() == 0
+
+
 def test_signals_meant_for_the_supervisor_do_not_stop_a_worker(processes: Rig, kafka: KafkaCluster, topic: str) -> None:
     worker = waiting_worker(processes, kafka, topic)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):

@@ -80,29 +80,6 @@ def spin(record):
         pass
 
 
-def fail_when_told(record):
-    """`fail` always fails, `exit` calls sys.exit."""
-    if record.value == b"fail":
-        note(f"{record.partition}@{record.offset} fails")
-        raise ValueError("no such customer")
-    if record.value == b"exit":
-        sys.exit(7)
-    see(record)
-
-
-class WithOptions:
-    def setup(self, options):
-        self.greeting = options["greeting"]
-
-    def __call__(self, record):
-        note(self.greeting + record.value.decode())
-
-    def teardown(self):
-        note("torn down")
-
-
-with_options = WithOptions()
-not_callable = 5
 '''
 
 

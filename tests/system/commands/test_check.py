@@ -383,22 +383,6 @@ def test_records_that_fail_are_counted_and_the_first_is_told_with_its_place(
     assert 'shop.py", line 3, in handle' in line
 
 
-def test_what_a_batch_says_is_not_said_of_records_behind_one_that_cannot_be_decoded(
-    kafka: KafkaCluster, handlers: Path, numbers: str
-) -> None:
-    (handlers / "shop.py").write_text(
-        "from kunicorn import Skip\n"
-        "def decode(value):\n"
-        "    if value == b'18': raise ValueError('too bad')\n"
-        "    return value\n"
-        "def handle(batch): return Skip('odd') if batch[0].offset < 18 else None\n"
-    )
-    code, line = tried(kafka, numbers, 8, mode="batch", value="shop:decode")
-    assert code is ExitCode.HANDLER
-    assert line.startswith("FAILED  trial     2 of 8 records failed"), line
-    assert f"4 said Skip: {numbers}-0@18: Undecodable: " in line
-
-
 def test_a_handler_that_ends_the_trial_is_told(kafka: KafkaCluster, handlers: Path, numbers: str) -> None:
     (handlers / "shop.py").write_text("import os\ndef handle(record): os.kill(os.getpid(), 11)\n")
     code, line = tried(kafka, numbers, 1)
@@ -432,25 +416,6 @@ def test_topics_without_records_are_no_failure(kafka: KafkaCluster, orders: str,
         ExitCode.CLEAN,
         "warning trial     the topics hold no records to try the handler on",
     )
-
-
-@pytest.mark.parametrize(
-    ("source", "options", "words"),
-    [
-        ("def handle(record): ...\n", {"rate": 1}, "has no setup(options)"),
-        ("class Shop:\n def setup(self, options): raise RuntimeError('no database')\n def handle(self, record): ...\n",
-         {}, "setup raised RuntimeError: no database"),
-    ],
-    ids=["options that nobody reads", "a setup that raises"],
-)  # fmt: skip
-def test_a_start_that_setup_would_end_is_told(
-    kafka: KafkaCluster, orders: str, handlers: Path, source: str, options: dict[str, int], words: str
-) -> None:
-    (handlers / "shop.py").write_text(source)
-    entrypoint = "shop:Shop" if "class" in source else "shop:handle"
-    code, lines = checked(**at(kafka, orders), handler={"entrypoint": entrypoint, "options": options})
-    assert code is ExitCode.HANDLER
-    assert any(words in line for line in lines.values()), lines
 
 
 def test_a_port_that_another_process_has_is_told(kafka: KafkaCluster, orders: str, handlers: Path) -> None:

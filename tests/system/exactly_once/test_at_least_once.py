@@ -1,4 +1,5 @@
-"""Outputs that are acknowledged before their records count, with a real worker and a real broker."""
+"""Outputs that are acknowledged before their records count, with a real worker and a real broker. What becomes of
+refused ones in every way of calling a handler `tests/contract/worker` shows."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 from kunicorn.handler.config import DeadLetterTarget, ProducingTarget
 from kunicorn.handler.dead_letters import read
 from kunicorn.ipc import bitmap
-from kunicorn.ipc.messages import Drain, Failed, FetcherStopped, StopFetcher
+from kunicorn.ipc.messages import Drain, FetcherStopped, StopFetcher
 from tests.kafka import KafkaCluster
 from tests.producers import of_outputs
 from tests.system.bare_worker.rig import Rig, WorkerProcess
@@ -45,10 +46,6 @@ def odd(record):
 
 async def copy_async(record):
     yield Send(value=f"{record.partition}:{record.offset}", key=record.key)
-
-def whole(batch):
-    for record in batch:
-        yield Send(value=b"x" * 2_000_000 if record.value == b"large" else f"{record.partition}:{record.offset}")
 """
 
 
@@ -132,28 +129,6 @@ def test_an_output_whose_names_no_client_can_write_is_its_records_failure_and_it
     assert worker.ping().handled == 2
 
 
-def test_a_refused_output_halts_its_partition_where_the_settings_say_so(
-    start: Start, kafka: KafkaCluster, topic: str
-) -> None:
-    send(kafka, topic, b"fine", b"large", b"fine")
-    worker = start("picky", max_attempts=1, on_failure="halt")
-    failed = worker.expect(Failed)
-    assert failed.offset == 1
-    assert "max.message.bytes" in failed.error
-    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1)["0:0"] == 1
-
-
-def test_of_a_batch_only_the_record_whose_output_is_refused_fails(
-    start: Start, kafka: KafkaCluster, topic: str
-) -> None:
-    send(kafka, topic, b"fine", b"large", b"fine")
-    worker = start("whole", mode="batch", max_attempts=1, on_failure="dead_letter")
-    worker.consumed(1, 3)
-    (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
-    assert read(headers_of(letter)).offset == 1
-    assert set(committed_outputs(kafka.bootstrap, f"{topic}.out", 1)) == {"0:0", "0:2"}
-
-
 @pytest.mark.parametrize("handler", ["copy", "copy_async"])
 def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consumed_is_there(
     start: Start, kafka: KafkaCluster, topic: str, handler: str
@@ -175,15 +150,3 @@ def test_with_several_in_hand_outputs_of_a_key_keep_its_order_and_what_is_consum
     assert all(offsets == sorted(offsets) for offsets in by_key.values())
     worker.tell(Drain(0.0))
     assert worker.exit_status() == 0
-
-
-def test_with_several_in_hand_a_refused_output_is_its_records_failure_alone(
-    start: Start, kafka: KafkaCluster, topic: str
-) -> None:
-    send(kafka, topic, b"fine", b"fine", b"large", b"fine", b"fine")
-    worker = start("picky", ordering="none", concurrency=3, max_attempts=2, on_failure="dead_letter")
-    worker.consumed(1, 5)
-    (letter,) = consumed(kafka.bootstrap, f"{topic}.letters", 1)
-    told = read(headers_of(letter))
-    assert (told.offset, told.cause.attempts, told.cause.type) == (2, 2, "kunicorn.worker.refusals.NotDelivered")
-    assert committed_outputs(kafka.bootstrap, f"{topic}.out", 1) == {f"0:{offset}": 1 for offset in (0, 1, 3, 4)}

@@ -25,7 +25,7 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 CORE = {("one", "transactions"), ("several", "transactions")}
-"""At least once, bare workers have it: `test_at_least_once.py`."""
+"""At least once, a bare worker has it: `test_at_least_once.py`; in every form, `tests/contract/worker`."""
 
 
 @pytest.mark.parametrize(("form", "delivery"), rest_long(product(FORMS, ("at_least_once", "transactions")), CORE))

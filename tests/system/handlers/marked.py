@@ -17,12 +17,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kunicorn import Record, Wait
-from kunicorn.commands.demo.audit import AuditLog
+from tests.system.handlers.lethal import audit_log
 
 _CHILD = [sys.executable, "-S", "-c", "pass"]
 
@@ -31,24 +30,19 @@ class NoSuchCustomer(Exception):
     """What the marked records raise."""
 
 
-@cache
-def _audit() -> AuditLog:
-    return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
-
-
 def handle(record: Record) -> None:
     """Handle one record."""
-    _audit().begin([record])
+    audit_log().begin([record])
     _behave(record)
-    _audit().end([record])
+    audit_log().end([record])
 
 
 def handle_batch(records: Sequence[Record]) -> None:
     """Handle a batch; it behaves as each of its records says."""
-    _audit().begin(records)
+    audit_log().begin(records)
     for record in records:
         _behave(record)
-    _audit().end(records)
+    audit_log().end(records)
 
 
 def handle_arrow(rows: Any) -> None:
@@ -61,13 +55,13 @@ def handle_arrow(rows: Any) -> None:
 
 async def handle_async(record: Record) -> None:
     """Handle one record as a coroutine; one that sleeps leaves the loop to others."""
-    _audit().begin([record])
+    audit_log().begin([record])
     what, seconds = _told(record)
     if what == "sleep":
         await _sleep_async(record, seconds)
     elif what in BEHAVIOURS:
         BEHAVIOURS[what](record, seconds)
-    _audit().end([record])
+    audit_log().end([record])
 
 
 def _behave(record: Record) -> None:

@@ -4,30 +4,22 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import threading
-from functools import cache
-from pathlib import Path
 
 from kunicorn import Record
-from kunicorn.commands.demo.audit import AuditLog
+from tests.system.handlers.lethal import audit_log
 
 _AMBIGUOUS = re.compile(r"(a|aa)+$")
 _LONG = 600
 
 
-@cache
-def _audit() -> AuditLog:
-    return AuditLog(Path(os.environ["KUNICORN_AUDIT_DIR"]), os.environ["KUNICORN_AUDIT_MEMBER"])
-
-
 def handle(record: Record) -> None:
     """Handle one record."""
-    _audit().begin([record])
+    audit_log().begin([record])
     if behaviour := BEHAVIOURS.get(record.value or b""):
         behaviour()
-    _audit().end([record])
+    audit_log().end([record])
 
 
 def _hang() -> None:

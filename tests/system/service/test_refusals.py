@@ -198,11 +198,6 @@ def test_a_topic_that_this_user_may_not_see_is_refused_by_name(
     expect(said, ExitCode.CONFIGURATION, "closed", "TOPIC_AUTHORIZATION_FAILED", "READ")
 
 
-def test_check_tells_of_a_group_that_this_user_may_not_join(guarded: KafkaCluster, tmp_path: Path) -> None:
-    said = kunicorn("check", config(bootstrap=guarded.bootstrap, topic="open", group_id="closed"), tmp_path)
-    expect(said, ExitCode.CONFIGURATION, "GROUP_AUTHORIZATION_FAILED", "READ")
-
-
 def test_leave_tells_of_a_group_that_this_user_may_not_see(guarded: KafkaCluster, tmp_path: Path) -> None:
     text = config(bootstrap=guarded.bootstrap, topic="open", group_id="closed")
     said = kunicorn("leave", text, tmp_path, arguments=["--instance", "pod-0", "--yes"])

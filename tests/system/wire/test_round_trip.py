@@ -1,6 +1,7 @@
 """The whole of kunicorn.kafka against real brokers: Apache Kafka, and librdkafka's mock cluster that the demo runs on.
 
-The mock speaks the lowest versions that we accept, Kafka the highest: together they hold both ends of the table.
+The mock speaks the lowest versions that we accept, Kafka the highest: together they hold both ends of the table. What
+several members are to one another `tests/system/group` shows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as ConfluentPartition
+from confluent_kafka import Producer
 
 from kunicorn.commands.demo.mock_cluster import mock_cluster_process
 from kunicorn.group.protocol import JoinAnswer, LogOffset, Subscription, SyncAnswer
@@ -31,10 +31,6 @@ from tests.kafka import KafkaCluster
 
 ASSIGNOR = "cooperative-sticky"
 TIMEOUT = 60.0
-LONG_SESSION = 30_000
-"""Milliseconds: nobody heartbeats beside a test's own steps. Not for the mock, whose rebalances take a session."""
-MOCK_SESSION = 4_000
-"""The mock's rebalances take a second less than that, which is as long as a busy machine may take to join again."""
 PARTITIONS = 3
 MOCK_TOPICS = [f"round-trip-{number}" for number in range(20)]
 
@@ -43,7 +39,6 @@ MOCK_TOPICS = [f"round-trip-{number}" for number in range(20)]
 class Brokers:
     """A cluster to speak to, with one topic of `PARTITIONS` partitions."""
 
-    kind: str
     bootstrap: str
     topic: str
 
@@ -56,7 +51,7 @@ class Brokers:
 def mock() -> Iterator[Iterator[Brokers]]:
     """The mock cluster, with a topic for one test after the other: it is told all of them when it starts."""
     with mock_cluster_process([(topic, PARTITIONS) for topic in MOCK_TOPICS], brokers=1) as bootstrap:
-        yield (Brokers("mock", bootstrap, topic) for topic in MOCK_TOPICS)
+        yield (Brokers(bootstrap, topic) for topic in MOCK_TOPICS)
 
 
 @pytest.fixture(params=["kafka", "mock"])
@@ -65,7 +60,7 @@ def brokers(request: pytest.FixtureRequest, topic: str) -> Brokers:
         unused: Iterator[Brokers] = request.getfixturevalue("mock")
         return next(unused)
     kafka: KafkaCluster = request.getfixturevalue("kafka")
-    return Brokers("kafka", kafka.bootstrap, kafka.create_topic(topic, PARTITIONS))
+    return Brokers(kafka.bootstrap, kafka.create_topic(topic, PARTITIONS))
 
 
 only_kafka = pytest.mark.parametrize("brokers", ["kafka"], indirect=True)
@@ -104,48 +99,31 @@ async def find(coordinator: Coordinator) -> None:
                 await coordinator.find(TIMEOUT)
 
 
-async def join(
-    coordinator: Coordinator,
-    topic: str,
-    member_id: str = "",
-    instance_id: str | None = None,
-    session_timeout_ms: int = 10_000,
-) -> JoinAnswer:
+async def join(coordinator: Coordinator, topic: str) -> JoinAnswer:
     """JoinGroup, again with the id that the broker gives where it asks for one (KIP-394)."""
     asked: dict[str, Any] = {
-        "instance_id": instance_id,
-        "session_timeout_ms": session_timeout_ms,
-        "rebalance_timeout_ms": 10000,
+        "instance_id": None,
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 10_000,
         "protocols": [(ASSIGNOR, Subscription((topic,)))],
         "reason": "x" * 300,
         "timeout": TIMEOUT,
     }
-    answer = await coordinator.join(member_id=member_id, **asked)
+    answer = await coordinator.join(member_id="", **asked)
     if answer.error == ErrorCode.MEMBER_ID_REQUIRED:
         answer = await coordinator.join(member_id=answer.member_id, **asked)
     return answer
 
 
-async def sync(
-    coordinator: Coordinator, joined: JoinAnswer, partitions: list[TopicPartition], instance_id: str | None = None
-) -> SyncAnswer:
+async def sync(coordinator: Coordinator, joined: JoinAnswer, partitions: list[TopicPartition]) -> SyncAnswer:
     return await coordinator.sync(
         generation=joined.generation,
         member_id=joined.member_id,
-        instance_id=instance_id,
+        instance_id=None,
         assignor=ASSIGNOR,
         plan={joined.member_id: partitions},
         timeout=TIMEOUT,
     )
-
-
-async def hear_of_a_rebalance(coordinator: Coordinator, member: JoinAnswer) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        error = ErrorCode.NONE.value
-        while error != ErrorCode.REBALANCE_IN_PROGRESS:
-            error = await coordinator.heartbeat(
-                generation=member.generation, member_id=member.member_id, instance_id=None, timeout=TIMEOUT
-            )
 
 
 async def ends(
@@ -248,127 +226,6 @@ async def test_questions_about_unknown_partitions_have_answers_too(brokers: Brok
     answers = await ends(cluster, brokers, LATEST, unknown)
     assert answers[unknown].error == ErrorCode.LEADER_NOT_AVAILABLE
     assert answers[brokers.partitions[0]].error == ErrorCode.NONE
-
-
-async def test_a_second_member_is_seen_as_a_rebalance_and_both_get_their_share(
-    brokers: Brokers, coordinator: Coordinator, topic: str
-) -> None:
-    session = MOCK_SESSION if brokers.kind == "mock" else LONG_SESSION
-    cluster = open_cluster(brokers.bootstrap)
-    other = Coordinator(cluster, f"group-of-{topic}")
-    await find(other)
-    first = await join(coordinator, brokers.topic, session_timeout_ms=session)
-    await sync(coordinator, first, brokers.partitions)
-    joining = asyncio.create_task(join(other, brokers.topic, session_timeout_ms=session))
-    await hear_of_a_rebalance(coordinator, first)
-    again, second = await asyncio.gather(
-        join(coordinator, brokers.topic, first.member_id, session_timeout_ms=session), joining
-    )
-    assert again.generation == second.generation > first.generation
-    leader, follower = (again, second) if again.leader == again.member_id else (second, again)
-    assert {member.member_id for member in leader.members} == {first.member_id, second.member_id}
-    assert follower.members == ()
-    await cluster.close()
-
-
-# The mock tells a joining member its id only with the answer.
-@only_kafka
-async def test_leaving_is_not_held_up_by_a_parked_join(brokers: Brokers, coordinator: Coordinator, topic: str) -> None:
-    first = await join(coordinator, brokers.topic, session_timeout_ms=LONG_SESSION)
-    await sync(coordinator, first, brokers.partitions)
-    cluster = open_cluster(brokers.bootstrap)
-    other = Coordinator(cluster, f"group-of-{topic}")
-    await find(other)
-    asked: dict[str, Any] = {
-        "instance_id": None,
-        "session_timeout_ms": LONG_SESSION,
-        "rebalance_timeout_ms": 60000,
-        "protocols": [(ASSIGNOR, Subscription((topic,)))],
-        "reason": "",
-        "timeout": TIMEOUT,
-    }
-    named = await other.join(member_id="", **asked)
-    assert named.error == ErrorCode.MEMBER_ID_REQUIRED
-    parked = asyncio.create_task(other.join(member_id=named.member_id, **asked))
-    await hear_of_a_rebalance(coordinator, first)
-    left = await other.leave(member_id=named.member_id, instance_id=None, reason="stop", timeout=TIMEOUT)
-    assert left == ErrorCode.NONE
-    assert (await parked).error == ErrorCode.UNKNOWN_MEMBER_ID
-    await cluster.close()
-
-
-# The mock fences nobody.
-@only_kafka
-async def test_a_static_member_that_comes_back_keeps_its_plan(brokers: Brokers, coordinator: Coordinator) -> None:
-    first = await join(coordinator, brokers.topic, instance_id="pod-0", session_timeout_ms=LONG_SESSION)
-    await sync(coordinator, first, brokers.partitions, "pod-0")
-    back = await join(coordinator, brokers.topic, instance_id="pod-0", session_timeout_ms=LONG_SESSION)
-    assert (back.error, back.generation, back.skip_assignment) == (ErrorCode.NONE, first.generation, True)
-    assert back.member_id != first.member_id
-    synced = await coordinator.sync(
-        generation=back.generation,
-        member_id=back.member_id,
-        instance_id="pod-0",
-        assignor=ASSIGNOR,
-        plan={},
-        timeout=TIMEOUT,
-    )
-    assert set(synced.partitions) == set(brokers.partitions)
-    fenced = await coordinator.heartbeat(
-        generation=first.generation, member_id=first.member_id, instance_id="pod-0", timeout=TIMEOUT
-    )
-    assert fenced == ErrorCode.FENCED_INSTANCE_ID
-
-
-# The mock answers a follower that syncs after the leader with an error.
-@only_kafka
-async def test_librdkafka_reads_our_assignment_and_we_read_its_subscription(
-    brokers: Brokers, coordinator: Coordinator, topic: str
-) -> None:
-    first = await join(coordinator, brokers.topic, session_timeout_ms=LONG_SESSION)
-    await sync(coordinator, first, brokers.partitions)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "group.id": f"group-of-{topic}",
-            "partition.assignment.strategy": ASSIGNOR,
-            "log_level": 0,
-        }
-    )
-    consumer.subscribe([brokers.topic])
-    try:
-        theirs = [ConfluentPartition(brokers.topic, 2)]
-        await _lead(coordinator, brokers, first, consumer)
-        async with asyncio.timeout(TIMEOUT):
-            while consumer.assignment() != theirs:
-                await asyncio.to_thread(consumer.poll, 0.1)
-    finally:
-        await asyncio.to_thread(consumer.close)
-
-
-async def _lead(coordinator: Coordinator, brokers: Brokers, first: JoinAnswer, consumer: Consumer) -> None:
-    """Rejoin once librdkafka's member asks for it, and give it partition 2."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            await asyncio.to_thread(consumer.poll, 0.1)
-            error = await coordinator.heartbeat(
-                generation=first.generation, member_id=first.member_id, instance_id=None, timeout=TIMEOUT
-            )
-            if error == ErrorCode.REBALANCE_IN_PROGRESS:
-                break
-    joined = await join(coordinator, brokers.topic, first.member_id)
-    assert [member.subscription.topics for member in joined.members] == [(brokers.topic,)] * 2
-    other = next(member.member_id for member in joined.members if member.member_id != joined.member_id)
-    plan = {joined.member_id: brokers.partitions[:2], other: brokers.partitions[2:]}
-    synced = await coordinator.sync(
-        generation=joined.generation,
-        member_id=joined.member_id,
-        instance_id=None,
-        assignor=ASSIGNOR,
-        plan=plan,
-        timeout=TIMEOUT,
-    )
-    assert set(synced.partitions) == set(brokers.partitions[:2])
 
 
 @only_kafka

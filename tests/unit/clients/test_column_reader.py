@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from confluent_kafka import Message
 
 from kunicorn.clients import column_reader
-from kunicorn.clients.column_reader import ColumnReader
 from kunicorn.clients.range_reader import RangeUnreadable
 from kunicorn.fetch.queue import Fetched
 from kunicorn.fetch.table import News
 from kunicorn.handler.arrow import rows_of
 from kunicorn.handler.rows import Rows
-from kunicorn.positions import Edges, OffsetRange, TopicPartition
+from kunicorn.positions import OffsetRange, TopicPartition
+from tests.unit.clients.played_fetcher import Placing, reader_of
 
 WANTED = OffsetRange("orders", 0, 10, 13)
-
-
-class Placing:
-    """Of a fetcher: what it is told."""
-
-    def call(self, do: Callable[[Any], None]) -> None:
-        do(SimpleNamespace(place=lambda *_: None, remove=lambda *_: None))
-
-
-class Queue:
-    """What was fetched, one after the other; None: nothing came in time."""
-
-    def __init__(self, *fetched: Fetched | None) -> None:
-        self._fetched = list(fetched)
-
-    def get(self, within: float) -> Fetched | None:
-        return self._fetched.pop(0) if self._fetched else None
 
 
 def fetched(*offsets: int, until: int, number: int = 1) -> Fetched:
@@ -47,46 +28,34 @@ def fetched(*offsets: int, until: int, number: int = 1) -> Fetched:
     return Fetched(News(TopicPartition("orders", 0), number, 0, len(offsets), until, 0), rows, 1)
 
 
-def reader(*found: Fetched | None, patience: float = 60.0) -> ColumnReader:
-    fetcher: Any = Placing()
-    queue: Any = Queue(*found)
-    return ColumnReader(fetcher, queue, lambda tp: Edges(0, 99), patience)
-
-
 def test_while_no_rows_come_the_caller_gets_an_empty_run_each_time() -> None:
-    found = reader(None, fetched(10, until=11), fetched(until=12), None, fetched(12, 13, until=14)).read(WANTED)
+    found = reader_of(None, fetched(10, until=11), fetched(until=12), None, fetched(12, 13, until=14)).read(WANTED)
     assert [[message.offset() for message in run] for run in found] == [[], [10], [], [], [12]]
 
 
 def test_what_was_fetched_for_an_earlier_placing_does_not_count() -> None:
-    found = reader(fetched(10, until=99, number=7), fetched(12, until=13)).read(WANTED)
+    found = reader_of(fetched(10, until=99, number=7), fetched(12, until=13)).read(WANTED)
     assert [[message.offset() for message in run] for run in found] == [[], [12]]
 
 
 def test_a_partition_that_is_set_aside_is_fetched_again_from_where_it_was() -> None:
-    told: list[tuple[Any, ...]] = []
-
-    class Told:
-        def call(self, do: Callable[[Any], None]) -> None:
-            do(SimpleNamespace(place=lambda *each: told.append(each), remove=lambda *each: told.append(each)))
-
-    fetcher: Any = Told()
-    queue: Any = Queue(fetched(10, until=11), fetched(11, until=12), None, fetched(11, 12, until=13, number=2))
+    placing = Placing()
+    found = fetched(10, until=11), fetched(11, until=12), None, fetched(11, 12, until=13, number=2)
     aside: set[TopicPartition] = set()
     tp = TopicPartition("orders", 0)
     seen = []
-    for run in ColumnReader(fetcher, queue, lambda tp: Edges(0, 99)).read(WANTED, aside=aside):
+    for run in reader_of(*found, placing=placing).read(WANTED, aside=aside):
         seen.append([message.offset() for message in run])
         if len(seen) == 1:
             aside.add(tp)
         if len(seen) == 2:
             aside.clear()
     assert seen == [[10], [], [], [11, 12]], "what was fetched before comes again"
-    assert told == [(tp, 1, 10, -1, 13), (tp, 1), (tp, 2, 11, 0, 13), (tp, 2)]
+    assert placing.told == [(tp, 1, 10, -1, 13), (tp, 1), (tp, 2, 11, 0, 13), (tp, 2)]
 
 
 def test_nobody_waits_for_what_is_set_aside() -> None:
-    found = reader(*[None] * 3, patience=-1.0).read(WANTED, aside={TopicPartition("orders", 0)})
+    found = reader_of(*[None] * 3, patience=-1.0).read(WANTED, aside={TopicPartition("orders", 0)})
     assert [next(found) for _ in range(3)] == [[]] * 3
 
 
@@ -94,7 +63,7 @@ def test_the_time_that_the_caller_takes_over_an_empty_run_is_not_the_brokers(mon
     now = 0.0
     monkeypatch.setattr(column_reader, "time", SimpleNamespace(monotonic=lambda: now))
     found = []
-    for run in reader(None, fetched(10, until=11), None, fetched(12, until=13)).read(WANTED):
+    for run in reader_of(None, fetched(10, until=11), None, fetched(12, until=13)).read(WANTED):
         found.append(len(run))
         now += 3600.0
     assert found == [0, 1, 0, 1]
@@ -102,4 +71,4 @@ def test_the_time_that_the_caller_takes_over_an_empty_run_is_not_the_brokers(mon
 
 def test_brokers_that_are_silent_for_too_long_end_the_range() -> None:
     with pytest.raises(RangeUnreadable, match="no record for 0 s"):
-        list(reader(fetched(10, until=11), patience=0).read(WANTED))
+        list(reader_of(fetched(10, until=11), patience=0).read(WANTED))

@@ -8,7 +8,7 @@ from kunicorn.group import events as ev
 from kunicorn.group.member import Timings
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, Member, Subscription, SyncAnswer
 from kunicorn.group.states import State
-from tests.unit.group.classic_conversation import (
+from tests.unit.group.conversation import (
     ILLEGAL_GENERATION,
     LOADING,
     MEMBER_ID_REQUIRED,
@@ -17,19 +17,19 @@ from tests.unit.group.classic_conversation import (
     REBALANCING,
     UNKNOWN_MEMBER,
     UNKNOWN_SERVER_ERROR,
-    Conversation,
+    ClassicConversation,
     tps,
 )
 
 
 def test_a_new_member_finds_the_coordinator_then_joins_with_no_id_and_no_generation() -> None:
-    join = Conversation().find()
+    join = ClassicConversation().find()
     assert (join.member_id, join.generation, join.owned) == ("", NO_GENERATION, ())
 
 
 @pytest.mark.scenario("testJoinGroupRequestWithMemberIdRequired")
 def test_member_id_required_is_answered_at_once_with_the_id_and_without_callbacks() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="given")))
     assert talk.order(ev.SendJoin).member_id == "given"
     assert "Lose" not in talk.kinds()
@@ -38,21 +38,21 @@ def test_member_id_required_is_answered_at_once_with_the_id_and_without_callback
 
 @pytest.mark.scenario("testHeartbeatSentWhenCompletingRebalance")
 def test_heartbeats_go_on_between_join_and_sync() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.join(talk.find())
     assert talk.member.state is State.SYNCING
     assert "SendHeartbeat" in talk.kinds()
 
 
 def test_whoever_has_no_generation_yet_sends_no_heartbeat_beside_its_join() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.find()
     talk.tell(ev.Tick(), after=60)
     assert talk.ordered == []
 
 
 def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     talk.order(ev.SendJoin)
@@ -64,7 +64,7 @@ def test_heartbeats_beside_a_parked_join_keep_membership_certain() -> None:
 
 
 def test_a_generation_that_is_over_while_its_successor_is_joined_is_no_loss() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     join = talk.order(ev.SendJoin)
@@ -75,7 +75,7 @@ def test_a_generation_that_is_over_while_its_successor_is_joined_is_no_loss() ->
 
 
 def test_the_leader_plans_before_it_syncs_and_a_follower_sends_no_plan() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     members = (Member("me", Subscription(("orders",))),)
     talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "me", "consumer", talk.assignor, members=members)))
     plan = talk.order(ev.MakePlan)
@@ -85,7 +85,7 @@ def test_the_leader_plans_before_it_syncs_and_a_follower_sends_no_plan() -> None
 
 @pytest.mark.scenario("testOnLeaderElectedShouldSkipAssignment")
 def test_a_static_leader_told_to_skip_the_assignment_sends_no_plan_but_stays_leader() -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     answer = JoinAnswer(0, 7, "new", "new", "consumer", talk.assignor, skip_assignment=True)
     talk.tell(ev.Joined(talk.find(), answer))
     watch = talk.order(ev.MakePlan)
@@ -97,7 +97,7 @@ def test_a_static_leader_told_to_skip_the_assignment_sends_no_plan_but_stays_lea
 
 @pytest.mark.scenario("test_generation_change_during_rejoin_sync")
 def test_a_plan_for_a_generation_that_is_over_is_dropped() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "me", "consumer", talk.assignor)))
     plan = talk.order(ev.MakePlan)
     beat = talk.order(ev.SendHeartbeat)
@@ -107,7 +107,7 @@ def test_a_plan_for_a_generation_that_is_over_is_dropped() -> None:
 
 
 def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them_as_owned() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1)
     talk.heartbeat(REBALANCING)
     assert talk.order(ev.SendJoin).owned == tps(0, 1)
@@ -116,7 +116,7 @@ def test_a_cooperative_member_keeps_its_partitions_while_it_joins_and_names_them
 
 @pytest.mark.scenario("0118 commit_rebalance")
 def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None:
-    talk = Conversation(cooperative=False)
+    talk = ClassicConversation(cooperative=False)
     talk.settle(0, 1)
     talk.heartbeat(REBALANCING)
     revoke = talk.order(ev.Revoke)
@@ -127,7 +127,7 @@ def test_an_eager_member_drains_and_commits_everything_before_it_joins() -> None
 
 
 def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_plan_gave_it() -> None:
-    talk = Conversation(cooperative=False)
+    talk = ClassicConversation(cooperative=False)
     talk.settle(0, 1)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Released(talk.order(ev.Revoke)))
@@ -141,7 +141,7 @@ def test_an_eager_member_that_let_go_of_everything_still_tells_what_the_last_pla
 
 @pytest.mark.scenario("testHeartbeatRebalanceInProgressResponseDuringRebalancing")
 def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_disturb_it() -> None:
-    talk = Conversation(cooperative=False)
+    talk = ClassicConversation(cooperative=False)
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     revoke = talk.order(ev.Revoke)
@@ -154,7 +154,7 @@ def test_heartbeats_go_on_during_a_drain_and_rebalance_in_progress_does_not_dist
 
 @pytest.mark.scenario("0113 b_subscribe_with_cb")
 def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejoins() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1, 2)
     talk.heartbeat(REBALANCING)
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
@@ -166,7 +166,7 @@ def test_a_cooperative_plan_that_takes_partitions_away_drains_them_and_then_rejo
 
 
 def test_a_partition_that_still_drains_stays_owned_while_the_others_are_handed_over() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1, 2)
     talk.heartbeat(REBALANCING)
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
@@ -181,7 +181,7 @@ def test_a_partition_that_still_drains_stays_owned_while_the_others_are_handed_o
 
 
 def test_a_partition_that_still_drains_is_taken_up_again_where_the_next_plan_gives_it_back() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1, 2)
     talk.heartbeat(REBALANCING)
     talk.sync(talk.join(talk.order(ev.SendJoin), generation=2), tps(0))
@@ -197,7 +197,7 @@ def test_a_partition_that_still_drains_is_taken_up_again_where_the_next_plan_giv
 
 @pytest.mark.scenario("0117 do_test_offset_commit_error_during_rebalance")
 def test_nothing_is_committed_between_join_and_sync() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     assert talk.may_commit()
     talk.heartbeat(REBALANCING)
@@ -208,14 +208,14 @@ def test_nothing_is_committed_between_join_and_sync() -> None:
     assert talk.may_commit()
 
 
-def join_again(talk: Conversation) -> ev.SendJoin:
+def join_again(talk: ClassicConversation) -> ev.SendJoin:
     """The next JoinGroup, when it is due."""
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tick()
     return talk.order(ev.SendJoin)
 
 
 def test_a_group_whose_plans_are_refused_joins_after_waits_that_grow_and_counts_them_as_failed() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     join, began = talk.find(), talk.now
     for generation in range(1, 21):
         talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(UNKNOWN_SERVER_ERROR), talk.now))
@@ -233,7 +233,7 @@ def test_a_group_whose_plans_are_refused_joins_after_waits_that_grow_and_counts_
 
 
 def test_a_group_in_which_another_rebalance_follows_each_joins_at_once_every_time() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     join = talk.find()
     for generation in range(1, 21):
         met = talk.now
@@ -244,7 +244,7 @@ def test_a_group_in_which_another_rebalance_follows_each_joins_at_once_every_tim
 
 
 def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_again() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(NOT_AVAILABLE, commit_pending=True)
     assert "ForgetCoordinator" not in talk.kinds()
@@ -252,7 +252,7 @@ def test_coordinator_not_available_beside_a_pending_commit_means_the_same_node_a
 
 @pytest.mark.scenario("testCoordinatorDiscoveryExponentialBackoff", "CoordinatorRequestManagerTest")
 def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.JoinWanted())
     assert talk.tell(ev.Tick(), after=5) == []
     waits = []
@@ -267,11 +267,11 @@ def test_look_ups_back_off_between_failures_and_never_while_one_is_out() -> None
 
 
 def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_survived() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(999)
     assert talk.member.state is State.STABLE
-    fresh = Conversation()
+    fresh = ClassicConversation()
     fresh.tell(ev.Joined(fresh.find(), JoinAnswer(999)))
     assert "999" in fresh.order(ev.Fail).message
 
@@ -280,7 +280,7 @@ def test_an_error_from_the_future_in_a_join_is_refused_and_in_a_heartbeat_surviv
 def test_heartbeats_refused_by_an_error_from_the_future_end_in_a_join_when_membership_is_not_certain_any_more(
     cooperative: bool,
 ) -> None:
-    talk = Conversation(cooperative=cooperative)
+    talk = ClassicConversation(cooperative=cooperative)
     talk.settle(0)
     talk.heartbeat()
     certain_until = talk.order(ev.ExtendLease).until
@@ -293,7 +293,7 @@ def test_heartbeats_refused_by_an_error_from_the_future_end_in_a_join_when_membe
 
 
 def test_a_coordinator_that_still_loads_its_groups_is_waited_for_beyond_the_session() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     for _ in range(200):
         talk.heartbeat(LOADING)
@@ -306,38 +306,35 @@ def test_a_coordinator_that_still_loads_its_groups_is_waited_for_beyond_the_sess
 
 @pytest.mark.scenario("HeartbeatTest")
 def test_membership_is_certain_until_the_send_time_plus_the_session_timeout() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat()
     talk.heartbeat()
-    talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+    talk.tick()
     beat = talk.order(ev.SendHeartbeat)
     talk.tell(ev.HeartbeatAnswered(beat, 0, commit_pending=False), after=2)
     assert talk.order(ev.ExtendLease).until == beat.sent_at + 45
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_of_a_rebalance_that_was_announced() -> None:
-    talk = Conversation(cooperative=False)
+    talk = ClassicConversation(cooperative=False)
     talk.settle(0)
     talk.heartbeat()
     undisturbed = talk.now
-    until = 0.0
-    while talk.now < undisturbed + 290:  # a drain that takes that long
-        talk.heartbeat(REBALANCING)
-        until = talk.order(ev.ExtendLease).until
+    until = talk.certain_until(undisturbed + 290, REBALANCING)  # a drain that takes that long
     assert until == pytest.approx(undisturbed + 300, abs=1), "the coordinator goes on without us then"
 
 
 def test_where_sessions_are_longer_membership_is_certain_for_the_rebalance_timeout() -> None:
     """A rebalance that begins behind a heartbeat, and that nothing tells us of, ends without us after so long."""
-    talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
+    talk = ClassicConversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.settle(0)
     talk.heartbeat()
     assert talk.order(ev.ExtendLease).until == pytest.approx(talk.now + 20, abs=1)
 
 
 def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_sessions_are_longer() -> None:
-    talk = Conversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
+    talk = ClassicConversation(timings=Timings(session_timeout=45.0, rebalance_timeout=20.0))
     talk.settle(0)
     talk.heartbeat()
     promised = talk.order(ev.ExtendLease).until
@@ -347,37 +344,30 @@ def test_what_was_certain_before_a_rebalance_ends_with_its_timeout_where_session
 
 
 def test_membership_is_not_certain_past_the_rebalance_timeout_while_the_assignment_is_not_fetched() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     joined_at = talk.now
     talk.join(talk.order(ev.SendJoin), generation=2)
-    until = 0.0
-    while talk.now < joined_at + 290:
-        talk.heartbeat()
-        until = talk.order(ev.ExtendLease).until
-    assert until == joined_at + 300, "SyncGroup was lost: heartbeats do not help whoever never comes for its plan"
+    assert talk.certain_until(joined_at + 290) == joined_at + 300, (
+        "SyncGroup was lost: heartbeats do not help whoever never comes for its plan"
+    )
 
 
 def test_whoever_joins_twice_is_waited_for_with_its_assignment_since_the_join_whose_answer_was_lost() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     first, first_at = talk.order(ev.SendJoin), talk.now
     talk.tell(ev.Unanswered(first, "closed"), after=3)
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
-    talk.order(ev.FindCoordinator)
-    talk.tell(ev.CoordinatorFound())
+    talk.tick()
+    talk.look_up()
     talk.join(talk.order(ev.SendJoin), generation=2)
-    until = 0.0
-    while talk.now < first_at + 290:
-        talk.heartbeat()
-        until = talk.order(ev.ExtendLease).until
-    assert until == first_at + 300, "the generation may have begun with the first join"
+    assert talk.certain_until(first_at + 290) == first_at + 300, "the generation may have begun with the first join"
 
 
 def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_was_lost() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"), after=200)
@@ -387,20 +377,16 @@ def test_the_plan_that_came_ends_the_wait_that_began_with_a_join_whose_answer_wa
     talk.heartbeat(REBALANCING)
     joined_at = talk.now
     talk.join(talk.order(ev.SendJoin), generation=3)
-    until = 0.0
-    while talk.now < joined_at + 290:
-        talk.heartbeat()
-        until = talk.order(ev.ExtendLease).until
-    assert until == joined_at + 300
+    assert talk.certain_until(joined_at + 290) == joined_at + 300
 
 
-def _with_a_join_whose_answer_was_lost(instance_id: str | None = None) -> Conversation:
+def _with_a_join_whose_answer_was_lost(instance_id: str | None = None) -> ClassicConversation:
     """A member that asks again in a moment. The coordinator it finds is still loading."""
-    talk = Conversation(instance_id=instance_id)
+    talk = ClassicConversation(instance_id=instance_id)
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     talk.tell(ev.Unanswered(talk.order(ev.SendJoin), "closed"))
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tick()
     talk.tell(ev.CoordinatorFound())
     talk.tell(ev.Joined(talk.order(ev.SendJoin), JoinAnswer(LOADING)))
     assert (talk.member.state, talk.kinds()) == (State.UNJOINED, ["SendHeartbeat"])
@@ -411,7 +397,7 @@ def test_a_group_that_went_on_with_a_join_whose_answer_was_lost_costs_nothing() 
     talk = _with_a_join_whose_answer_was_lost()
     talk.heartbeat(ILLEGAL_GENERATION)
     assert "Lose" not in talk.kinds()
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tick()
     assert talk.order(ev.SendJoin).owned == tps(0)
 
 
@@ -423,23 +409,23 @@ def test_a_static_member_that_asks_again_loses_all_once_its_place_is_not_certain
 
 
 def test_a_group_that_went_on_before_we_asked_to_join_has_given_away_what_we_owned() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(NOT_COORDINATOR)
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
+    talk.tick()
     talk.tell(ev.CoordinatorFound())
     talk.heartbeat(ILLEGAL_GENERATION)
     assert talk.order(ev.Lose).partitions == tps(0)
 
 
 def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_never_came() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     sync = talk.join(talk.order(ev.SendJoin), generation=2)
     talk.heartbeat(REBALANCING)
     talk.heartbeat(REBALANCING)
-    talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+    talk.tick()
     again = talk.order(ev.SendJoin)
     assert (again.generation, again.owned) == (2, tps(0))
     assert not talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0, 1), "consumer", talk.assignor), talk.now)), "too late"
@@ -447,7 +433,7 @@ def test_a_rebalance_announced_while_sync_is_out_is_joined_though_its_answer_nev
 
 def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_to_come() -> None:
     """librdkafka's mock cluster announces one to whoever waits for the plan: two members joined in turns for ever."""
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     sync = talk.join(talk.order(ev.SendJoin), generation=2)
@@ -459,7 +445,7 @@ def test_a_rebalance_announced_once_while_sync_is_out_leaves_the_plan_a_moment_t
 
 @pytest.mark.scenario("HeartbeatTest")
 def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat()
     talk.heartbeat()
@@ -478,7 +464,7 @@ def test_heartbeats_are_fast_after_an_assignment_and_steady_later() -> None:
     "test_coordinator_metadata_change_by_broker",
 )
 def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of_a_rebalance() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.TopicsChanged("orders: 1 to 2 partitions"))
     join = talk.order(ev.SendJoin)
@@ -492,7 +478,7 @@ def test_changed_topics_are_joined_for_once_even_if_they_change_in_the_middle_of
 
 @pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_leaving_drains_and_commits_before_leave_group() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1)
     talk.tell(ev.LeaveWanted("SIGTERM"))
     revoke = talk.order(ev.Revoke)
@@ -506,7 +492,7 @@ def test_leaving_drains_and_commits_before_leave_group() -> None:
 
 @pytest.mark.scenario("testLeaveGroupSentWithGroupInstanceIdUnSet")
 def test_a_static_member_goes_without_leave_group() -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     talk.tell(ev.LeaveWanted("SIGTERM"))
     talk.tell(ev.Released(talk.order(ev.Revoke)))
@@ -515,7 +501,7 @@ def test_a_static_member_goes_without_leave_group() -> None:
 
 
 def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_committed_only_there() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1)
     talk.heartbeat(REBALANCING)
     join = talk.order(ev.SendJoin)
@@ -532,7 +518,7 @@ def test_a_leaving_member_takes_part_in_the_next_generation_as_its_drain_can_be_
 
 
 def test_a_leaving_leader_makes_the_plan_that_the_others_wait_for() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     join = talk.order(ev.SendJoin)
@@ -548,7 +534,7 @@ def test_a_leaving_leader_makes_the_plan_that_the_others_wait_for() -> None:
 def test_a_leave_outlives_a_coordinator_that_is_lost_in_the_middle_of_a_rebalance(
     asked: str, error: int | None
 ) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(REBALANCING)
     join = talk.order(ev.SendJoin)
@@ -570,7 +556,7 @@ def test_a_leave_outlives_a_coordinator_that_is_lost_in_the_middle_of_a_rebalanc
 
 @pytest.mark.scenario("testPendingMemberShouldLeaveGroup")
 def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(MEMBER_ID_REQUIRED, member_id="pending")))
     talk.tell(ev.LeaveWanted("SIGTERM"))
     talk.tell(ev.Released(talk.order(ev.Revoke)))
@@ -578,7 +564,7 @@ def test_a_pending_member_with_nothing_in_hand_leaves_at_once() -> None:
 
 
 def test_a_member_told_to_leave_before_it_could_join_is_gone_and_does_not_join() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.LeaveWanted("SIGTERM"))
     revoke = talk.order(ev.Revoke)
     assert "SendJoin" not in {type(c).__name__ for c in talk.tell(ev.JoinWanted())}
@@ -587,7 +573,7 @@ def test_a_member_told_to_leave_before_it_could_join_is_gone_and_does_not_join()
 
 
 def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.LeaveWanted("SIGTERM"))
     revoke = talk.order(ev.Revoke)
@@ -599,7 +585,7 @@ def test_an_evicted_member_that_was_leaving_is_gone_without_a_commit() -> None:
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
 def test_a_commit_that_meets_a_rebalance_has_a_heartbeat_find_out_at_once_and_keeps_the_generation() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat()
     talk.heartbeat()
@@ -612,7 +598,7 @@ def test_a_commit_that_meets_a_rebalance_has_a_heartbeat_find_out_at_once_and_ke
 
 @pytest.mark.scenario("testCommitOffsetRebalanceInProgress")
 def test_a_commit_that_met_a_rebalance_which_is_over_costs_no_other() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat()
     talk.heartbeat()
@@ -623,7 +609,7 @@ def test_a_commit_that_met_a_rebalance_which_is_over_costs_no_other() -> None:
 
 
 def test_a_rebalance_of_two_joins_counts_once_and_tells_its_first_reason() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1)
     count = talk.member.history.count
     talk.heartbeat(REBALANCING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +21,6 @@ from tests.fakes.broker import Asked, FakeBroker, Reply
 from tests.fakes.messages import blank_response, response_frame
 
 PLAIN = Sasl("PLAIN", username="alice", password=lambda: "hunter2")
-
-
-@pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker() as broker:
-        yield broker
 
 
 @pytest.fixture

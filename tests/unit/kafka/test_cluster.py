@@ -32,12 +32,6 @@ TOPICS = {"t": {0: (1, 5), 1: (2, 6)}}
 
 
 @pytest.fixture
-async def one() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker(1) as broker:
-        yield broker
-
-
-@pytest.fixture
 async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
     """Together with `one` a cluster."""
     async with FakeBroker(2) as broker:

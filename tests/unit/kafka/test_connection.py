@@ -26,12 +26,6 @@ HINT = "at the first request; if it always does, check security_protocol"
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
 async def connection(broker: FakeBroker) -> AsyncIterator[Connection]:
     connection = await connect(broker)
     yield connection

@@ -19,12 +19,6 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 @pytest.fixture
-async def one() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker(1) as broker:
-        yield broker
-
-
-@pytest.fixture
 async def two(one: FakeBroker) -> AsyncIterator[FakeBroker]:
     async with FakeBroker(2) as broker:
         lead(one, broker, {0: (1, 5), 1: (2, 6), 2: (2, 7)})

@@ -94,24 +94,23 @@ def test_workers_reports_add_up_by_topic() -> None:
     assert value(samples, "kunicorn_handler_retries_total", topic="orders") == 1
 
 
-def test_dead_letters_are_told_by_what_led_there_and_add_up_for_the_status() -> None:
+@pytest.mark.parametrize(
+    ("counter", "name", "label", "total"),
+    [
+        (c.DEAD_LETTERS, "kunicorn_dead_letters_total", "reason", "dead_letters"),
+        (c.RETRY_TOPICS, "kunicorn_retry_topic_records_total", "delay", "retry_topics"),
+    ],
+)
+def test_records_sent_elsewhere_are_told_by_why_and_add_up_for_the_status(
+    counter: Declared, name: str, label: str, total: str
+) -> None:
     metrics = Metrics()
-    hear(metrics, (c.DEAD_LETTERS, ["orders", "attempts"], 2), (c.DEAD_LETTERS, ["orders", "handler"], 1))
-    hear(metrics, (c.DEAD_LETTERS, ["orders", "attempts"], 1))
-    name, samples = "kunicorn_dead_letters_total", scraped(metrics, status())
-    assert value(samples, name, topic="orders", reason="attempts") == 3
-    assert value(samples, name, topic="orders", reason="handler") == 1
-    assert metrics.totals["dead_letters"] == 4
-
-
-def test_records_put_into_retry_topics_are_told_by_delay() -> None:
-    metrics = Metrics()
-    hear(metrics, (c.RETRY_TOPICS, ["orders", "5s"], 2), (c.RETRY_TOPICS, ["orders", "1m"], 1))
-    hear(metrics, (c.RETRY_TOPICS, ["orders", "5s"], 1))
-    name, samples = "kunicorn_retry_topic_records_total", scraped(metrics, status())
-    assert value(samples, name, topic="orders", delay="5s") == 3
-    assert value(samples, name, topic="orders", delay="1m") == 1
-    assert metrics.totals["retry_topics"] == 4
+    hear(metrics, (counter, ["orders", "one"], 2), (counter, ["orders", "other"], 1))
+    hear(metrics, (counter, ["orders", "one"], 1))
+    samples = scraped(metrics, status())
+    assert value(samples, name, topic="orders", **{label: "one"}) == 3
+    assert value(samples, name, topic="orders", **{label: "other"}) == 1
+    assert metrics.totals[total] == 4
 
 
 def test_workers_durations_become_a_cumulative_histogram() -> None:

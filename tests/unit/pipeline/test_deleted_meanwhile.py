@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,37 +18,22 @@ from kunicorn.handler.rows import Rows
 from kunicorn.ipc.messages import FailureKind
 from kunicorn.pipeline.plan import Bounds, Everywhere
 from kunicorn.pipeline.source import KunicornReader, RangePartition, SourceOptions
-from kunicorn.positions import EARLIEST, LATEST, Edges, OffsetRange, TopicPartition
+from kunicorn.positions import EARLIEST, LATEST, OffsetRange, TopicPartition
+from tests.unit.clients.played_fetcher import reader_of
 from tests.unit.settings.files import LEAST
 
 CONFIG = f"{LEAST}[pipeline]\nfail_on_data_loss = {{strict}}\n"
 TP = TopicPartition("orders", 0)
 
 
-class Placing:
-    """Of a fetcher: what it is told."""
-
-    def call(self, do: Callable[[Any], None]) -> None:
-        do(SimpleNamespace(place=lambda *_: None, remove=lambda *_: None))
-
-
-class Queue:
-    """What is fetched of a log whose records up to 12 are gone: nothing, and then the rest from there on."""
-
-    def __init__(self) -> None:
-        gone = Fault(FailureKind.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE")
-        rest = Rows(rows_of([Message(topic="orders", partition=0, offset=12, value=b"v")]))
-        self._fetched = [Fetched(News(TP, 1, 0, 0, 10, 0, gone), None, 1), Fetched(News(TP, 2, 0, 1, 13, 0), rest, 1)]
-
-    def get(self, within: float) -> Fetched | None:
-        return self._fetched.pop(0) if self._fetched else None
+GONE = Fetched(News(TP, 1, 0, 0, 10, 0, Fault(FailureKind.OUT_OF_RANGE, "OFFSET_OUT_OF_RANGE")), None, 1)
+"""What is fetched of a log whose records up to 12 are gone; then the rest from there on."""
 
 
 def columns(access: Access, *, timestamp_types: bool = False, **reading: Any) -> ColumnReader:
     """In place of `Access.columns`."""
-    fetcher: Any = Placing()
-    queue: Any = Queue()
-    return ColumnReader(fetcher, queue, lambda tp: Edges(12, 99), **reading)
+    rest = Rows(rows_of([Message(topic="orders", partition=0, offset=12, value=b"v")]))
+    return reader_of(GONE, Fetched(News(TP, 2, 0, 1, 13, 0), rest, 1), first=12, **reading)
 
 
 def read(tmp_path: Path, option: bool | None, setting: bool) -> list[int]:

@@ -87,7 +87,7 @@ async def cancelled_within(record: Record) -> None:
 
 DEEDS: Mapping[str, Callable[[Record], object]] = {
     "surrogate": raising(lambda: ValueError(SURROGATE)),
-    "nul": raising(lambda: ValueError("\x00\x1b[31m")),
+    "huge": raising(lambda: ValueError("\x00\x1b[31m" + "x" * 5_000_000)),
     "unspeakable": raising(Unspeakable),
     "deadly": raising(Deadly),
     "odd-text": raising(Odd),

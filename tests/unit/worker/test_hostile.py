@@ -25,7 +25,7 @@ BAD = 2
 """The offset of the hostile one."""
 RETRIED = {
     "surrogate": "ValueError",
-    "nul": "ValueError",
+    "huge": "ValueError",
     "unspeakable": "tests.unit.worker.hostile_handlers.Unspeakable",
     "deadly": "tests.unit.worker.hostile_handlers.Deadly",
     "odd-text": "tests.unit.worker.hostile_handlers.Odd",
@@ -131,7 +131,7 @@ def test_every_failure_halts_its_partition_and_the_supervisor_can_be_told_why(fo
     at = 0 if form.in_batches else BAD
     halts = set(LETTERS) - {"gives-up"}
     assert {(topics[each.grant - 1], each.offset) for each in worker.halted} == {(topic, at) for topic in halts}
-    assert all(each.error for each in worker.halted)
+    assert all(0 < len(each.error) < 100_000 for each in worker.halted)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ordering": "none", "concurrency": 4}], ids=["one", "threads"])

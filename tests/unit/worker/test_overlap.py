@@ -90,6 +90,18 @@ class World:
         last = {entry.origin.number: entry.following for entry in live}
         return [ClientPartition("in", number, following) for number, following in last.items()]
 
+    def both_until(self, step: Step) -> tuple[int, int]:
+        """Two batches are shipped, and that step of each comes next; whose turns they were."""
+        turns = self.ship(0), self.ship(1)
+        for turn in turns:
+            self.senders.until(turn, step)
+        return turns
+
+    def finish(self, batches: int, given_up: Iterable[int] = ()) -> None:
+        """Everything, whoever can; then `check`."""
+        self.senders.finish()
+        self.check(batches, given_up)
+
     def check(self, batches: int, given_up: Iterable[int] = ()) -> None:
         """Every record has its output once, in the order of its partition, and is committed; no window is open."""
         values = self.brokers.committed_values()
@@ -112,9 +124,7 @@ class World:
 
 def test_while_one_transaction_commits_the_next_has_produced_and_sent_its_offsets() -> None:
     world = World()
-    first, second = world.ship(0), world.ship(1)
-    world.senders.until(first, Step.COMMIT)
-    world.senders.until(second, Step.COMMIT)
+    first, second = world.both_until(Step.COMMIT)
     assert len(world.brokers.open) == 2
     assert world.senders.advance(second) is Step.COMMIT, "its offsets would be committed past unfinished records"
     assert world.senders.advance(first) is Step.DONE
@@ -147,20 +157,16 @@ def test_nothing_is_produced_before_the_outputs_before_it_are_acknowledged() -> 
     assert world.senders.advance(second) is Step.PRODUCE
     world.senders.until(first, Step.OFFSETS)
     assert world.senders.advance(second) is Step.FLUSH
-    world.senders.finish()
-    world.check(2)
+    world.finish(2)
 
 
 def test_offsets_are_not_written_before_those_before_them() -> None:
     world = World()
-    first, second = world.ship(0), world.ship(1)
-    world.senders.until(first, Step.OFFSETS)
-    world.senders.until(second, Step.OFFSETS)
+    first, second = world.both_until(Step.OFFSETS)
     assert world.senders.advance(second) is Step.OFFSETS
     world.senders.until(first, Step.COMMIT)
     assert world.senders.advance(second) is Step.COMMIT
-    world.senders.finish()
-    world.check(2)
+    world.finish(2)
 
 
 @pytest.mark.parametrize("call", ["flush", "offsets", "commit"])
@@ -178,9 +184,7 @@ def test_what_was_produced_behind_an_aborted_transaction_is_aborted_and_sent_aga
 
 def test_one_that_was_aborted_has_nothing_open_until_those_before_it_are_committed() -> None:
     world = World({("commit", 0): ABORTABLE})
-    first, second = world.ship(0), world.ship(1)
-    world.senders.until(first, Step.COMMIT)
-    world.senders.until(second, Step.COMMIT)
+    first, second = world.both_until(Step.COMMIT)
     world.senders.until(first, Step.REST)
     world.senders.until(second, Step.REST)
     assert (world.brokers.open, world.senders.windows) == (set(), set())
@@ -188,8 +192,7 @@ def test_one_that_was_aborted_has_nothing_open_until_those_before_it_are_committ
     assert world.senders.advance(second) is Step.REST
     assert world.senders.advance(first) is Step.DONE
     assert world.senders.advance(second) is Step.ASK
-    world.senders.finish()
-    world.check(2)
+    world.finish(2)
 
 
 def test_the_second_aborts_by_itself_and_the_first_does_not_notice() -> None:
@@ -206,9 +209,7 @@ def test_the_second_aborts_by_itself_and_the_first_does_not_notice() -> None:
 
 def test_an_undecided_commit_of_the_first_is_asked_about_again_and_the_second_waits() -> None:
     world = World({("commit", 0): RETRIABLE})
-    first, second = world.ship(0), world.ship(1)
-    world.senders.until(first, Step.COMMIT)
-    world.senders.until(second, Step.COMMIT)
+    first, second = world.both_until(Step.COMMIT)
     assert world.senders.advance(first) is Step.COMMIT
     assert world.senders.advance(second) is Step.COMMIT
     world.senders.finish()
@@ -218,15 +219,12 @@ def test_an_undecided_commit_of_the_first_is_asked_about_again_and_the_second_wa
 
 def test_one_that_waits_too_long_for_the_one_before_is_aborted_before_the_brokers_do() -> None:
     world = World({("commit", 0): RETRIABLE})
-    first, second = world.ship(0), world.ship(1)
-    world.senders.until(first, Step.COMMIT)
-    world.senders.until(second, Step.COMMIT)
+    _, second = world.both_until(Step.COMMIT)
     world.senders.every[second]._opened_at -= 3601
     world.senders.until(second, Step.REST)
     assert len(world.brokers.open) == 1
     assert world.senders.advance(second) is Step.REST
-    world.senders.finish()
-    world.check(2)
+    world.finish(2)
 
 
 @pytest.mark.parametrize("fenced", [0, 1])
@@ -245,8 +243,7 @@ def test_a_refused_output_of_the_first_takes_along_what_is_behind_it_in_its_part
     first, second = world.ship(0, 1), world.ship(1)
     world.senders.until(second, Step.PRODUCE)
     world.senders.until(first, Step.REST)
-    world.senders.finish()
-    world.check(2, given_up=[1])
+    world.finish(2, given_up=[1])
 
 
 def test_a_refused_output_of_the_second_leaves_the_first_alone() -> None:
@@ -255,8 +252,7 @@ def test_a_refused_output_of_the_second_leaves_the_first_alone() -> None:
     world.senders.until(first, Step.COMMIT)
     world.senders.until(second, Step.REST)
     assert world.senders.advance(first) is Step.DONE
-    world.senders.finish()
-    world.check(2, given_up=[2])
+    world.finish(2, given_up=[2])
 
 
 @pytest.mark.parametrize("step", [Step.ASK, Step.PRODUCE, Step.FLUSH, Step.OFFSETS])
@@ -310,16 +306,14 @@ def test_while_the_member_may_not_commit_nothing_is_open() -> None:
     assert (world.brokers.calls, world.senders.windows) == ([], set())
     world.senders.may_commit = True
     world.senders.answer()
-    world.senders.finish()
-    world.check(2)
+    world.finish(2)
 
 
 def test_brokers_that_take_no_metadata_are_named_with_the_setting_that_lets_them() -> None:
     world = World({("offsets", 0): KafkaError(KafkaError.OFFSET_METADATA_TOO_LARGE, "too large", False, False, True)})
     world.senders.until(world.ship(0), Step.ABORT)
     assert "offset.metadata.max.bytes" in world.outbox.trouble
-    world.senders.finish()
-    world.check(1)
+    world.finish(1)
 
 
 # -- any order -------------------------------------------------------------------------------------------------------
@@ -360,8 +354,7 @@ def test_in_whatever_order_and_whatever_is_aborted_every_record_is_committed_onc
     while left:
         world.senders.finish()
         more()
-    world.senders.finish()
-    world.check(NUMBER, given_up)
+    world.finish(NUMBER, given_up)
 
 
 def test_outputs_that_are_too_large_only_together_are_aborted_once_and_sent_in_pieces() -> None:

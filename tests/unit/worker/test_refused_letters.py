@@ -6,7 +6,7 @@ every way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,18 @@ def order(handler: str = "each", **more: Any) -> HandlerConfig:
     )
 
 
+@contextmanager
+def refusing(
+    config: HandlerConfig, records: int, delivery: str | None, *hopeless: int, error: KafkaError = NO_SUCH_TOPIC
+) -> Iterator[WholeWorker]:
+    """A worker that has so many records, some of them hopeless, and brokers that refuse its letters so."""
+    with WholeWorker(config, map(record, range(records)), delivery) as worker:
+        worker.brokers.letters_refused = error
+        sending_handlers.hopeless |= {*hopeless}
+        worker.hand_out()
+        yield worker
+
+
 @pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("ordering", ["partition", "key"])
 def test_of_a_record_that_fails_behind_its_outputs_none_is_sent(ordering: str, delivery: str) -> None:
@@ -76,10 +88,7 @@ def test_a_dead_letter_whose_topic_is_away_waits_for_it_and_the_handler_is_not_a
     several: bool, delivery: str
 ) -> None:
     more: dict[str, Any] = {"ordering": "key", "concurrency": 4} if several else {}
-    with WholeWorker(order(on_failure="dead_letter", **more), map(record, range(6)), delivery) as worker:
-        worker.brokers.letters_refused = NO_SUCH_TOPIC
-        sending_handlers.hopeless.add(2)
-        worker.hand_out()
+    with refusing(order(on_failure="dead_letter", **more), 6, delivery, 2) as worker:
         patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
         ((told,), _) = worker.made.table.parked()
         assert "offset 2 waits for the dead-letter topic 'letters'" in told.why
@@ -132,10 +141,7 @@ def one_by_one(delivery: str | None) -> HandlerConfig:
 
 @pytest.mark.parametrize("delivery", [None, *DELIVERIES])
 def test_a_letter_that_is_not_acknowledged_in_time_has_its_record_wait_and_is_sent_anew(delivery: str | None) -> None:
-    with WholeWorker(one_by_one(delivery), map(record, range(6)), delivery) as worker:
-        worker.brokers.letters_refused = KafkaError(KafkaError._MSG_TIMED_OUT)
-        sending_handlers.hopeless.add(2)
-        worker.hand_out()
+    with refusing(one_by_one(delivery), 6, delivery, 2, error=KafkaError(KafkaError._MSG_TIMED_OUT)) as worker:
         patiently(lambda: worker.brokers.refusals >= 3, "the letter to be sent again and again")
         patiently(
             lambda: any("no acknowledgement in time" in each.why for each in worker.made.table.parked()[0]),
@@ -160,10 +166,7 @@ def test_a_stop_waits_for_no_letter_that_is_not_acknowledged(delivery: str | Non
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_stop_while_a_dead_letter_waits_leaves_its_record_unfinished(delivery: str) -> None:
-    with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
-        worker.brokers.letters_refused = NO_SUCH_TOPIC
-        sending_handlers.hopeless.add(2)
-        worker.hand_out()
+    with refusing(order(on_failure="dead_letter"), 6, delivery, 2) as worker:
         patiently(lambda: worker.made.table.parked()[1].get("dead_letter"), "the partition to wait for the topic")
         worker.made.hooks.stop([1])
         patiently(lambda: worker.ended, "its report")
@@ -213,10 +216,7 @@ def test_a_record_in_hand_beside_a_letter_that_does_not_arrive_is_waited_for_wit
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_dead_letter_that_is_too_large_halts_its_partition(delivery: str) -> None:
-    with WholeWorker(order(on_failure="dead_letter"), map(record, range(6)), delivery) as worker:
-        worker.brokers.letters_refused = TOO_LARGE
-        sending_handlers.hopeless.add(2)
-        worker.hand_out()
+    with refusing(order(on_failure="dead_letter"), 6, delivery, 2, error=TOO_LARGE) as worker:
         assert worker.halted().offset == 2
 
 
@@ -225,10 +225,7 @@ def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_
     delivery: str | None,
 ) -> None:
     batches = order("giving_up", mode="batch", batch_max_records=10, on_failure="dead_letter")
-    with WholeWorker(batches, map(record, range(20)), delivery) as worker:
-        worker.brokers.letters_refused = NO_SUCH_TOPIC
-        sending_handlers.hopeless.add(3)
-        worker.hand_out()
+    with refusing(batches, 20, delivery, 3) as worker:
         patiently(lambda: worker.brokers.refusals >= 3, "the letter to be refused again and again")
         assert worker.consumed == 3
         worker.brokers.letters_refused = None
@@ -237,15 +234,10 @@ def test_a_row_whose_letter_is_refused_waits_and_the_handler_is_not_asked_again_
         assert worker.brokers.values(LETTERS) == [b"3"]
 
 
-@contextmanager
-def giving_up_together(handler: str, delivery: str | None, refused: KafkaError) -> Iterator[WholeWorker]:
-    """A worker with ten records in a batch, of which three are hopeless, and letters that are refused so."""
+def giving_up_together(handler: str, delivery: str | None, error: KafkaError) -> AbstractContextManager[WholeWorker]:
+    """A worker with ten records in a batch, of which three are hopeless."""
     batches = order(handler, mode="batch", batch_max_records=10, on_failure="dead_letter")
-    with WholeWorker(batches, map(record, range(10)), delivery) as worker:
-        worker.brokers.letters_refused = refused
-        sending_handlers.hopeless |= {3, 4, 5}
-        worker.hand_out()
-        yield worker
+    return refusing(batches, 10, delivery, 3, 4, 5, error=error)
 
 
 TOGETHER = pytest.mark.parametrize(
@@ -325,9 +317,6 @@ def test_a_record_that_killed_workers_waits_for_the_topic_of_its_letter_and_neve
 
 def test_a_row_whose_output_is_refused_has_its_tries_where_rows_behind_it_are_done() -> None:
     batches = order("sending_alone", mode="batch", batch_max_records=10, max_attempts=3, on_failure="skip")
-    with WholeWorker(batches, map(record, range(10))) as worker:
-        worker.brokers.letters_refused = NO_SUCH_TOPIC
-        sending_handlers.hopeless.add(3)
-        worker.hand_out()
+    with refusing(batches, 10, "at_least_once", 3) as worker:
         worker.until_consumed(10)
         assert sending_handlers.handled().count(3) == 3

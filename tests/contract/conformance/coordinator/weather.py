@@ -22,7 +22,7 @@ from tests.contract.conformance.coordinator.told import Told
 from tests.fakes.broker import Asked, Reply
 from tests.fakes.driver import Driver, until
 from tests.fakes.messages import blank_response, response_frame
-from tests.fakes.mutations import Spoiler, spoilt
+from tests.fakes.mutations import Spoiler, spoilt_frame
 from tests.fakes.requests import Leaver
 from tests.fakes.simulation import TOPIC
 
@@ -152,7 +152,7 @@ class Weather:
     async def _spoilt_truth(self, asked: Asked) -> Reply:
         answer = self.stage.broker.answers[asked.api](asked)
         truth = await answer if isawaitable(answer) else answer
-        return self._sent(spoilt(response_frame(asked.correlation_id, truth), self.rng))
+        return self._sent(spoilt_frame(response_frame(asked.correlation_id, truth), self.rng))
 
     def _sent(self, frame: bytes) -> Reply:
         self.sent += 1

@@ -7,7 +7,7 @@ import pytest
 from kunicorn.group import events as ev
 from kunicorn.group.protocol import NO_GENERATION, JoinAnswer, SyncAnswer
 from kunicorn.group.states import State
-from tests.unit.group.classic_conversation import (
+from tests.unit.group.conversation import (
     FENCED,
     GROUP_NOT_FOUND,
     ILLEGAL_GENERATION,
@@ -16,27 +16,26 @@ from tests.unit.group.classic_conversation import (
     NOT_COORDINATOR,
     REBALANCING,
     UNKNOWN_MEMBER,
-    Conversation,
+    ClassicConversation,
     tps,
 )
 
 STALE = (ILLEGAL_GENERATION, UNKNOWN_MEMBER, FENCED)
 
 
-def rejoin(talk: Conversation) -> ev.SendJoin:
+def rejoin(talk: ClassicConversation) -> ev.SendJoin:
     """A stable member hears of a rebalance."""
     talk.heartbeat(REBALANCING)
     return talk.order(ev.SendJoin)
 
 
-def look_up_anew(talk: Conversation) -> None:
+def look_up_anew(talk: ClassicConversation) -> None:
     """The coordinator was forgotten; it is found where it was."""
-    talk.tell(ev.Tick(), after=max(0.0, talk.member.deadline() - talk.now))
-    talk.order(ev.FindCoordinator)
-    talk.tell(ev.CoordinatorFound())
+    talk.tick()
+    talk.look_up()
 
 
-def refused(talk: Conversation, asked: str, error: int) -> None:
+def refused(talk: ClassicConversation, asked: str, error: int) -> None:
     """That request of a stable member, of the generation that it is in or joins, is answered with the error."""
     if asked == "heartbeat":
         talk.heartbeat(error)
@@ -58,7 +57,7 @@ def refused(talk: Conversation, asked: str, error: int) -> None:
 )
 @pytest.mark.parametrize("error", [LOADING, REBALANCING])
 def test_a_join_that_comes_too_early_is_sent_again_to_the_same_node_after_a_pause(error: int) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
     assert talk.kinds() == ["SendHeartbeat"], "it is a member, and shows it, while it waits"
@@ -70,7 +69,7 @@ def test_a_join_that_comes_too_early_is_sent_again_to_the_same_node_after_a_paus
 @pytest.mark.scenario("test_failed_group_join")
 @pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE])
 def test_a_join_that_meets_a_moved_coordinator_is_sent_to_the_new_one_with_the_same_id(error: int) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Joined(rejoin(talk), JoinAnswer(error)))
     talk.order(ev.ForgetCoordinator)
@@ -93,7 +92,7 @@ def test_a_join_that_meets_a_moved_coordinator_is_sent_to_the_new_one_with_the_s
     ],
 )
 def test_a_refusal_that_only_a_person_can_cure_ends_the_member_with_its_remedy(asked: str, error: int) -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     refused(talk, asked, error)
     assert talk.kinds() == ["Lose", "Fail"]
@@ -108,7 +107,7 @@ def test_a_refusal_that_only_a_person_can_cure_ends_the_member_with_its_remedy(a
     [("connect", "cooperative-sticky", "type 'connect'"), ("consumer", "range", "'range', which this member")],
 )
 def test_a_group_of_another_type_or_with_another_assignor_is_refused(kind: str, assignor: str, complaint: str) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "other", kind, assignor)))
     assert complaint in talk.order(ev.Fail).message
 
@@ -116,7 +115,7 @@ def test_a_group_of_another_type_or_with_another_assignor_is_refused(kind: str, 
 @pytest.mark.scenario("testJoinGroupProtocolTypeAndName")
 @pytest.mark.parametrize(("kind", "assignor"), [("connect", "cooperative-sticky"), ("consumer", "range")])
 def test_a_plan_for_another_type_or_by_another_assignor_is_refused(kind: str, assignor: str) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     sync = talk.join(talk.find())
     talk.tell(ev.Synced(sync, SyncAnswer(0, tps(0), kind, assignor), talk.now))
     assert "SyncGroup speaks of" in talk.order(ev.Fail).message
@@ -125,7 +124,7 @@ def test_a_plan_for_another_type_or_by_another_assignor_is_refused(kind: str, as
 
 @pytest.mark.scenario("testJoinGroupProtocolTypeAndName")
 def test_answers_of_versions_that_name_neither_type_nor_assignor_are_believed() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Joined(talk.find(), JoinAnswer(0, 1, "me", "other", None, talk.assignor)))
     talk.tell(ev.Synced(talk.order(ev.SendSync), SyncAnswer(0, tps(0)), talk.now))
     assert talk.member.state is State.STABLE
@@ -134,7 +133,7 @@ def test_answers_of_versions_that_name_neither_type_nor_assignor_are_believed() 
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect", "test_failed_sync_group")
 @pytest.mark.parametrize("error", [NOT_COORDINATOR, NOT_AVAILABLE, LOADING, REBALANCING, 999])
 def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(error: int) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     sync = talk.join(rejoin(talk), generation=2)
     talk.tell(ev.Synced(sync, SyncAnswer(error), talk.now))
@@ -146,7 +145,7 @@ def test_a_sync_that_fails_leads_to_a_join_with_the_id_and_generation_at_hand(er
     assert (join.member_id, join.generation, join.owned) == ("me", 2, tps(0))
 
 
-def unanswered_sync(talk: Conversation) -> ev.SendSync:
+def unanswered_sync(talk: ClassicConversation) -> ev.SendSync:
     """SyncGroup is sent a second time: the coordinator was silent."""
     talk.settle(0)
     sync = talk.join(rejoin(talk), generation=2)
@@ -160,7 +159,7 @@ def unanswered_sync(talk: Conversation) -> ev.SendSync:
 
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
 def test_a_sync_that_goes_unanswered_is_sent_again_and_costs_no_other_rebalance() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.sync(unanswered_sync(talk), tps(0, 1))
     assert "SendJoin" not in talk.kinds()
     assert (talk.member.state, talk.member.generation) == (State.STABLE, 2)
@@ -172,7 +171,7 @@ def test_a_sync_that_goes_unanswered_is_sent_again_and_costs_no_other_rebalance(
 def test_a_repeated_sync_for_a_generation_that_the_coordinator_does_not_know_joins_and_loses_nothing(
     error: int,
 ) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Synced(unanswered_sync(talk), SyncAnswer(error), talk.now))
     assert "Lose" not in talk.kinds()
     talk.tell(ev.Tick(), after=0.3)
@@ -181,7 +180,7 @@ def test_a_repeated_sync_for_a_generation_that_the_coordinator_does_not_know_joi
 
 
 def test_a_heartbeat_of_a_generation_that_the_coordinator_does_not_know_joins_and_loses_nothing() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     unanswered_sync(talk)
     talk.heartbeat(ILLEGAL_GENERATION)
     assert "Lose" not in talk.kinds()
@@ -193,7 +192,7 @@ def test_a_heartbeat_of_a_generation_that_the_coordinator_does_not_know_joins_an
 
 
 def test_the_plan_of_a_generation_that_the_coordinator_does_not_know_is_dropped_and_nothing_lost() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Joined(rejoin(talk), JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
     plan = talk.order(ev.MakePlan)
@@ -207,7 +206,7 @@ def test_the_plan_of_a_generation_that_the_coordinator_does_not_know_is_dropped_
 
 @pytest.mark.parametrize("told_by", ["heartbeat", "commit"])
 def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_coordinator_knows(told_by: str) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(NOT_COORDINATOR), talk.now))
     look_up_anew(talk)
@@ -223,7 +222,7 @@ def test_a_member_that_waits_to_join_anew_goes_on_under_the_generation_that_the_
 
 
 def test_a_coordinator_that_knows_a_generation_whose_plan_never_came_costs_nothing_either() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Synced(talk.join(rejoin(talk), generation=2), SyncAnswer(REBALANCING), talk.now))
     talk.tell(ev.Tick(), after=0.3)
@@ -237,7 +236,7 @@ def test_a_coordinator_that_knows_a_generation_whose_plan_never_came_costs_nothi
 
 
 def test_a_static_member_that_is_not_certain_of_its_place_loses_what_it_owned_with_the_generation() -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     sync = talk.join(rejoin(talk), generation=2)
     talk.now += 400
@@ -247,13 +246,13 @@ def test_a_static_member_that_is_not_certain_of_its_place_loses_what_it_owned_wi
 
 @pytest.mark.scenario("testRetainMemberIdAfterSyncGroupDisconnect")
 def test_a_repeated_sync_of_a_member_that_is_not_known_any_more_loses_everything() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.tell(ev.Synced(unanswered_sync(talk), SyncAnswer(UNKNOWN_MEMBER), talk.now))
     assert talk.order(ev.Lose).partitions == tps(0)
 
 
 def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_is_found_again() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     join = rejoin(talk)
     talk.tell(ev.Joined(join, JoinAnswer(0, 2, "me", "me", "consumer", talk.assignor)))
@@ -291,7 +290,7 @@ def test_a_leaders_plan_outlives_a_connection_and_goes_out_when_the_coordinator_
 def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
     asked: str, error: int, kept: str
 ) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0, 1)
     refused(talk, asked, error)
     assert talk.kinds() == ["Lose", "SendJoin"], "what is lost is not drained and committed"
@@ -307,7 +306,7 @@ def test_an_answer_that_tells_of_a_fencing_loses_everything_and_joins_at_once(
 def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_after_waits_that_grow(
     asked: str, error: int
 ) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     refused(talk, asked, error)
     join, began = talk.order(ev.SendJoin), talk.now
@@ -317,7 +316,7 @@ def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_aft
         else:
             talk.tell(ev.Synced(talk.join(join, generation), SyncAnswer(error), talk.now))
         assert "SendJoin" not in talk.kinds(), "its answer would be the same"
-        talk.tell(ev.Tick(), after=talk.member.deadline() - talk.now)
+        talk.tick()
         join = talk.order(ev.SendJoin)
     assert talk.now - began > 10
     talk.sync(talk.join(join, 23), tps(0))
@@ -329,7 +328,7 @@ def test_of_fencings_in_a_row_the_first_is_joined_for_at_once_and_the_others_aft
 @pytest.mark.scenario("testJoinGroupUnknownMemberResponseWithOldGeneration")
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_join_that_was_given_up_changes_nothing(error: int) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     outdated = rejoin(talk)
     talk.tell(ev.Unanswered(outdated, "timed out"))
@@ -345,7 +344,7 @@ def test_an_answer_to_a_join_that_was_given_up_changes_nothing(error: int) -> No
 )
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_sync_of_a_generation_that_is_over_changes_nothing(error: int) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     outdated = talk.join(rejoin(talk), generation=2)
     talk.heartbeat(ILLEGAL_GENERATION)
@@ -359,7 +358,7 @@ def test_an_answer_to_a_sync_of_a_generation_that_is_over_changes_nothing(error:
 
 @pytest.mark.scenario("testRejoinReason")
 def test_every_join_says_why() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     first = talk.find()
     talk.sync(talk.join(first), tps(0, 1))
     announced = rejoin(talk)
@@ -377,7 +376,7 @@ def test_whoever_a_group_of_the_consumer_protocol_takes_back_after_its_session_h
     away: float, lost: tuple[object, ...] | None
 ) -> None:
     """Such a group takes a classic member back under its old id, though it gave its partitions away meanwhile."""
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.Unanswered(rejoin(talk), "timed out"), after=away)
     look_up_anew(talk)
@@ -397,7 +396,7 @@ def test_whoever_a_group_of_the_consumer_protocol_takes_back_after_its_session_h
 )
 @pytest.mark.parametrize("error", STALE)
 def test_an_answer_to_a_heartbeat_of_the_generation_before_changes_nothing(error: int) -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     outdated = talk.beat
     assert outdated is not None
@@ -410,7 +409,7 @@ def test_an_answer_to_a_heartbeat_of_the_generation_before_changes_nothing(error
 
 @pytest.mark.scenario("HeartbeatTest", "test_coordinator__do_heartbeat")
 def test_a_heartbeat_without_an_answer_is_followed_by_a_look_up_and_another_and_costs_nothing() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     assert talk.beat is not None
     talk.tell(ev.Unanswered(talk.beat, "timed out"), after=3)
@@ -430,7 +429,7 @@ def test_a_heartbeat_without_an_answer_is_followed_by_a_look_up_and_another_and_
 )
 @pytest.mark.parametrize("error", STALE)
 def test_a_commit_refused_under_the_generation_before_changes_nothing(error: int) -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     talk.sync(talk.join(rejoin(talk), generation=2), tps(0))
     talk.tell(ev.CommitRefused(1, "me", error))
@@ -445,7 +444,7 @@ def test_a_commit_refused_under_the_generation_before_changes_nothing(error: int
 )
 @pytest.mark.parametrize("error", STALE)
 def test_a_commit_refused_after_the_generation_was_reset_changes_nothing_more(error: int) -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     talk.settle(0)
     talk.heartbeat(ILLEGAL_GENERATION)
     join = talk.order(ev.SendJoin)
@@ -463,7 +462,7 @@ def test_a_commit_refused_after_the_generation_was_reset_changes_nothing_more(er
 @pytest.mark.parametrize("error", [ILLEGAL_GENERATION, UNKNOWN_MEMBER])
 @pytest.mark.parametrize("asked", ["join", "sync"])
 def test_a_commit_refused_while_the_next_generation_is_joined_leaves_that_join_alone(error: int, asked: str) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     join = rejoin(talk)
     if asked == "sync":
@@ -475,7 +474,7 @@ def test_a_commit_refused_while_the_next_generation_is_joined_leaves_that_join_a
 
 @pytest.mark.scenario("testManyInFlightAsyncCommitsWithCoordinatorDisconnect", "test_commit_failed_scenarios")
 def test_several_requests_that_a_moved_coordinator_refuses_lead_to_one_look_up() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     assert talk.beat is not None
     talk.tell(ev.CommitRefused(1, "me", NOT_COORDINATOR))
@@ -492,7 +491,7 @@ def test_several_requests_that_a_moved_coordinator_refuses_lead_to_one_look_up()
 
 @pytest.mark.scenario("testStaticLeaderRejoinsGroupAndCanTriggersRebalance")
 def test_a_returned_leader_that_was_told_to_skip_its_plan_joins_anew_when_topics_change() -> None:
-    talk = Conversation(instance_id="pod-0")
+    talk = ClassicConversation(instance_id="pod-0")
     skip = JoinAnswer(0, 7, "new", "new", "consumer", talk.assignor, skip_assignment=True)
     talk.tell(ev.Joined(talk.find(), skip))
     talk.tell(ev.Planned(talk.order(ev.MakePlan), {}))
@@ -504,7 +503,7 @@ def test_a_returned_leader_that_was_told_to_skip_its_plan_joins_anew_when_topics
 @pytest.mark.scenario("testCloseNoResponseForLeaveGroup", "LeaveUnknownMemberIsSuccess")
 @pytest.mark.parametrize("error", [None, 0, NOT_COORDINATOR, UNKNOWN_MEMBER, LOADING, 999])
 def test_leave_group_is_tried_once_whatever_comes_of_it(error: int | None) -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.tell(ev.LeaveWanted("SIGTERM"))
     talk.tell(ev.Released(talk.order(ev.Revoke)))
@@ -516,7 +515,7 @@ def test_leave_group_is_tried_once_whatever_comes_of_it(error: int | None) -> No
 
 @pytest.mark.scenario("testCloseCoordinatorNotKnownWithCommits")
 def test_a_stop_without_a_coordinator_drains_and_ends() -> None:
-    talk = Conversation()
+    talk = ClassicConversation()
     talk.settle(0)
     talk.heartbeat(NOT_COORDINATOR)
     talk.tell(ev.LeaveWanted("SIGTERM"))

@@ -189,20 +189,12 @@ def judge_kills(scene: Scene, killer: Killer, report: Report) -> None:
     assert slowest_resumption(scene, killer.last_kills_ns) < SOON
 
 
-def test_ten_killed_workers_and_a_killed_template_repeat_a_record_each_and_leave_nothing_behind(
-    scene: SceneMaker,
+@pytest.mark.parametrize(("workers", "templates"), [(10, 1), pytest.param(100, 10, marks=pytest.mark.long)])
+def test_killed_workers_and_templates_repeat_a_record_each_and_leave_nothing_behind(
+    scene: SceneMaker, workers: int, templates: int
 ) -> None:
     stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
-    killer, report = kill_away(stage, 10, 1)
-    judge_kills(stage, killer, report)
-
-
-@pytest.mark.long
-def test_a_hundred_killed_workers_and_ten_killed_templates_repeat_a_record_each_and_leave_nothing_behind(
-    scene: SceneMaker,
-) -> None:
-    stage = scene(PARTITIONS, workers=WORKERS, handler="audited:handle", settings=SETTINGS, env=ENV)
-    killer, report = kill_away(stage, 100, 10)
+    killer, report = kill_away(stage, workers, templates)
     judge_kills(stage, killer, report)
 
 

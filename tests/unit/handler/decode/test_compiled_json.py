@@ -17,7 +17,7 @@ import pytest
 
 from kunicorn.handler.decode.json_columns import JsonReader
 from tests.compiled import compiled
-from tests.fakes.mutations import spoilt
+from tests.fakes.spoiling import spoilt
 
 _WHOLE = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 _UNSIGNED = {pa.uint8(): 8, pa.uint16(): 16, pa.uint32(): 32, pa.uint64(): 64}
@@ -105,7 +105,7 @@ def mutated(document: bytes, rng: Random) -> bytes:
     """Spoilt as answers are, or as only JSON can be."""
     drawn = rng.random()
     if drawn < 0.3:
-        return spoilt(bytes(4) + document, rng)[4:]
+        return spoilt(document, rng)
     spoiling = bytearray(document)
     at = rng.randrange(len(spoiling) + 1)
     if drawn < 0.6:
