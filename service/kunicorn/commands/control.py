@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kunicorn.clients.http import elsewhere
-from kunicorn.commands.status import address, opener_of, unreachable
+from kunicorn.commands.status import address, opener_of, refuse_no_address, unreachable
 from kunicorn.errors import ConfigError
 from kunicorn.observe import requests
 from kunicorn.settings import Settings
@@ -89,8 +89,7 @@ class RunningService:
         """
         if self.token is None:
             return self._ask_here(action, body)
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"--url {self.url!r} is no address of a service; write it such as http://127.0.0.1:9400")
+        refuse_no_address(self.url)
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.token}"}
         data = json.dumps({**body, "by": _who()}).encode()
         try:

@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -74,12 +75,24 @@ def unreachable(url: str, error: Exception) -> ConfigError:
     return ConfigError(f"no service answers at {url}: {why}; is it running here? --url says another place")
 
 
+def refuse_no_address(url: str) -> None:
+    """Raise `ConfigError` for what is no address of a service. A port beyond 65535 is none: the system would take it
+    modulo 65536, and ask whoever listens there.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
+
+
 def ask(url: str, own_certificate: str | None = None) -> Told:
     """`/status` of the service at `url`. Blocks for seconds at most. `own_certificate`: see `opener_of`. Raises
     `ConfigError`.
     """
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
+    refuse_no_address(url)
     try:
         with opener_of(own_certificate).open(f"{url.rstrip('/')}/status", timeout=_TIMEOUT) as answer:
             found = json.loads(answer.read(_LONGEST_ANSWER))

@@ -91,12 +91,30 @@ def test_the_token_goes_to_no_address_that_whoever_answers_sends_us_to() -> None
     assert asked == ["/actions/pause"]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1:94 00"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc", "http://127.0.0.1:94 00", "http://", "http://:9400"])
 def test_an_address_that_is_none_is_told(url: str) -> None:
-    with pytest.raises(ConfigError, match="no service answers at"):
+    with pytest.raises(ConfigError, match=f"--url '{url}' is no address of a service; write it such as"):
         RunningService(url, TOKEN, 10).ask("pause", {})
-    with pytest.raises(ConfigError, match="no service answers at"):
+    with pytest.raises(ConfigError, match=f"--url '{url}' is no address of a service; write it such as"):
         ask(url)
+
+
+def test_the_token_goes_to_no_other_port_where_one_is_named_that_cannot_be() -> None:
+    """The system takes the port modulo 65536: whoever listens there would be sent the token."""
+    asked: list[str] = []
+
+    def listens(to: BaseHTTPRequestHandler, _: bytes) -> Answer:
+        asked.append(to.path)
+        return Answer(b"{}")
+
+    with answering(listens) as url:
+        address, _, port = url.rpartition(":")
+        beyond = f"{address}:{int(port) + 65536}"
+        with pytest.raises(ConfigError, match="is no address of a service"):
+            RunningService(beyond, TOKEN, 10).ask("pause", {})
+        with pytest.raises(ConfigError, match="is no address of a service"):
+            ask(beyond)
+    assert asked == []
 
 
 def test_what_no_request_can_be_made_of_is_told_without_the_token() -> None:
