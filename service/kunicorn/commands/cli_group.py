@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -211,7 +211,7 @@ def _for_some(action: str) -> Callable[..., None]:
 def seek(  # noqa: PLR0913 - each is an option
     *,
     partitions: Annotated[list[str], typer.Argument(metavar="TOPIC:N...", help="Such as orders:7 or orders:0-3.")],
-    to_offset: Annotated[int | None, typer.Option(min=0, metavar="N", help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, metavar="N", help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None, typer.Option(help="To the first record not older: 2026-01-31T12:00:00Z, or an age: 2h.")
     ] = None,
@@ -304,11 +304,23 @@ def _act(
     from kunicorn.commands.control import Reply, RunningService
     from kunicorn.settings import load
 
+    _refuse_unnamed(body.get("partitions", ()))
     config, url, token_file = place
     reply = Reply(RunningService.of(load(config, os.environ), url, token_file).ask(action, body), further)
     tell(reply, typer.echo, as_json=as_json)
     if not reply.ok:
         raise ConfigError(f"{reply.answer['said']}{_hint(reply.answer['said'])}")
+
+
+def _refuse_unnamed(partitions: Sequence[str]) -> None:
+    """Raise `ConfigError` for what names no partitions: the service would not say which of several it is."""
+    from kunicorn.settings.assign import partitions_named
+
+    for item in partitions:
+        try:
+            partitions_named(item)
+        except ValueError as error:
+            raise ConfigError(f"{item!r}: {error}") from error
 
 
 def _hint(said: str) -> str:

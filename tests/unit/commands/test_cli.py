@@ -176,6 +176,32 @@ def test_a_reset_that_does_not_say_where_to_is_refused_before_any_broker_is_aske
     assert done.stderr.startswith("kunicorn: say exactly one of --to-earliest, --to-latest,")
 
 
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (
+            "pause orders:0 orders:1-",
+            "'orders:1-': not a topic and its partitions; write orders, orders:7 or orders:0-3",
+        ),
+        ("resume orders:x", "'orders:x': not a topic and its partitions; write orders, orders:7 or orders:0-3"),
+        ("seek orders:3-1 --latest", "'orders:3-1': the range ends before it begins; write orders:1-3"),
+    ],
+)
+def test_of_several_partitions_the_one_that_is_none_is_named_before_any_service_is_asked(
+    command: str, why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_text(LEAST)
+    done = kunicorn(*command.split(), cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"kunicorn: {why}\n")
+
+
+def test_an_offset_that_kafka_cannot_have_is_refused_before_any_service_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(LEAST)
+    done = kunicorn("seek", "orders:0", "--to-offset", str(2**63), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Invalid value for '--to-offset'" in done.stderr
+
+
 def test_offsets_are_shown_in_one_format_at_a_time(tmp_path: Path) -> None:
     done = kunicorn("offsets", "show", "--json", "--csv", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
