@@ -87,8 +87,34 @@ def test_a_stopped_group_is_put_elsewhere_and_no_page_and_no_broker_says_that_it
         assert (reset.returncode, desk.type("kunicorn offsets show --csv").stdout) == (0, "orders,0,4\n"), reset.stderr
     assert "offsets reset" not in WHAT_IT_IS_NOT
     table = (ROOT / "docs" / "commands.md").read_text().partition("| you want | the embedded broker |")[2]
-    (row,) = [line for line in table.splitlines() if "`offsets reset`" in line]
+    (row,) = [line for line in table.splitlines() if "`offsets reset --execute`" in line]
     assert row.split(" | ")[1].startswith("works")
+
+
+def test_what_takes_a_real_kafka_is_said_so_and_not_taken_for_brokers_that_do_not_answer(shop: Path) -> None:
+    desk = Desk(shop)
+    with desk.broker("kunicorn broker --seed 10 --partitions 1"):
+        check = desk.type("kunicorn check")
+        assert (check.returncode, "is it a Kafka broker?" in check.stdout) == (0, False), check.stdout
+        assert "ok      members   not known: the embedded broker does not tell a group's members" in check.stdout
+        plan = desk.type("kunicorn topics plan")
+        assert (plan.returncode, plan.stdout) == (2, "")
+        assert plan.stderr.startswith("kunicorn: the embedded broker tells and changes no topic's settings"), (
+            plan.stderr
+        )
+        for setting, value in (("GROUP__GROUP_PROTOCOL", "consumer"), ("PRODUCING__DELIVERY", "transactions")):
+            other = Desk(shop, {f"KUNICORN_{setting}": value}).type("kunicorn check")
+            (told,) = [line for line in other.stdout.splitlines() if line.startswith("FAILED")]
+            assert (other.returncode, f'= "{value}": the embedded broker' in told) == (2, True), told
+
+
+def test_the_group_of_a_service_that_has_run_stays_where_it_is_and_the_remedy_is_told(shop: Path) -> None:
+    desk = Desk(shop)
+    with desk.broker("kunicorn broker --seed 10 --partitions 1"):
+        assert desk.type("kunicorn run --until-end").returncode == 0
+        reset = desk.type("kunicorn offsets reset --to-earliest --execute")
+        assert (reset.returncode, "start the broker again" in reset.stderr) == (2, True), reset.stderr
+        assert desk.type("kunicorn offsets show --csv").stdout == "orders,0,10\n"
 
 
 def test_topics_can_be_named_without_settings_and_any_client_consumes_them(tmp_path: Path) -> None:

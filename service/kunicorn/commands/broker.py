@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Producer
 
 from kunicorn.clients.post import Post
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
+from kunicorn.commands.embedded import unserved
 from kunicorn.errors import ConfigError, ServiceError
 from kunicorn.settings import Settings
 from kunicorn.settings.checks import has_legal_name
@@ -33,7 +34,8 @@ _SEED_SECONDS = 30.0
 WHAT_IT_IS_NOT = """\
 This is no Kafka, but the mock cluster of the client library, for trying things out:
   everything is in memory and ends with it; a partition keeps its last 5 MB; anybody on this machine may use it
-  a second member gets partitions after session_timeout_ms; group_protocol = "consumer" and transactions are refused
+  a second member gets partitions after session_timeout_ms, and so does a service that is stopped and started again
+  group_protocol = "consumer" and transactions are refused
   programs that create topics need a real one, as kunicorn topics does
 A real one, with Docker: docker run -p 9092:9092 apache/kafka:4.3.1"""
 
@@ -56,16 +58,8 @@ def port_of(settings: Settings) -> int:
             f'kafka.security_protocol = "{kafka.security_protocol}": the embedded broker speaks PLAINTEXT alone; leave '
             f"the setting out, or use a real Kafka"
         )
-    if settings.group.group_protocol == "consumer":
-        raise ConfigError(
-            'group.group_protocol = "consumer": the embedded broker has the classic protocol alone; leave the setting '
-            "out, or use a real Kafka"
-        )
-    if settings.producing.delivery == "transactions":
-        raise ConfigError(
-            'producing.delivery = "transactions": the embedded broker takes requests of transactions and keeps none of '
-            'their promises; write "at_least_once", or use a real Kafka'
-        )
+    if (lacking := unserved(settings)) is not None:
+        raise ConfigError(lacking)
     host, _, port = kafka.bootstrap_servers[0].rpartition(":")
     named_there = ", ".join(kafka.bootstrap_servers)
     if host not in (HOST, "localhost") or len(kafka.bootstrap_servers) > 1:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from kunicorn.clients.session import ClusterSession, cluster_session
+from kunicorn.commands.embedded import is_embedded
 from kunicorn.commands.group_lag import GroupStanding, Standing, look
 from kunicorn.errors import ConfigError, ExitCode, ServiceError
 from kunicorn.ipc.clock import wall_ms
@@ -399,6 +400,11 @@ def _commit(session: ClusterSession, moves: Sequence[Move]) -> Mapping[TopicPart
     refused = {move.tp: answers.get(move.tp, ErrorCode.UNKNOWN_SERVER_ERROR) for move in moves}
     refused = {tp: error for tp, error in refused.items() if error}
     error = next(iter(refused.values()), ErrorCode.NONE)
+    if error == ErrorCode.UNKNOWN_MEMBER_ID and is_embedded(session.cluster.metadata):
+        raise ConfigError(
+            f"nothing was changed: the embedded broker moves no group that has had members since it began, and "
+            f"{session.group_id!r} has: start the broker again, which forgets everything, or use a real Kafka"
+        )
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
         remedy = fault(ErrorCode.NON_EMPTY_GROUP).remedy()
         raise ConfigError(f"group {session.group_id!r} has got members meanwhile and refuses: {remedy}")

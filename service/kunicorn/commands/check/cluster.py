@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kunicorn.clients.config import decoding_of
 from kunicorn.clients.session import REQUEST_TIMEOUT, fetch_token, open_cluster, unreached
+from kunicorn.commands.embedded import is_embedded, unserved
 from kunicorn.commands.topics.plan import found_in, needs, undurable
 from kunicorn.errors import ConfigError, ExitCode, HandlerLoadError, PeerError
 from kunicorn.group.assignors import ASSIGNORS
@@ -149,7 +150,7 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     except PeerError as error:
         yield Finding("brokers", unreached(error), ExitCode.CONFIGURATION, passes=True)
         return
-    yield Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
+    yield _brokers(settings, metadata)
     for topic in topics:
         yield _topic(topic, metadata)
     for topic, setting in settings.other_topics.items():
@@ -167,6 +168,12 @@ async def _asked(settings: Settings, cluster: Cluster) -> AsyncIterator[Finding]
     yield group
     if group.failure is None:
         yield await _prediction(settings, cluster, consumed(own, metadata))
+
+
+def _brokers(settings: Settings, metadata: Metadata) -> Finding:
+    if is_embedded(metadata) and (lacking := unserved(settings)) is not None:
+        return Finding("brokers", lacking, ExitCode.CONFIGURATION)
+    return Finding("brokers", f"{len(metadata.brokers)} in cluster {metadata.cluster_id or 'without an id'}")
 
 
 # -- topics and rights -----------------------------------------------------------------------------------------------
@@ -300,6 +307,8 @@ _COMING: frozenset[int] = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorC
 
 
 async def _prediction(settings: Settings, cluster: Cluster, topics: Mapping[str, int]) -> Finding:
+    if is_embedded(cluster.metadata):
+        return Finding("members", "not known: the embedded broker does not tell a group's members")
     admin = GroupAdmin(cluster, settings.group.id, REQUEST_TIMEOUT)
     try:
         group = await admin.describe()

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kunicorn.clients.access import made, token_login
 from kunicorn.clients.config import security_properties
 from kunicorn.clients.session import REQUEST_TIMEOUT, ClusterSession, partition_count
+from kunicorn.commands.embedded import is_embedded
 from kunicorn.commands.topics.plan import CONFIGS, Change, Found, found_in
 from kunicorn.errors import ConfigError
 from kunicorn.ipc.messages import Token
@@ -90,6 +91,11 @@ def look(session: ClusterSession, admin: Admin) -> Found:
     others = settings.other_topics
     matched = session.topics(patterns) if patterns else []
     metadata = session.metadata({*named, *matched, *others})
+    if is_embedded(metadata):
+        raise ConfigError(
+            "the embedded broker tells and changes no topic's settings: it has made the topics that the settings named "
+            "when it began; start it again for others, or use a real Kafka"
+        )
     inputs = [name for name in dict.fromkeys((*named, *matched)) if name not in others]
     there = [name for name in (*inputs, *others) if partition_count(metadata, name)]
     return found_in(metadata, inputs, others, admin.configs(there))
