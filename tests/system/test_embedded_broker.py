@@ -97,6 +97,8 @@ def test_what_takes_a_real_kafka_is_said_so_and_not_taken_for_brokers_that_do_no
         check = desk.type("kunicorn check")
         assert (check.returncode, "is it a Kafka broker?" in check.stdout) == (0, False), check.stdout
         assert "ok      members   not known: the embedded broker does not tell a group's members" in check.stdout
+        letters = desk.type("kunicorn dlq list --letters nope")
+        assert letters.stderr.endswith("'nope' does not exist on this cluster: create it, or correct --letters\n")
         plan = desk.type("kunicorn topics plan")
         assert (plan.returncode, plan.stdout) == (2, "")
         assert plan.stderr.startswith("kunicorn: the embedded broker tells and changes no topic's settings"), (

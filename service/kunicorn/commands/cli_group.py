@@ -412,6 +412,8 @@ def replay_letters(  # noqa: PLR0913 - each is an option
         os.fsencode(key) if key is not None else None,  # The bytes as typed: a key need not be text.
         topic,
     )
+    if chosen.nothing_between:
+        raise ConfigError("--since is not before --until: exchange the two")
     from kunicorn.commands.dlq import run
 
     run(

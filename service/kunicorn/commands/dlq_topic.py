@@ -53,6 +53,11 @@ class Selection:
     topic: str | None = None
     """The topic the record came from."""
 
+    @property
+    def nothing_between(self) -> bool:
+        """Whether no time is in the window."""
+        return self.since_ms is not None and self.until_ms is not None and self.since_ms >= self.until_ms
+
     def takes(self, told: Told, key: bytes | None) -> bool:
         """Whether this letter matches."""
         return (
@@ -205,7 +210,7 @@ class LettersTopic:
         if not partitions:
             raise ConfigError(
                 f"the dead-letter topic {self.name!r} does not exist on this cluster: create it, or correct "
-                f"dead_letters.topic"
+                f"{'dead_letters.topic' if name is None else '--letters'}"
             )
         edges = session.edges(self._each(partitions), IsolationLevel.READ_COMMITTED)
         self.bounds = {tp.partition: (log.first, log.end) for tp, log in edges.items()}

@@ -127,8 +127,10 @@ def read_file(path: Path) -> Mapping[TopicPartition, int]:
     try:
         # Excel begins what it exports with a byte order mark, which would be part of the first topic's name.
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--from-file {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"--from-file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--from-file {path} is not UTF-8 at byte {error.start}: save it as UTF-8") from error
     offsets = _from_json(path, text) if text.lstrip().startswith("{") else _from_csv(path, text.splitlines())
     if not offsets:
         raise ConfigError(f"--from-file {path} names no partition; write lines such as orders,0,1234")
@@ -170,7 +172,10 @@ def _from_json(path: Path, text: str) -> dict[TopicPartition, int]:
         rows = json.loads(text)["partitions"]
         found = [(TopicPartition(str(row["topic"]), int(row["partition"])), row["committed"]) for row in rows]
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"--from-file {path} is not what `kunicorn offsets show --json` writes: {error}") from error
+        raise ConfigError(
+            f"--from-file {path} is not what `kunicorn offsets show --json` writes ({error}); save that, or lines such "
+            f"as orders,0,1234"
+        ) from error
     offsets: dict[TopicPartition, int] = {}
     for tp, offset in found:
         if offset is None:

@@ -208,6 +208,12 @@ def test_offsets_are_shown_in_one_format_at_a_time(tmp_path: Path) -> None:
     assert done.stderr == "kunicorn: --csv and --json both say how to answer: choose one\n"
 
 
+def test_letters_given_up_after_a_time_and_before_an_earlier_one_are_not_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(LEAST)
+    done = kunicorn("dlq", "replay", "--since", "1h", "--until", "2h", "--yes", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "kunicorn: --since is not before --until: exchange the two\n")
+
+
 def test_letters_are_found_by_a_key_that_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell's `--key $'\\xff'` reaches Python as a surrogate, which UTF-8 does not have."""
     path = tmp_path / "config.toml"

@@ -104,7 +104,10 @@ GOOD_AND = '{"partitions": [{"topic": "orders", "partition": 0, "committed": 5},
         (f"orders,0,{'9' * 5_000}\n", "line 1: not topic,partition,offset"),
         ("", "names no partition"),
         ("{}", "is not what `kunicorn offsets show --json` writes"),
-        ('{"partitions": 3}', "is not what `kunicorn offsets show --json` writes"),
+        (
+            '{"partitions": 3}',
+            "is not what `kunicorn offsets show --json` writes .*; save that, or lines such as orders,0,1",
+        ),
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": "12"}', "orders-1: '12' is no offset"),
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": -1}', "orders-1: -1 is no offset"),
         (GOOD_AND % '{"topic": "orders", "partition": 1, "committed": true}', "orders-1: True is no offset"),
@@ -120,6 +123,13 @@ def test_a_file_that_says_something_else_is_refused_and_nothing_of_it_left_out(
         Options(from_file=path).target(NOW_MS)
 
 
+def test_a_file_of_another_encoding_is_told_as_the_settings_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "offsets"
+    path.write_bytes(b"orders,0,1\n\xff")
+    with pytest.raises(ConfigError, match=r"--from-file .*offsets is not UTF-8 at byte 11: save it as UTF-8$"):
+        Options(from_file=path).target(NOW_MS)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--from-file .*absent cannot be read"):
+    with pytest.raises(ConfigError, match=r"--from-file .*absent cannot be read: No such file or directory$"):
         Options(from_file=tmp_path / "absent").target(NOW_MS)
