@@ -110,7 +110,10 @@ class HandlerTest:
         self._config = None if config is None else Path(config)
         self._sections = settings or {}
         if handler is None and config is None and "handlers" not in self._sections:
-            raise TypeError("give a handler, or the config that names its entry point")
+            raise TypeError(
+                "give a handler, or the config that names its entry point; pytest's fixture takes it from "
+                "kunicorn_config in pytest.ini"
+            )
         self._schemas = schemas
         self._handler_settings = handler_settings
 

@@ -32,7 +32,14 @@ def with_registry(told: Configure, schemas: Mapping[str, Any]) -> Configure:
     properties: dict[str, Any] = {"url": f"mock://{next(_numbers)}"}
     client = client_of(SchemaRegistryClient, properties)
     for subject, schema in schemas.items():
-        client.register_schema(subject, _schema(schema))
+        try:
+            registered = _schema(schema)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"schemas: {subject!r} has no schema: {error}; give Avro or JSON Schema as a text or a dict, or a "
+                f"Protobuf message's class"
+            ) from error
+        client.register_schema(subject, registered)
     handlers = [replace(each, decoding=replace(each.decoding, schema_registry=properties)) for each in told.handlers]
     producing = told.producing
     if producing is not None and producing.encoding is not None:

@@ -81,6 +81,15 @@ def test_a_registry_in_memory_needs_nothing_of_the_services_own(written: Callabl
     assert run.outcomes == ["done"]
 
 
+@pytest.mark.parametrize("schema", ["shop.Order", object()])
+def test_of_the_schemas_in_memory_the_one_that_is_none_is_named(schema: object) -> None:
+    test = HandlerTest(len, value="avro", schemas={"orders-key": '"int"', "orders-value": schema})
+    with pytest.raises(
+        ValueError, match=r"schemas: 'orders-value' has no schema: .*; give Avro or JSON Schema as a text"
+    ):
+        test.run(record(b"\0\0\0\0\1\6"))
+
+
 def test_what_a_test_says_itself_of_a_section_counts(written: Callable[..., Path]) -> None:
     own = {"schema_registry": {"url": "https://registry.example:8081", "username": "u", "password_file": "/none"}}
     with pytest.raises(ConfigError, match="password_file"):

@@ -57,6 +57,13 @@ def test_a_config_that_pytest_names_and_is_not_there_is_told(tmp_path: Path) -> 
     assert "nowhere.toml" in done.stdout
 
 
+def test_who_uses_the_fixture_without_naming_a_config_is_told_where_to(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(kunicorn_handler):\n    kunicorn_handler()\n")
+    done = pytest_in(tmp_path)
+    assert done.returncode == 1
+    assert "pytest's fixture takes it from kunicorn_config in pytest.ini" in done.stdout
+
+
 def test_only_the_plugin_imports_pytest(tmp_path: Path) -> None:
     program = "import sys, kunicorn.testing; sys.exit('pytest' in sys.modules and 'kunicorn.testing.harness' or None)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "service")}
