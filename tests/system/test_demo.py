@@ -12,6 +12,7 @@ from rich.console import Console
 
 from kunicorn.commands.demo import scenario
 from kunicorn.commands.demo.scenario import run_demo
+from kunicorn.errors import ConfigError
 from tests.kafka import KafkaCluster
 from tests.waiting import wait_until
 
@@ -51,9 +52,16 @@ def test_the_demo_keeps_every_promise_on_a_real_broker_and_cleans_up(
     assert not [group.group_id for group in groups if group.group_id.startswith("kunicorn-demo")]
 
 
-def test_a_cluster_that_nobody_reaches_is_reported(console: Console) -> None:
-    assert run_demo("127.0.0.1:1", console=console) == 1
-    assert "could not be created on 127.0.0.1:1" in printed(console)
+def test_a_cluster_that_nobody_reaches_is_reported(
+    console: Console, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of any command: exit code 2, as 1 is for bugs, with a remedy and no trace of what was begun."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"--bootstrap 127\.0\.0\.1:1: no broker that makes topics answers within 10 s; "
+    ):
+        run_demo("127.0.0.1:1", console=console)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_member_that_does_not_start_ends_the_demo_with_the_end_of_its_log(

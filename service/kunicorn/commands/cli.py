@@ -355,8 +355,9 @@ def demo(
 ) -> None:
     """Watch a group of two members lose a worker, rebalance and stop, and an audit of every record.
 
-    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice. With --json the audit's
-    result is printed for a program, and what happens meanwhile goes to standard error.
+    Needs nothing but this machine. Exits 0 if no record was lost and none was handled twice, 2 if the broker of
+    --bootstrap does not answer or refuses. With --json the audit's result is printed for a program, and what happens
+    meanwhile goes to standard error.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
@@ -26,7 +26,9 @@ from kunicorn.commands.demo.judge import Audit, Outcome, kept, verdict
 from kunicorn.commands.demo.member import Feed, Member, MemberConfig
 from kunicorn.commands.demo.mock_cluster import MockUnavailable, mock_cluster_process
 from kunicorn.commands.demo.view import Picture, View
+from kunicorn.errors import ConfigError
 from kunicorn.handler.decode.forms import need_arrow
+from kunicorn.librdkafka.errors import UNREACHED, fault_of
 from kunicorn.linux import IS_LINUX
 from kunicorn.positions import TopicPartition
 from kunicorn.text import as_json_text
@@ -63,7 +65,8 @@ def run_demo(
 ) -> int:
     """Play the scenario and print the audit; 0 if every promise was kept, 1 if not, 130 after Ctrl-C.
 
-    With `arrow` the handler gets columns. Raises `HandlerLoadError` if pyarrow is not there for that.
+    With `arrow` the handler gets columns. Raises `HandlerLoadError` if pyarrow is not there for that, `ConfigError`
+    where the broker at `bootstrap` does not answer or refuses.
     Without `bootstrap` a mock cluster is started. The demo lasts for about `seconds`, or as long as its acts take.
     With `as_json` nothing but the result goes to standard output. Blocks; Ctrl-C ends everything that was started. What
     the members logged is kept where something went wrong.
@@ -85,6 +88,9 @@ def run_demo(
         console.print(f"The demo could not be played: {error}", markup=False)
         console.print(f"Logs and audit: {directory}", markup=False)
         return 1
+    except ConfigError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
     except KeyboardInterrupt:
         console.print("interrupted; everything the demo had started is stopped")
         shutil.rmtree(directory, ignore_errors=True)
@@ -109,13 +115,24 @@ def _cluster(bootstrap: str | None, topic: str) -> Iterator[str]:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
         admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS)], request_timeout=10)[topic].result(15)
-    except KafkaException as error:
-        raise DemoFailed(f"the topic {topic} could not be created on {bootstrap}: {error}") from error
+    except (KafkaException, TimeoutError) as error:
+        raise _refused(bootstrap, topic, error) from error
     try:
         yield bootstrap
     finally:
         for future in (*admin.delete_topics([topic]).values(), *admin.delete_consumer_groups([topic]).values()):
             future.exception(20)
+
+
+def _refused(bootstrap: str, topic: str, error: KafkaException | TimeoutError) -> ConfigError:
+    code = KafkaError._TIMED_OUT if isinstance(error, TimeoutError) else error.args[0].code()
+    if code in UNREACHED:
+        return ConfigError(
+            f"--bootstrap {bootstrap}: no broker that makes topics answers within 10 s; start a Kafka there (that of "
+            f"kunicorn broker makes none), or leave --bootstrap out"
+        )
+    found = fault_of(code)
+    return ConfigError(f"--bootstrap {bootstrap}: {found}: {found.remedy(topic=f'topic {topic}', rights='CREATE')}")
 
 
 class _Demo:
