@@ -9,6 +9,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -112,10 +113,17 @@ def chosen(partitions: Collection[TopicPartition], named: Sequence[str]) -> list
             raise ConfigError(f"--topic {item!r}: {error}") from None
         meant = {tp for tp in partitions if tp.topic == topic and (numbers is None or tp.partition in numbers)}
         if not meant or (numbers is not None and len(meant) < len(numbers)):
-            there_are = ", ".join(sorted({tp.topic for tp in partitions}))
+            there_are = ", ".join(_spans(partitions))
             raise ConfigError(f"--topic {item!r} names partitions that the group does not consume; it has {there_are}")
         found |= meant
     return sorted(found)
+
+
+def _spans(partitions: Collection[TopicPartition]) -> Iterator[str]:
+    """Each topic with its first and last partition, as --topic takes it."""
+    for topic, of_it in groupby(sorted(partitions), lambda tp: tp.topic):
+        numbers = [tp.partition for tp in of_it]
+        yield f"{topic}:{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{topic}:{numbers[0]}"
 
 
 def read_file(path: Path) -> Mapping[TopicPartition, int]:
