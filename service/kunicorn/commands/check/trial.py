@@ -21,6 +21,7 @@ import msgspec
 from kunicorn.clients.config import consumer_properties, encoding_of, handler_configs
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.check.cluster import Finding
+from kunicorn.commands.demo.member import die_with_parent
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
 from kunicorn.handler.config import Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token
@@ -76,6 +77,8 @@ def run(
             stdout=subprocess.DEVNULL if printed is None else subprocess.PIPE,
             stderr=subprocess.DEVNULL if printed is None else subprocess.STDOUT,
             start_new_session=True,
+            # Who kills us, such as a job's time limit, does not mean the handler to go on. This thread waits for it.
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one system call, loaded before the fork
         )
     os.close(write_end)
     said = bytearray()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +149,27 @@ child.wait()
     assert ended.code is None
     pids = [int(pid) for pid in ended.said.split()]
     wait_until(lambda: not any(map(runs, pids)), "both to be gone")
+
+
+def test_a_check_that_is_killed_leaves_no_handler_at_work(tmp_path: Path) -> None:
+    """As by a deploying job's time limit: what the handler does is real, and would go on for as long as it likes."""
+    told = tmp_path / "pid"
+    handling = f"import os, pathlib, time; pathlib.Path({str(told)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    program = f"from kunicorn.commands.check import trial; trial.run({handling!r}, 'text', b'', 600.0)"
+    check = subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    try:
+        wait_until(lambda: told.exists() and bool(told.read_text()), "the handler's call")
+    finally:
+        check.terminate()
+        check.wait(60)
+    pid = int(told.read_text())
+    try:
+        wait_until(lambda: not runs(pid), "its end")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_an_answer_that_no_pipe_holds_is_read_while_it_is_written() -> None:
