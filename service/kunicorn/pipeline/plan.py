@@ -101,6 +101,8 @@ def _bound(options: Mapping[str, str], edge: str) -> Bound | None:
         return None
     if (word := _WORDS.get(text.strip().lower())) is not None:
         return word
+    if not text.lstrip().startswith("{"):
+        raise ConfigError(f"{edge}Offsets = {text!r}: write earliest, latest, or offsets such as {_EXAMPLE}")
     refused = {"starting": LATEST, "ending": EARLIEST}[edge]
     offsets = offsets_in(f"{edge}Offsets", text, least=EARLIEST)
     if wrong := [tp for tp, offset in offsets.items() if offset == refused]:
