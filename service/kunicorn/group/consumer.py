@@ -73,6 +73,10 @@ class Holdings:
         wanted = {(topic_id, number) for topic_id, numbers in self.target for number in numbers}
         return tuple(sorted(tp for tp, topic_id in self._topic_ids.items() if (topic_id, tp.partition) not in wanted))
 
+    def topic_id(self, tp: TopicPartition) -> UUID | None:
+        """Under which topic id the partition was given to us."""
+        return self._topic_ids.get(tp)
+
     def take_up(self) -> tuple[TopicPartition, ...]:
         """Own what the assignment gives us and has a name; returns what is new."""
         added = {
@@ -148,6 +152,10 @@ class ConsumerTransitions(GroupMember):
     def owned(self) -> frozenset[TopicPartition]:
         """What a worker of ours may handle."""
         return self._holdings.owned
+
+    def topic_id(self, tp: TopicPartition) -> UUID | None:
+        """Under which topic id the coordinator has given us that partition; None where it is not ours."""
+        return self._holdings.topic_id(tp)
 
     @property
     def can_revoke_later(self) -> bool:

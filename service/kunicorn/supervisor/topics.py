@@ -425,8 +425,9 @@ class Topics:
                 self._cluster.ask_another()
         if changed:
             self.recreated.set()
-            # One broker that is behind may have told it alone, while no other one was well: for as long as that is
-            # believed, nothing of the topic that there is would be committed.
+            # One broker that is behind may have told it alone, while no other one was well, and be asked alone again:
+            # for as long as that is believed, nothing of the topic that there is would be committed.
+            self._pause = _HURRY
             self._doubt_broker()
 
     def _current(self) -> dict[str, int]:

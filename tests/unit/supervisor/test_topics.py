@@ -394,6 +394,33 @@ async def test_an_id_that_one_broker_alone_had_back_is_doubted_soon(monkeypatch:
     assert topics.topic_id("orders") == UUID(int=2)
 
 
+async def test_an_id_that_one_broker_alone_had_back_is_doubted_again_where_that_broker_alone_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be believed until the metadata is as old as it may get: minutes without a commit, and all that was
+    handled meanwhile handled again by whoever has the partition next."""
+    monkeypatch.setattr(topics_module, "_HURRY", 0.01)
+    brokers = Brokers(topic("orders", identity=1))
+    topics = Topics(["orders"], brokers, brokers_match=True)
+    await topics.refresh()
+    brokers.now(topic("orders", identity=2))
+    await topics.name([UUID(int=2)])
+    brokers.now(topic("orders", identity=1))
+    await topics.confirm_ids(["orders"])
+    topics.recreated.clear()
+    topics.subscribe()
+    brokers.asked.clear()
+    brokers.asked_twice.clear()
+    watching = asyncio.create_task(topics.changes(max_age=3600))
+    async with asyncio.timeout(60):
+        await brokers.asked_twice.wait()
+        assert topics.topic_id("orders") == UUID(int=1)
+        brokers.now(topic("orders", identity=2))
+        await topics.recreated.wait()
+    watching.cancel()
+    assert topics.topic_id("orders") == UUID(int=2)
+
+
 @pytest.mark.parametrize("told", [0, 2])
 async def test_one_broker_alone_that_is_behind_takes_neither_a_topic_nor_partitions_from_the_group(told: int) -> None:
     """It is cut off from the controllers, and is the one that is asked as a plan is made."""

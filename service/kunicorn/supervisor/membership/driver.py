@@ -276,13 +276,17 @@ class GroupDriver:
             if without := [table[tp] for tp in back if table[tp].state is PartitionState.RESOLVING]:
                 table.look_up(without)
         gone = table.of_gone_topics()
+        if isinstance(self.member, ConsumerMember):
+            # The coordinator knows topics by id: it takes these away and gives the new ones. Not those that it gave as
+            # the new ones already, while a broker that was behind was believed.
+            given = [tp for tp in table.misplaced() if self.member.topic_id(tp) == self._topics.topic_id(tp.topic)]
+            if taken := [tp for tp in gone if tp not in given]:
+                log.warning(new_topics(taken), partitions=listed(tuple(taken)))
+                table.disown(taken)
+            gone = given
         if not gone:
             return
         log.warning(new_topics(gone), partitions=listed(tuple(gone)))
-        if self.protocol == "consumer":
-            # The coordinator knows topics by id: it takes these away and gives the new ones.
-            table.disown(gone)
-            return
         now, group = clock.now(), self._settings.group
         drained, given_up = now + group.drain_timeout_ms / 1000, now + group.max_poll_interval_ms / 1000
         self._spawn(self._assignment.renew(gone, drained, given_up))

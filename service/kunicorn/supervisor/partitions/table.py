@@ -93,6 +93,11 @@ class PartitionTable(dict[TopicPartition, Partition]):
         """Those that belong to a topic that was deleted, and created anew under the same name."""
         return [tp for tp, partition in self.items() if not partition.lost and self.is_of_gone_topic(partition)]
 
+    def misplaced(self) -> list[TopicPartition]:
+        """Likewise, and those that were disowned before for that."""
+        held = [(tp, partition) for tp, partition in self.items() if not partition.lost or partition.disowned]
+        return [tp for tp, partition in held if self.is_of_gone_topic(partition)]
+
     def is_of_gone_topic(self, partition: Partition) -> bool:
         """Whether another topic has its topic's name now."""
         return _other(partition.topic_id, self._topics.topic_id(partition.tp.topic))

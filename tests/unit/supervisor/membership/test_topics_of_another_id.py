@@ -4,19 +4,24 @@ topics by their ids, and takes away what is gone.
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
 
+from kunicorn.group.consumer import ConsumerMember
+from kunicorn.group.states import PartitionState
 from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.membership.driver import GroupDriver
 from kunicorn.supervisor.topics import Topics
+from tests.fakes.complete_settings import settings_of
 from tests.fakes.stage import Stage, consumed
 
 OLD, NEW = UUID(int=1), UUID(int=2)
-TP = TopicPartition("orders", 0)
+TP, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Answers:
@@ -47,7 +52,16 @@ class Member:
         self.cluster = cluster
         self.topics = Topics(["orders"], cluster, brokers_match=True)
         self.stage = Stage(1, topics=self.topics)
-        self._driver: Any = SimpleNamespace(_topics=self.topics, _assignment=self.stage.assignment, protocol="consumer")
+        self.renewals: list[Any] = []
+        machine = mock.Mock(spec=ConsumerMember)
+        machine.topic_id = lambda _: NEW
+        self._driver: Any = SimpleNamespace(
+            _topics=self.topics,
+            _assignment=self.stage.assignment,
+            _settings=settings_of(),
+            _spawn=self.renewals.append,
+            member=machine,
+        )
 
     async def hear(self, topic_id: UUID, times: int) -> None:
         """So many answers with that id."""
@@ -111,3 +125,25 @@ async def test_what_runs_is_not_looked_up_again_when_it_is_had_back(member: Memb
     await member.hear(OLD, 10)
     await member.hear(NEW, 30)
     assert member.stage.resolving == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_what_is_given_while_a_broker_that_is_behind_is_believed_is_entered_again_once_all_agree(
+    member: Member, forgotten: bool
+) -> None:
+    """The coordinator has given it as the new topic's already, and gives it no second time. `forgotten`: it was
+    disowned meanwhile, as another broker was further behind."""
+    await member.hear(OLD, 10)
+    member.stage.give(1)
+    partition = member.stage.assignment.table[SECOND]
+    assert partition.topic_id == OLD
+    if forgotten:
+        partition.disown()
+    await member.hear(NEW, 30)
+    [renewal] = member.renewals
+    stopping = asyncio.create_task(renewal)
+    await asyncio.sleep(0)
+    member.stage.stopped(member.stage.start_of(1), 100)
+    await stopping
+    again = member.stage.assignment.table[SECOND]
+    assert (again.topic_id, again.lost, again.state) == (NEW, False, PartitionState.RESOLVING)
