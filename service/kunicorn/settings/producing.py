@@ -266,7 +266,8 @@ PRODUCING_RULES = (
     Rule(
         "producing.value",
         lambda s: s.schema_registry.url is not None or not s.producing.needs_registry,
-        "an encoding (value or key, also of one of the topics) needs schemas, but schema_registry.url is not set; set it",
+        "an encoding (value or key, also of one of the topics) needs schemas, but schema_registry.url is not set; set "
+        "it",
     ),
 )
 """Of the settings as a whole."""
