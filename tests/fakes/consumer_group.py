@@ -2,7 +2,8 @@
 
 After `GroupMetadataManager.java` and `CurrentAssignmentBuilder.java`: member epochs, partitions given away only when
 their owner let go of them, timeouts of sessions and rebalances, static slots; and classic members among the others,
-for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which all subscribe. Time is an argument.
+for whom JoinGroup, SyncGroup and Heartbeat are translated. One topic, to which all subscribe, and which may be created
+anew: it is known by its id. Time is an argument.
 
 A heartbeat costs what it changes, however large the group is; a new assignment is made of the whole group, as Kafka's.
 """
@@ -15,13 +16,15 @@ from enum import Enum
 from itertools import count
 from uuid import UUID
 
-from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer
+from kunicorn.group.protocol import ConsumerHeartbeatAnswer, JoinAnswer, SyncAnswer, TopicPartitions
 from kunicorn.kafka_errors import ErrorCode as E
 from kunicorn.positions import TopicPartition
 from tests.fakes.requests import Beat, Join, Leaver, Sync
 
 Numbers = frozenset[int]
 LEAVE, LEAVE_KEEPING_SLOT = -1, -2
+_A_TOPIC = 1_000_000
+"""Numbers of partitions of one topic; those of the one that has its name next follow."""
 
 
 class Reconciling(Enum):
@@ -79,6 +82,7 @@ class ConsumerGroup:
 
     def __post_init__(self) -> None:
         self._ids = count(1)
+        self._topic_ids = [self.topic_id]
         self._holders: dict[int, str] = {}
         """The member that has each partition, or has not let go of it."""
         self._due = self._assign_at = float("inf")
@@ -110,15 +114,26 @@ class ConsumerGroup:
             place = self._enter(beat.member_id, beat.instance_id, self.session_timeout, beat.rebalance_timeout, now)
         if place is None:
             return ConsumerHeartbeatAnswer(E.UNKNOWN_MEMBER_ID)
-        owned = None if beat.owned is None else frozenset(n for _, numbers in beat.owned for n in numbers)
+        owned = None if beat.owned is None else self._numbers(beat.owned)
         if beat.epoch and not _epoch_fits(place, beat.epoch, owned):
             return ConsumerHeartbeatAnswer(E.FENCED_MEMBER_EPOCH)
         self._extend(place, now)
         before = place.assigned
         self._reconcile(place, owned, now)
         told = beat.epoch == 0 or beat.full or place.assigned != before
-        assignment = ((self.topic_id, tuple(sorted(place.assigned))),) if place.assigned else ()
-        return ConsumerHeartbeatAnswer(E.NONE, epoch=place.epoch, assignment=assignment if told else None)
+        return ConsumerHeartbeatAnswer(
+            E.NONE, epoch=place.epoch, assignment=self._by_topic(place.assigned) if told else None
+        )
+
+    def _numbers(self, owned: TopicPartitions) -> Numbers:
+        bases = {topic_id: at * _A_TOPIC for at, topic_id in enumerate(self._topic_ids)}
+        return frozenset(bases[topic_id] + n for topic_id, numbers in owned for n in numbers)
+
+    def _by_topic(self, numbers: Numbers) -> TopicPartitions:
+        topics: dict[UUID, list[int]] = {}
+        for at, number in (divmod(n, _A_TOPIC) for n in sorted(numbers)):
+            topics.setdefault(self._topic_ids[at], []).append(number)
+        return tuple((topic_id, tuple(found)) for topic_id, found in topics.items())
 
     def _part(self, beat: Beat, now: float) -> int:
         place = self.places.get(beat.member_id)
@@ -231,6 +246,12 @@ class ConsumerGroup:
         self.partitions += partitions
         self._assign_anew(now)
 
+    def create_anew(self, topic_id: UUID, now: float) -> None:
+        """The topic was deleted, and another one with as many partitions has its name."""
+        self.topic_id = topic_id
+        self._topic_ids.append(topic_id)
+        self._assign_anew(now)
+
     # -- assignments -----------------------------------------------------------------------------------------------
 
     def _enter(self, member_id: str, instance_id: str | None, session: float, rebalance: float, now: float) -> Place:
@@ -273,10 +294,11 @@ class ConsumerGroup:
         if not members:
             return
         least, more = divmod(self.partitions, len(members))
-        free = set(range(self.partitions))
+        base = (len(self._topic_ids) - 1) * _A_TOPIC
+        there = frozenset(range(base, base + self.partitions))
         quotas = {member: least + (at < more) for at, member in enumerate(members)}
-        kept = {m: sorted(before.get(m, frozenset()))[: quotas[m]] for m in members}
-        free -= {number for numbers in kept.values() for number in numbers}
+        kept = {m: sorted(before.get(m, frozenset()) & there)[: quotas[m]] for m in members}
+        free = there.difference(*kept.values())
         pool = iter(sorted(free))
         for member in members:
             wanted = quotas[member] - len(kept[member])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from inspect import isawaitable
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kunicorn.kafka.versions import RESPONSES, Api
@@ -32,6 +32,19 @@ _FOR_EVER = 600.0
 FAILING = (*_BY_PARTITION, Api.METADATA, Api.FIND_COORDINATOR, Api.JOIN_GROUP, Api.SYNC_GROUP)
 """Kinds of requests that a story may have fail. Heartbeats that fail in a row end a session, which is no fault of
 ours."""
+
+
+LATEST = 12.0
+"""Seconds after which every broker has heard of a change."""
+_NOTHING_FOR_A_WHILE = 40
+"""Percent of the brokers that are late with a topic that was created anew: they hear first that the old one is gone."""
+
+
+class Shown(NamedTuple):
+    """The topic as a broker knows it."""
+
+    topic_id: UUID
+    partitions: Sequence[TopicPartition]
 
 
 class Cloud:
@@ -79,6 +92,19 @@ class Cloud:
         self.away, self.named = True, named
         self.coordinating.hang_up()
 
+    @property
+    def shown(self) -> Shown:
+        """The topic as it is."""
+        return Shown(self.topic_id, tuple(self.logs))
+
+    def topic_changes(self) -> None:
+        """From now on; each broker hears of it when chance says. Of its requests only Metadata is answered as it knows
+        it: what is assigned and committed is for the coordinator to say, which has the metadata that counts."""
+        for each in self.brokers:
+            each.learn_in(
+                self.choices.pick((0.0, 0.2, 1.0, 5.0, LATEST)), gone=self.choices.chance(_NOTHING_FOR_A_WHILE)
+            )
+
     def troubles(self, api: Api) -> bool:
         """Whether chance has it that this request, or part of it, fails."""
         return api in self.failing and self.choices.chance(self.percent) and self.fails(api)
@@ -97,10 +123,21 @@ class StoryBroker(CoordinatorBroker):
         super().__init__(node_id, None)
         self._cloud = cloud
         cloud.brokers.append(self)
+        self._known: list[tuple[float, Shown | None]] = []
+        """What it answers with, and until when; from then on with the topic as it is."""
         self.answers |= {
             Api.METADATA: self._metadata,
             Api.LIST_OFFSETS: self._ends,
         }
+
+    def learn_in(self, seconds: float, *, gone: bool) -> None:
+        """Hear so late of what is about to change. `gone`: hear first that there is no such topic any more."""
+        now, shown = _now(), self._shown()
+        half = [(now + seconds / 2, shown)] if gone else []
+        self._known = [*half, (now + seconds, None if gone else shown)]
+
+    def _shown(self) -> Shown | None:
+        return next((shown for until, shown in self._known if _now() < until), self._cloud.shown)
 
     # -- whole requests ------------------------------------------------------------------------------------------------
 
@@ -214,16 +251,20 @@ class StoryBroker(CoordinatorBroker):
         schema = RESPONSES[asked.api, asked.version]
         broker, topic = nested(schema, "brokers"), nested(schema, "topics")
         row = nested(topic, "partitions")
-        cloud = self._cloud
-        partitions = tuple(
-            blank(row, partition_index=tp.partition, leader_id=1 + tp.partition % len(cloud.brokers), leader_epoch=1)
-            for tp in cloud.logs
-        )
-        return blank(
-            schema,
-            brokers=tuple(broker(node_id=b.node_id, host="127.0.0.1", port=b.port) for b in cloud.brokers),
-            topics=(blank(topic, name=TOPIC, topic_id=cloud.topic_id, partitions=partitions),),
-        )
+        cloud, shown = self._cloud, self._shown()
+        topics = asked.message.topics or ()
+        if shown is None:
+            told = (blank(topic, name=TOPIC, error_code=E.UNKNOWN_TOPIC_OR_PARTITION),)
+        elif topics and all(each.name is None and each.topic_id != shown.topic_id for each in topics):
+            told = ()
+        else:
+            partitions = tuple(
+                blank(row, partition_index=n, leader_id=1 + n % len(cloud.brokers), leader_epoch=1)
+                for n in (tp.partition for tp in shown.partitions)
+            )
+            told = (blank(topic, name=TOPIC, topic_id=shown.topic_id, partitions=partitions),)
+        brokers = tuple(broker(node_id=b.node_id, host="127.0.0.1", port=b.port) for b in cloud.brokers)
+        return blank(schema, brokers=brokers, topics=told)
 
 
 _OF_COORDINATORS = frozenset(

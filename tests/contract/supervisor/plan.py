@@ -37,6 +37,10 @@ workers, of records that cannot be handled, and of workers with several in hand.
 AWAY_FROM = 1000
 """Seeds from here on tell of coordinators that are away for longer than a commit may take, as a dead one is until it
 has a successor: an orderly rebalance has nothing handled twice for that."""
+LATE_FROM = 1500
+"""Seeds from here on tell, besides, of topics that grow and are created anew in groups with the consumer protocol, too,
+and of brokers that hear of it late, each when chance says, so that members are told now this and now that."""
+TOPIC_ACTS: Mapping[str, int] = {"recreate": 3, "grow": 3, "join": 1, "write": 2}
 _NOT_BESIDE_AWAY = frozenset({"move", "shake", "stick"})
 """The coordinator dies as often as it can; and a worker that outlives SIGKILL uses up the rebalance timeout."""
 _AWAY_EVERY = 8
@@ -69,6 +73,8 @@ class Plan:
     """Members have names of their own, under which they come again."""
     away: bool = False
     """See `AWAY_FROM`."""
+    late: bool = False
+    """See `LATE_FROM`."""
 
 
 def drawn(choices: Choices) -> Plan:
@@ -114,3 +120,10 @@ def with_absences(plan: Plan) -> Plan:
     mix = [act for act in plan.mix if act not in _NOT_BESIDE_AWAY]
     failing = tuple(api for api in plan.failing if api not in (Api.OFFSET_COMMIT, Api.FIND_COORDINATOR))
     return replace(plan, acts=2 * plan.acts, mix=(*mix, *["away"] * _AWAY_EVERY), failing=failing, away=True)
+
+
+def with_late_brokers(choices: Choices, plan: Plan) -> Plan:
+    """See `LATE_FROM`. The coordinator's death leaves members to one broker, which may be the one that is behind."""
+    away = with_absences(plan)
+    mix = (*away.mix, *(act for act, often in TOPIC_ACTS.items() for _ in range(often)))
+    return replace(away, protocol=choices.pick(("consumer", "consumer", "consumer", "classic")), mix=mix, late=True)

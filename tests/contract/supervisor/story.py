@@ -22,8 +22,17 @@ from kunicorn.positions import TopicPartition
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.balancer import settled
 from kunicorn.supervisor.partitions.partition import Partition
-from tests.contract.supervisor.brokers import Cloud, StoryBroker
-from tests.contract.supervisor.plan import AWAY_FROM, PERSONS_FROM, Plan, drawn, with_absences, with_persons
+from tests.contract.supervisor.brokers import LATEST, Cloud, StoryBroker
+from tests.contract.supervisor.plan import (
+    AWAY_FROM,
+    LATE_FROM,
+    PERSONS_FROM,
+    Plan,
+    drawn,
+    with_absences,
+    with_late_brokers,
+    with_persons,
+)
 from tests.contract.supervisor.seat import SESSION, Seat
 from tests.contract.supervisor.truth import Log, Violation
 from tests.contract.supervisor.workers import Habits, StoryWorker
@@ -61,7 +70,8 @@ class Story:
     def _group(self) -> ClassicGroup | ConsumerGroup:
         if self.plan.protocol == "classic":
             return ClassicGroup()
-        return ConsumerGroup(TOPIC, UUID(int=1), self.plan.partitions, SESSION)
+        interval = 1.0 if self.plan.late and self.choices.chance(50) else 0.0
+        return ConsumerGroup(TOPIC, UUID(int=1), self.plan.partitions, SESSION, assignment_interval=interval)
 
     async def tell(self) -> None:
         """Raises `Violation`, or whatever the service broke by."""
@@ -323,26 +333,50 @@ class Story:
         seat.driver.assignment.distribution.fetch_anew(list(seat.driver.assignment.table.values()))
 
     async def _grow(self) -> None:
-        if self.plan.protocol == "classic" and len(self.cloud.logs) < 6:
+        if self._topic_may_change and len(self.cloud.logs) < 6:
+            self._topic_changes()
             self._add_log(
                 len(self.cloud.logs), 0, after_all=any(log.committed >= 0 for log in self.cloud.logs.values())
             )
             self._note(f"there are {len(self.cloud.logs)} partitions")
+            if isinstance(self.cloud.group, ConsumerGroup):
+                self.cloud.group.grow(1, clock.now())
             self._doubt()
 
     async def _recreate(self) -> None:
-        if self.plan.protocol != "classic":
+        if not self._topic_may_change:
             return
+        self._topic_changes()
         self._note("the topic is created anew")
         self.cloud.topic_id = UUID(int=next(self._topics))
         for number, log in enumerate(list(self.cloud.logs.values())):
             log.gone = True
             self._add_log(number, 0)
+        if isinstance(self.cloud.group, ConsumerGroup):
+            self.cloud.group.create_anew(self.cloud.topic_id, clock.now())
         self._doubt()
 
-    def _doubt(self) -> None:
+    @property
+    def _topic_may_change(self) -> bool:
+        return self.plan.protocol == "classic" or self.plan.late
+
+    def _topic_changes(self) -> None:
+        if self.plan.late:
+            self.cloud.topic_changes()
+
+    async def _looked_when_all_know(self) -> None:
+        """A classic group finds what has changed as it refreshes its metadata, after five minutes where it has asked a
+        broker that was late (`metadata_max_age_ms`); a story does not wait for so long. With the consumer protocol the
+        coordinator tells: there nothing has members look."""
+        await asyncio.sleep(LATEST)
         for seat in self.seats:
             seat.driver.topics.doubt()
+
+    def _doubt(self) -> None:
+        """Something has its members look again; where brokers are late, it may be that nothing does."""
+        if not self.plan.late or self.choices.chance(70):
+            for seat in self.seats:
+                seat.driver.topics.doubt()
 
     def _add_log(self, number: int, end: int, *, after_all: bool = False) -> None:
         """`after_all`: the group has begun, so that it owes all of it whatever the policy. (Of a topic that is created
@@ -375,6 +409,8 @@ class Story:
             seat.bury()
             seat.revive()
             seat.actions.resume([])
+        if self.plan.late and self.plan.protocol == "classic":
+            self._started.append(asyncio.create_task(self._looked_when_all_know()))
 
     def _rests(self) -> bool:
         for seat in self.seats:
@@ -409,7 +445,9 @@ def tell(seed: int, number: int, trace: list[str] | None = None, noted: Sequence
     choices = Choices(by_seed(f"{seed}:{number}", noted))
 
     plan = drawn(choices)
-    if seed >= AWAY_FROM:
+    if seed >= LATE_FROM:
+        plan = with_late_brokers(choices, plan)
+    elif seed >= AWAY_FROM:
         plan = with_absences(plan)
     elif seed >= PERSONS_FROM:
         plan = with_persons(choices, plan)
