@@ -253,6 +253,7 @@ class StoryBroker(CoordinatorBroker):
         row = nested(topic, "partitions")
         cloud, shown = self._cloud, self._shown()
         topics = asked.message.topics or ()
+        told: tuple[Any, ...]
         if shown is None:
             told = (blank(topic, name=TOPIC, error_code=E.UNKNOWN_TOPIC_OR_PARTITION),)
         elif topics and all(each.name is None and each.topic_id != shown.topic_id for each in topics):
