@@ -85,7 +85,7 @@ def test_each_failed_try_is_told_once_while_the_round_goes_on() -> None:
 
 
 def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object, **__: object) -> None:
         raise ConfigError("group 'orders.stream': COORDINATOR_NOT_AVAILABLE")
@@ -94,7 +94,7 @@ def test_a_stream_goes_on_where_its_offsets_for_dashboards_cannot_be_committed(
     settings: Any = SimpleNamespace(stream_group="orders.stream")
     exposed: Any = SimpleNamespace(moved=lambda *_: None)
     said: list[str] = []
-    batches = stream.Batches(settings, Directory("x"), Stop(), exposed, said.append)
+    batches = stream.Batches(settings, Directory(str(tmp_path / "all")), Stop(), exposed, said.append)
     row = SimpleNamespace(asDict=lambda: asdict(Summary(*WHOLE, 200, 100, 0, 0, None, "f", 1.0)))
     frame: Any = SimpleNamespace(collect=lambda: [row])
     batches(frame, 4)

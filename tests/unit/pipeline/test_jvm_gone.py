@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,10 +82,10 @@ def test_whatever_the_driver_asks_then_ends_the_job_so(java: Any) -> None:
         Job(session, SettingsFile("", "")).room()
 
 
-def test_a_stream_ends_so_too(java: Any) -> None:
+def test_a_stream_ends_so_too(java: Any, tmp_path: Path) -> None:
     settings: Any = None
     exposed: Exposed | Any = None
-    batches = stream.Batches(settings, Directory("x"), Stop(), exposed, print)
+    batches = stream.Batches(settings, Directory(str(tmp_path / "all")), Stop(), exposed, print)
     with pytest.raises(JobFailed, match="does not answer any more"), stopped_behind(Session(java)):
         stream._attend(StreamingQuery(java), batches, Stop(), 4)
 

@@ -174,5 +174,5 @@ def test_each_micro_batch_of_a_stream_has_the_share_of_the_cores_and_partitions_
         def begin(number: int, first: bool, limits: TaskLimits = limits) -> None:
             MicroBatch(limits, first, number).tell(spark)
 
-        stream.Batches(settings, Directory("x"), Stop(), exposed, print, begin)(frame, 0)
+        stream.Batches(settings, Directory(str(tmp_path / "all")), Stop(), exposed, print, begin)(frame, 0)
     assert seen == [1000.0, 500.0, 25.0]
