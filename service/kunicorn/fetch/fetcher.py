@@ -225,9 +225,6 @@ class Fetcher:
                     connection = await self._cluster.connection(node, _PURPOSE)
                     # Before the request is made: a partition may come or go meanwhile.
                     await connection.unmuted()
-                    # Else the next request follows the last answer within one turn of the loop, and a log-in that is
-                    # to be renewed never finds the connection at rest.
-                    await asyncio.sleep(0)
                     if self._table.asks_of(node):
                         await self._fetch(node, connection)
                 except PeerError as error:

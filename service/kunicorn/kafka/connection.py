@@ -274,6 +274,8 @@ class Connection:
         self._frames = Frames(self._pending.deliver, self._end)
         self._frames.most_bytes = _LOGIN_BYTES
         self._renewing: asyncio.Task[None] | None = None
+        self._renewal_waits = False
+        """For nothing to be in flight."""
 
     @classmethod
     async def open(cls, address: Address, security: Security, client_id: str, timeout: float) -> Connection:
@@ -346,6 +348,7 @@ class Connection:
         """
         pending: Pending | None = None
         try:
+            await self._after_renewal()
             async with self._sending:
                 await self.unmuted()
                 pending = self._send(api, lambda number: frame_of(number, self._client_id), in_place=True)
@@ -439,12 +442,22 @@ class Connection:
     @asynccontextmanager
     async def _quiet(self) -> AsyncIterator[None]:
         """Hold back other requests, from a moment on when nothing is in flight."""
-        while True:
-            await self._pending.idle.wait()
-            async with self._sending:
-                if self._pending.idle.is_set():
-                    yield
-                    return
+        self._renewal_waits = True
+        try:
+            while True:
+                await self._pending.idle.wait()
+                async with self._sending:
+                    if self._pending.idle.is_set():
+                        yield
+                        return
+        finally:
+            self._renewal_waits = False
+
+    async def _after_renewal(self) -> None:
+        """Let a renewal that waits for the connection to be at rest go first. Else the next request of whoever has just
+        got its answer is sent within the same turn of the loop, and that moment never comes."""
+        if self._renewal_waits and self._pending.idle.is_set():
+            await asyncio.sleep(0)
 
     def _lose_session(self, failure: PeerError) -> None:
         """Close the connection, if it is open: at the session's end the broker would hang up without a word."""
@@ -467,6 +480,7 @@ class Connection:
         pending: Pending | None = None
         try:
             async with asyncio.timeout(timeout):
+                await self._after_renewal()
                 async with self._sending:
                     await self.unmuted()
                     pending = self._send(api, frame_of)

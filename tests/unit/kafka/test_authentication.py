@@ -100,6 +100,19 @@ async def test_a_session_that_ends_is_renewed_before_on_the_same_connection(brok
     await connection.wait_closed()
 
 
+async def test_a_session_is_renewed_between_requests_that_follow_each_other_without_a_pause(
+    broker: FakeBroker, soon: None
+) -> None:
+    sessions(broker, 5.0, 0.0)
+    connection = await logged_in(broker)
+    async with asyncio.timeout(60):
+        while broker.apis().count(Api.SASL_HANDSHAKE) < 2:
+            await connection.request(Api.HEARTBEAT, heartbeat("g", 1, "m", None), 60.0)
+    assert broker.connections == 1
+    connection.close()
+    await connection.wait_closed()
+
+
 async def test_a_session_of_the_greatest_length_there_is_has_no_end_that_matters(broker: FakeBroker) -> None:
     """Some brokers say "for ever" as the largest int64, which no timedelta holds."""
 
