@@ -367,6 +367,12 @@ class Topics:
         self._cluster.ask_another()
         self.doubt()
 
+    def _doubt_answer(self) -> None:
+        """Likewise, and again after one, two, four ... seconds: a broker that is behind may be asked alone while no
+        other one is well, and be asked alone again."""
+        self._pause = _HURRY
+        self._doubt_broker()
+
     async def changes(self, max_age: float) -> str:
         """Wait until the subscription or the plan would be another one; return what changed, in words."""
         while True:
@@ -400,8 +406,7 @@ class Topics:
             self._cluster.ask_another()
             await self.refresh()
             if self._fewer_than(known):
-                self._pause = _HURRY
-                self._doubt_broker()
+                self._doubt_answer()
         self._believed = self._watched()
 
     def _watched(self) -> Mapping[str, int]:
@@ -425,10 +430,8 @@ class Topics:
                 self._cluster.ask_another()
         if changed:
             self.recreated.set()
-            # One broker that is behind may have told it alone, while no other one was well, and be asked alone again:
-            # for as long as that is believed, nothing of the topic that there is would be committed.
-            self._pause = _HURRY
-            self._doubt_broker()
+            # For as long as the id of a topic that is gone is believed, nothing of the one that there is is committed.
+            self._doubt_answer()
 
     def _current(self) -> dict[str, int]:
         return self._ground_of(self.subscribed())

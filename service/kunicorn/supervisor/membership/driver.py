@@ -279,11 +279,12 @@ class GroupDriver:
         if isinstance(self.member, ConsumerMember):
             # The coordinator knows topics by id: it takes these away and gives the new ones. Not those that it gave as
             # the new ones already, while a broker that was behind was believed.
-            given = [tp for tp in table.misplaced() if self.member.topic_id(tp) == self._topics.topic_id(tp.topic)]
+            misplaced, current = table.of_gone_topics(also_disowned=True), self._topics.topic_id
+            given = dict.fromkeys(tp for tp in misplaced if self.member.topic_id(tp) == current(tp.topic))
             if taken := [tp for tp in gone if tp not in given]:
                 log.warning(new_topics(taken), partitions=listed(tuple(taken)))
                 table.disown(taken)
-            gone = given
+            gone = list(given)
         if not gone:
             return
         log.warning(new_topics(gone), partitions=listed(tuple(gone)))

@@ -89,14 +89,11 @@ class PartitionTable(dict[TopicPartition, Partition]):
             if partition.topic_id is None:
                 partition.entered(self._topics.topic_id(partition.tp.topic), fresh=partition.fresh)
 
-    def of_gone_topics(self) -> list[TopicPartition]:
-        """Those that belong to a topic that was deleted, and created anew under the same name."""
-        return [tp for tp, partition in self.items() if not partition.lost and self.is_of_gone_topic(partition)]
-
-    def misplaced(self) -> list[TopicPartition]:
-        """Likewise, and those that were disowned before for that."""
-        held = [(tp, partition) for tp, partition in self.items() if not partition.lost or partition.disowned]
-        return [tp for tp, partition in held if self.is_of_gone_topic(partition)]
+    def of_gone_topics(self, *, also_disowned: bool = False) -> list[TopicPartition]:
+        """Those that belong to a topic that was deleted, and created anew under the same name. `also_disowned`: and
+        those that were disowned before for that."""
+        held = [each for each in self.values() if not each.lost or (also_disowned and each.disowned)]
+        return [each.tp for each in held if self.is_of_gone_topic(each)]
 
     def is_of_gone_topic(self, partition: Partition) -> bool:
         """Whether another topic has its topic's name now."""
