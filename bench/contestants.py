@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.child import python_module, python_path, start_child
 from tests.chaos.calls import Call, read_calls
 from tests.chaos.load import Load
 from tests.kafka import KafkaCluster

@@ -13,7 +13,7 @@ from bench.peers.contenders import BARE_POLL, Contender, Setting
 from bench.peers.run import Failed, Running, running, scratch
 from bench.peers.sender import send
 from bench.peers.tallies import findings
-from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.child import python_module, python_path, start_child
 
 RATE = 1000
 WARM_SECONDS = 2.0

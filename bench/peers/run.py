@@ -22,7 +22,7 @@ from typing import NamedTuple
 from bench.peers import tree
 from bench.peers.contenders import CLIENTS, Contender, Setting, importable
 from bench.peers.tallies import Tallies, findings
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 
 FIRST_RECORD_SECONDS = 60.0
 STOP_SECONDS = 15.0

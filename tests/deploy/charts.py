@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 from tests.deploy.tools import Tools
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 from tests.kafka.artifacts import Distribution
 from tests.kafka.properties import Node
 

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 from tests.kafka.artifacts import Distribution, KafkaUnavailable, distribution, locked, tools_version
 from tests.kafka.broker import SMALL, Broker, java_command
 from tests.kafka.leaders import answers_of_leaders

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.child import python_module, python_path, start_child
 from kunicorn.kafka.versions import Api
 from tests.kafka.access import ACCESS
 from tests.kafka.certificates import make_certificates

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 from tests.deploy.tools import Tools
 
 Object = dict[str, Any]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.child import python_module, python_path, start_child
 from tests.chaos.group import BEHIND, MEMBERS, PARTITIONS, PATIENCE, now
 from tests.chaos.load import Load
 from tests.kafka import ProxiedCluster

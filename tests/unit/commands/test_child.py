@@ -9,13 +9,13 @@ import sys
 import threading
 from pathlib import Path
 
-from kunicorn.commands.demo.member import python_module, python_path, start_child
+from kunicorn.commands.child import python_module, python_path, start_child
 from tests.waiting import runs, wait_until
 
 
 def test_a_child_dies_with_a_parent_that_is_killed() -> None:
     script = """
-from kunicorn.commands.demo.member import start_child
+from kunicorn.commands.child import start_child
 import os, signal
 print(start_child(["sleep", "600"]).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

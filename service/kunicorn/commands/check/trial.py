@@ -21,7 +21,7 @@ import msgspec
 from kunicorn.clients.config import consumer_properties, encoding_of, handler_configs
 from kunicorn.clients.session import cluster_session
 from kunicorn.commands.check.cluster import Finding
-from kunicorn.commands.demo.member import die_with_parent
+from kunicorn.commands.child import die_with_parent
 from kunicorn.errors import ConfigError, ExitCode, PeerError, how_it_ended
 from kunicorn.handler.config import Encoding, HandlerConfig
 from kunicorn.ipc.messages import Token

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from kunicorn.commands.demo.member import die_with_parent, python_module, python_path, start_child
+from kunicorn.commands.child import die_with_parent, python_module, python_path, start_child
 
 API_VERSION_CAPS = {11: 5, 14: 3, 13: 2, 12: 4}
 """Highest version by API key that the mock really speaks: it announces JoinGroup 6 and SyncGroup 4 but drops the
