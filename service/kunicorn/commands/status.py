@@ -8,7 +8,6 @@ import ssl
 import sys
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 from kunicorn.clients.http import elsewhere, opener
 from kunicorn.errors import ConfigError
 from kunicorn.settings import Settings
+from kunicorn.settings.checks import http_parts
 from kunicorn.text import duration, printable, table, tell
 
 Told = Mapping[str, Any]
@@ -76,15 +76,9 @@ def unreachable(url: str, error: Exception) -> ConfigError:
 
 
 def refuse_no_address(url: str) -> None:
-    """Raise `ConfigError` for what is no address of a service. A port beyond 65535 is none: the system would take it
-    modulo 65536, and ask whoever listens there.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        known = False
-    if not known:
+    """Raise `ConfigError` for what is no address of a service."""
+    parts = http_parts(url)
+    if parts is None or parts.port == 0:
         raise ConfigError(f"--url {url!r} is no address of a service; write it such as http://127.0.0.1:9400")
 
 

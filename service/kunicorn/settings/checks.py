@@ -116,14 +116,22 @@ def http_address(url: str, example: str, credentials: str) -> SplitResult:
     if "@" in url:
         # Wherever it is: a password with a slash in it ends the authority for whoever takes URLs apart.
         raise ValueError(f"holds credentials; set {credentials} instead (an @ of a path is %40)")
+    parts = http_parts(url)
+    if parts is None or re.search(r"[\s\x00-\x1f\x7f]", url):
+        raise ValueError(f"not an address; write it such as {example}")
+    return parts
+
+
+def http_parts(url: str) -> SplitResult | None:
+    """Parts of a URL of HTTP, None for what is none. Neither is one whose port is beyond 65535: the system would take
+    it modulo 65536, and ask whoever listens there.
+    """
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError(f"not an address; write it such as {example}") from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname or re.search(r"[\s\x00-\x1f\x7f]", url):
-        raise ValueError(f"not an address; write it such as {example}")
-    return parts
+        return None
+    return parts if parts.scheme in {"http", "https"} and parts.hostname else None
 
 
 def is_not_empty(secret: SecretStr) -> SecretStr:
