@@ -173,14 +173,13 @@ def catch_up(
     found = _standing(settings)
     for each in found.lost:
         say(f"warning: {each}")
-    runs = Runs(settings.pipeline.directory)
+    runs, left = Runs(settings.pipeline.directory), named_in(found.committed)
     if not found.ranges:
         # A run that was killed behind its last commit has nobody who goes on with it.
-        write_left(runs, named_in(found.committed), settings.group.id, say)
+        write_left(runs, left, settings.group.id, say)
         note = f"group {settings.group.id} is at its end already: nothing to handle"
         return FinishedRun(JOB, None, RunState(()), notes=[note])
     state = RunState(found.ranges, topics=found.topics, epochs=found.epochs)
-    left = named_in(found.committed)
     new = runs.start(JOB, settings.handler.entrypoint, "", state, run, settings.group.id, left)
     say(f"run {new.id} takes group {settings.group.id} over; keep the live service stopped until it is done")
     return _run(settings, file, runs, new, found, master, say)

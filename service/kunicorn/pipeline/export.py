@@ -115,9 +115,7 @@ def export(settings: Settings, file: SettingsFile, target: Directory, master: st
     state = now.state
     for each in now.warnings():
         say(f"warning: {each}")
-    if settled is not before:
-        known.save(settled)
-    _accept(target, lake, known, settled, now)
+    _accept(target, lake, known, settled, now, moved=settled is not before)
     if not state.left:
         return FinishedRun(JOB, None, state, notes=[f"{target.url} has everything already"])
     if (why := without_columns(settings)) is not None:
@@ -207,11 +205,14 @@ def round_size(wanted: int | None, *, merged: bool) -> int | None:
     return min(wanted or _MERGED_RECORDS, _MOST_MERGED) if merged else wanted
 
 
-def _accept(target: Directory, lake: TableLog | None, known: _Known, settled: RunState, now: _Continued) -> None:
+def _accept(
+    target: Directory, lake: TableLog | None, known: _Known, settled: RunState, now: _Continued, *, moved: bool
+) -> None:
     """Delete what does not count, and write down what is lost: accepted once, it is not asked for again. `settled`: the
-    state that the manifest has.
+    state before that; `moved`: the manifest has another one.
     """
-    if lost := bool(now.lost or now.dropped):
+    lost = bool(now.lost or now.dropped)
+    if lost or moved:
         # From here on whoever else works on the target finds out that it is overtaken: what goes now it may count.
         known.save(settled)
     _clear(target, lake, now.dropped, now.truncated(), known.check)
