@@ -443,18 +443,27 @@ def test_an_export_without_what_is_gone_leaves_the_files_that_another_one_counts
         told = Manifest(lake / OWN).read()
         return RunState(()) if told is None else RunState.from_json(told)
 
+    deleted = overtaken_as_a_topic_went(world, run, state)
+    found = Counter(at for number, at in offsets_in(world, "parquet") if number == deleted.partition)
+    assert found == Counter(range(state().positions[deleted])), "nobody can export them again"
+
+
+def overtaken_as_a_topic_went(
+    world: World, job: Callable[[Settings], Any], state: Callable[[], RunState]
+) -> TopicPartition:
+    """A partition goes while a driver has records of it underway. A second driver that finds it gone stands still until
+    the first one has counted these, and ends, as the first one has moved the `state` on. The partition."""
     deleted = PARTITIONS[1]
-    first = world._begun(run)
+    first = world._begun(job)
     first.go_until(lambda: deleted in {each.tp for each in state().underway})
     world.gone.add(deleted)
-    second = world._begun(run)
+    second = world._begun(job)
     second.go_until(lambda: second in world.planned)
     first.go_until(lambda: deleted in state().positions)
     second.go_until(lambda: second.over)
     first.go_until(lambda: first.over)
     assert isinstance(second.error, Overtaken)
-    found = Counter(at for number, at in offsets_in(world, "parquet") if number == deleted.partition)
-    assert found == Counter(range(state().positions[deleted])), "nobody can export them again"
+    return deleted
 
 
 def newest_of_each_key(world: World) -> Counter[tuple[int, int]]:
@@ -524,16 +533,7 @@ def test_a_resume_without_what_is_gone_leaves_the_files_that_another_driver_coun
     def run() -> RunState:
         return Runs(str(world.directory / "runs")).read("shared").state
 
-    deleted = PARTITIONS[1]
-    first = world._begun(resume)
-    first.go_until(lambda: deleted in {each.tp for each in run().underway})
-    world.gone.add(deleted)
-    second = world._begun(resume)
-    second.go_until(lambda: second in world.planned)
-    first.go_until(lambda: deleted in run().positions)
-    second.go_until(lambda: second.over)
-    first.go_until(lambda: first.over)
-    assert isinstance(second.error, Overtaken)
+    deleted = overtaken_as_a_topic_went(world, resume, run)
     place = Runs(str(world.directory / "runs")).outcomes("shared") / TOPIC / str(deleted.partition)
     rows = [
         row["offset"] for name in place.names(".parquet") for batch in place.batches(name) for row in batch.to_pylist()
