@@ -16,7 +16,16 @@ import pytest
 from kunicorn.group.states import PartitionState
 from kunicorn.handler.config import HandlerConfig
 from kunicorn.ipc import clock
-from kunicorn.ipc.messages import Configure, FetcherStopped, FromWorker, StartFetcher, StopFetcher, ToWorker
+from kunicorn.ipc.messages import (
+    Configure,
+    FetcherStopped,
+    FromWorker,
+    Ping,
+    Pong,
+    StartFetcher,
+    StopFetcher,
+    ToWorker,
+)
 from kunicorn.positions import Position, TopicPartition
 from kunicorn.supervisor.partitions.balance import Move, Reason
 from kunicorn.supervisor.partitions.partition import is_at_its_end
@@ -39,22 +48,43 @@ class WholeWorker(PlayedWorker):
 
     def __init__(self, number: int, log: MemoryLog, handlers: Sequence[HandlerConfig], reports: Reports) -> None:
         super().__init__(number)
-        self.ledger.lease_ns = clock.now_ns() + 10**12
+        self.extend_lease(clock.now_ns() + 10**12)
         self._log = log
         self._configure = Configure(number, "g", list(handlers), {}, [], "info", "text", ahead_bytes=10_000)
         self._reports = reports
+        self.unread: list[ToWorker] | None = None
+        """What it is told while it reads late."""
         self._assembled: Assembled | None = None
         self._thread = threading.Thread(target=self._live)
         self._thread.start()
         self._parts = wait_until(lambda: self._assembled, "the worker's parts")
 
     def send(self, message: ToWorker) -> None:
-        """As the control thread passes it on."""
+        """As the control thread passes it on; while it reads late, at `read`."""
         super().send(message)
+        if self.unread is None:
+            self._read(message)
+        else:
+            self.unread.append(message)
+
+    def read(self) -> None:
+        """All that it has not read yet."""
+        unread, self.unread = self.unread or [], None
+        for message in unread:
+            self._read(message)
+
+    def _read(self, message: ToWorker) -> None:
         if isinstance(message, StartFetcher):
             self._parts.hooks.start(message.partitions)
         elif isinstance(message, StopFetcher):
             self._parts.hooks.stop(message.grants, lost=message.lost)
+        elif isinstance(message, Ping):
+            self.note_pong(Pong(message.sequence, 0, 0, None, 0, paused_by_lease=False, logs_dropped=0), clock.now())
+
+    def go_round(self) -> None:
+        """Its loop has looked at the lease, and begun what it may."""
+        turns = self._parts.runner.progress
+        wait_until(lambda: self._parts.runner.progress > turns + 5, "the loop to go round")
 
     def end(self) -> None:
         """Drain."""
@@ -181,3 +211,26 @@ async def test_a_partition_that_is_taken_back_while_it_moves_goes_to_nobody() ->
     told = [message for worker in both.workers.values() for message in worker.told]
     starts = [start for message in told if isinstance(message, StartFetcher) for start in message.partitions]
     assert sum(start.topic == "orders" for start in starts) == 1
+
+
+async def test_invariant_4_a_worker_that_reads_late_begins_nothing_of_what_was_lost_though_the_member_is_back() -> None:
+    with pair(*ONE_BY_ONE) as both:
+        worker, stage = both.workers[0], both.stage
+        wait_until(lambda: both.consumed(ORDERS) > 5, "some records")
+        worker.unread = []
+        losing = asyncio.ensure_future(stage.assignment.lose([ORDERS, REFUNDS], clock.now() + 20, clock.now() + 30))
+        await asyncio.sleep(0)
+        begun = len(crowded_handlers.begun)
+        worker.go_round()
+        assert len(crowded_handlers.begun) <= begun + 1, "one had passed the lease already"
+        begun = len(crowded_handlers.begun)
+        worker.extend_lease(clock.now_ns() + 10**12)
+        worker.go_round()
+        assert len(crowded_handlers.begun) == begun
+        worker.read()
+        while not losing.done():
+            both.hear()
+            await asyncio.sleep(0.005)
+        stage.assignment.assign([ORDERS])
+        stage.assignment.resolved({ORDERS: Position(20, 1)}, {})
+        wait_until(lambda: len(crowded_handlers.begun) > begun, "it to go on with what is ours again")

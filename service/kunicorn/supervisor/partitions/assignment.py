@@ -289,18 +289,22 @@ class Assignment:
         self._stop(leaving, deadline, lost=True, why=why)
 
     def _stop(self, leaving: Collection[Partition], deadline: float, *, lost: bool, why: str) -> None:
-        grants: dict[WorkerProcess, list[int]] = defaultdict(list)
+        held: dict[WorkerProcess, list[Partition]] = defaultdict(list)
         for partition in leaving:
             if partition.state is PartitionState.RELEASED:
                 continue
             partition.read_ledger()
             partition.advance(PartitionEvent.STOP, why)
             if partition.worker is not None:
-                grants[partition.worker].append(partition.grant)
+                held[partition.worker].append(partition)
             elif partition.state is PartitionState.STOPPING:
                 partition.advance(PartitionEvent.LET_GO)
-        for worker, held in grants.items():
-            worker.send(StopFetcher(held, deadline, lost))
+        for worker, partitions in held.items():
+            stop = StopFetcher([p.grant for p in partitions], deadline, lost)
+            if self._elsewhere.isdisjoint(p.tp for p in partitions):
+                worker.send(stop)
+            else:
+                worker.take_away(stop)
         self.table.changed.notify()
 
     async def _until_released(self, leaving: Collection[Partition], deadline: float) -> None:

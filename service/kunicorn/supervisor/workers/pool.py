@@ -223,7 +223,7 @@ class Pool:
         """Let every worker start records until then (nanoseconds of `clock.now_ns`)."""
         self.lease_ns = until_ns
         for process in self.processes():
-            process.ledger.lease_ns = until_ns
+            process.extend_lease(until_ns)
 
     async def escalate(
         self,
@@ -398,7 +398,7 @@ class Arbiter:
         else:
             slot.process = process
         # Not before it is among the processes: an extension while it was forked would have passed it by.
-        ledger.lease_ns = self.pool.lease_ns
+        process.extend_lease(self.pool.lease_ns)
         # What its handler has started must not work on beside the successor, which gets the same record.
         watch_exit(child, lambda how: self._on_exit(slot, process, how), with_group=True)
         await process.connect(

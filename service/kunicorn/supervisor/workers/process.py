@@ -23,7 +23,7 @@ from kunicorn.errors import FENCED_STATUS, how_it_ended
 from kunicorn.ipc import clock
 from kunicorn.ipc.channel import Channel
 from kunicorn.ipc.ledger import Ledger
-from kunicorn.ipc.messages import DrainOver, FromWorker, Ping, Pong, TimedOut, ToWorker
+from kunicorn.ipc.messages import DrainOver, FromWorker, Ping, Pong, StopFetcher, TimedOut, ToWorker
 from kunicorn.linux import stat_fields
 from kunicorn.observe import logs
 from kunicorn.positions import TopicPartition
@@ -229,6 +229,9 @@ class WorkerProcess:
         self.never_served = False
         """It was not told what to do, or could make no client: that it dies says nothing of the others."""
         self._ping: int = 0
+        self._lease_ns = 0
+        self._unread = 0
+        """The Ping behind what it must have read before it has the lease again; 0: it has it."""
         self._freed: list[int] = []
         self._untouched = 0
 
@@ -302,6 +305,25 @@ class WorkerProcess:
         if self._channel is not None:
             self._channel.send(message)
 
+    def extend_lease(self, until_ns: int) -> None:
+        """Let it start records until then (nanoseconds of `clock.now_ns`); after `take_away` only once it has read
+        that."""
+        self._lease_ns = until_ns
+        if not self._unread:
+            self.ledger.lease_ns = until_ns
+
+    def take_away(self, stop: StopFetcher) -> None:
+        """Have it stop what another member may handle by now; until it has read that, it starts no record at all.
+
+        It sees the lease at once, and the pipe when its control thread gets to run: on a busy machine that is after the
+        next heartbeat is answered. It would go on with what is not ours any more.
+        """
+        self.ledger.lease_ns = min(self.ledger.lease_ns, clock.now_ns())
+        self.send(stop)
+        self._ping += 1
+        self._unread = self._ping
+        self.send(Ping(self._ping))
+
     def take_slot(self) -> int:
         """The lowest free ledger slot: few pages stay few."""
         if self._freed:
@@ -327,6 +349,8 @@ class WorkerProcess:
         if self.pong is None or pong.runner != self.pong.runner:
             self.runner_moved_at = now
         self.pong, self.pong_at, self.unanswered = pong, now, 0
+        if self._unread and pong.sequence >= self._unread:
+            self._unread, self.ledger.lease_ns = 0, self._lease_ns
         return dropped
 
     def time_out(self, grant: int, offset: int, overdue_ns: int) -> None:

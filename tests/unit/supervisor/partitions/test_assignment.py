@@ -11,10 +11,21 @@ import pytest
 from kunicorn.group.states import PartitionEvent, PartitionState
 from kunicorn.ipc import clock
 from kunicorn.ipc.ledger import HAND_OFFSET
-from kunicorn.ipc.messages import DrainOver, Failed, FailureKind, FetcherStart, FetcherStopped, StopFetcher, Stopped
+from kunicorn.ipc.messages import (
+    DrainOver,
+    Failed,
+    FailureKind,
+    FetcherStart,
+    FetcherStopped,
+    Ping,
+    Pong,
+    StopFetcher,
+    Stopped,
+)
 from kunicorn.positions import NO_OFFSET, Position, TopicPartition
 from kunicorn.supervisor.workers.process import FENCED
 from tests.fakes.driver import until
+from tests.fakes.played_workers import PlayedWorker
 from tests.fakes.stage import PlayedTopics, Stage, consumed, tps
 
 
@@ -38,6 +49,17 @@ def topic(stage: Stage) -> CreatedTopic:
     created = CreatedTopic()
     stage.topics.topic_id = lambda _: created.id
     return created
+
+
+_NEXT_YEAR = clock.now_ns() + 365 * 24 * 3600 * clock.NANOSECONDS
+
+
+def _pings(worker: PlayedWorker) -> list[int]:
+    return [said.sequence for said in worker.told if isinstance(said, Ping)]
+
+
+def _pong(sequence: int) -> Pong:
+    return Pong(sequence, 1, 0, None, 0, paused_by_lease=False, logs_dropped=0)
 
 
 async def drained(stage: Stage, partitions: Collection[int], seconds: float = 5.0) -> asyncio.Task[None]:
@@ -582,6 +604,43 @@ async def test_what_is_lost_is_stopped_and_never_committed(stage: Stage) -> None
     await losing
     assert consumed(stage) == {}
     assert stage.assignment.table == {}
+
+
+async def test_invariant_4_a_worker_has_the_lease_again_when_it_has_read_what_was_lost(stage: Stage) -> None:
+    stage.give(0)
+    start, worker = stage.start_of(0), stage.workers[0]
+    worker.extend_lease(_NEXT_YEAR)
+    worker.ping()
+    (before,) = _pings(worker)
+    losing = await lost(stage, 0)
+    _, behind = _pings(worker)
+    assert worker.told.index(Ping(behind)) > next(at for at, said in enumerate(worker.told) if isinstance(said, StopFetcher))
+    assert worker.ledger.lease_ns <= clock.now_ns(), "it sees that at once, and the pipe later"
+    worker.extend_lease(_NEXT_YEAR + 1)
+    worker.note_pong(_pong(before), clock.now())
+    assert worker.ledger.lease_ns <= clock.now_ns(), "what was asked before was answered before"
+    worker.note_pong(_pong(behind), clock.now())
+    assert worker.ledger.lease_ns == _NEXT_YEAR + 1
+    worker.extend_lease(_NEXT_YEAR + 2)
+    assert worker.ledger.lease_ns == _NEXT_YEAR + 2
+    stage.stopped(start, 100)
+    await losing
+
+
+async def test_what_is_revoked_or_of_a_topic_created_anew_is_no_other_members_yet_and_costs_no_lease(
+    stage: Stage, topic: CreatedTopic
+) -> None:
+    stage.give(0, 1)
+    worker = stage.workers[0]
+    worker.extend_lease(_NEXT_YEAR)
+    starts = [stage.start_of(number) for number in range(2)]
+    revoking = await drained(stage, [0])
+    topic.create_anew()
+    renewing = await renewed(stage, 1)
+    assert worker.ledger.lease_ns == _NEXT_YEAR
+    for start in starts:
+        stage.stopped(start, 100)
+    await asyncio.gather(revoking, renewing)
 
 
 async def test_what_is_lost_is_forgotten_when_its_worker_dies_with_it(stage: Stage) -> None:
