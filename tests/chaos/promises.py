@@ -39,7 +39,7 @@ PROMISES = (
     ),
     Promise(
         "One worker of the group at a time handles a partition. The exception: when a lease runs out, each worker "
-        "finishes the record that it has in hand.",
+        "finishes what it has [in hand](glossary.md#in-hand).",
         ("group.session_timeout_ms",),
         ("kunicorn_lease_left_seconds", "kunicorn_workers_paused"),
     ),

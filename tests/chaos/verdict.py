@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kunicorn.ipc.clock import NANOSECONDS
+from kunicorn.worker.fetching.fetched import MAX_CHUNK
 from tests.chaos.calls import Overlap, Partitions, Repeat, longest_waits, overlaps, repeats
 from tests.chaos.faults import FAULTS, Fault, Hurt, Repeats
 from tests.chaos.group import COMMIT_INTERVAL, DEATHS, WORKERS
@@ -24,6 +25,12 @@ class Bounds:
     """Most records that a worker has in hand; None: it is asked only when a killed worker had handled them."""
     commit_interval: float = COMMIT_INTERVAL
     """Seconds."""
+
+    @property
+    def at_once(self) -> int | None:
+        """Most records that a worker begins between two looks at the lease: of a handler that is called in the loop's
+        thread with one record after the other, as many as it handles within about a millisecond."""
+        return MAX_CHUNK if self.in_hand == 1 else self.in_hand
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,13 @@ def _beyond_in_hand(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Itera
 
 
 def _beyond_the_commit(hurt: Hurt, mine: Sequence[Repeat], bounds: Bounds) -> Iterator[str]:
-    if others := [each for each in mine if each.before.member != hurt.victim]:
-        yield f"handled again, but not after {hurt.victim}: {others[0]}"
+    others = [each for each in mine if each.before.member != hurt.victim]
+    if strangers := [each for each in others if each.again.member != hurt.victim]:
+        yield f"handled again, but not after {hurt.victim}: {strangers[0]}"
+    # A worker that was frozen finishes what it had in hand, beside whoever has handled that since.
+    for pid, finished in Counter(each.again.pid for each in others if each.again.member == hurt.victim).items():
+        if bounds.at_once is not None and finished > bounds.at_once:
+            yield f"worker {pid} of {hurt.victim} went on with {finished} records of others, first {others[0]}"
     yield from _long_committed(hurt, mine, bounds)
 
 

@@ -76,6 +76,21 @@ def test_a_frozen_member_may_hold_a_record_for_each_worker_beside_its_heir() -> 
     assert judged("freeze-worker", *in_hand[:1], call(25, 7, 25.1, "b", 9)).broken
 
 
+def test_a_frozen_member_finishes_what_it_had_in_hand_after_its_heir_and_begins_nothing_else() -> None:
+    step = Step("freeze-member", Hurt(at(10), victim="a"), at(40), 0)
+    heirs = [call(25 + number / 10, number, 25.05 + number / 10, "b", 9) for number in range(5)]
+    its_own = [call(34 + number / 100, number, None, pid=1) for number in range(5)]
+    again = list(map(Repeat, heirs, its_own))
+    beside = Bounds(in_hand=4)
+    assert not judge_one(step, FAULTS[step.fault], Found(again[:4], 4), beside).broken
+    assert judge_one(step, FAULTS[step.fault], Found(again, 5), beside).broken
+    assert not judge_one(step, FAULTS[step.fault], Found(again, 5), Bounds()).broken, (
+        "a run of a fast handler's records"
+    )
+    strangers = Repeat(heirs[0], call(34, 0, None, "c", 7))
+    assert judge_one(step, FAULTS[step.fault], Found([strangers], 1), beside).broken
+
+
 def test_a_pause_counts_from_when_the_record_was_there_and_the_one_before_was_done() -> None:
     assert judged("kill-worker", call(9, 0, 9.5), call(12, 1, 12.1, pid=2)).pauses == (2.5,)
     assert judged("kill-worker", call(9, 0, 9.5), call(12, 1, 12.1, pid=2), appended=11).pauses == (1.0,)

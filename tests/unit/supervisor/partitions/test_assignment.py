@@ -614,7 +614,9 @@ async def test_invariant_4_a_worker_has_the_lease_again_when_it_has_read_what_wa
     (before,) = _pings(worker)
     losing = await lost(stage, 0)
     _, behind = _pings(worker)
-    assert worker.told.index(Ping(behind)) > next(at for at, said in enumerate(worker.told) if isinstance(said, StopFetcher))
+    assert worker.told.index(Ping(behind)) > next(
+        at for at, said in enumerate(worker.told) if isinstance(said, StopFetcher)
+    )
     assert worker.ledger.lease_ns <= clock.now_ns(), "it sees that at once, and the pipe later"
     worker.extend_lease(_NEXT_YEAR + 1)
     worker.note_pong(_pong(before), clock.now())
