@@ -130,16 +130,6 @@ class World:
         await self.assignment.revoke([tp], clock.now() + 5, clock.now() + 10)
         self.assignment.forget([tp])
 
-    async def create_topic_anew(self, consumed: int) -> None:
-        """It is deleted and created again while partition 0 is handled up to there."""
-        assert self.topic_id is not None
-        self.topic_id = UUID(int=self.topic_id.int + 1)
-        began = clock.now()
-        renewing = asyncio.create_task(self.assignment.renew([ZERO], began + 5, began + 10))
-        await asyncio.sleep(0)
-        self.stage.stopped(self.stage.start_of(0), consumed)
-        await renewing
-
 
 def play(story: Callable[[World], Any], policy: str = "earliest") -> None:
     async def whole() -> None:
@@ -187,25 +177,6 @@ async def test_a_topic_that_a_plan_brings_before_the_metadata_is_known_for_anoth
     assert (table.topic_ids([ZERO]), table.of_gone_topics()) == ({"orders": UUID(int=2)}, [])
     world.topic_id = UUID(int=3)
     assert table.of_gone_topics() == [ZERO]
-
-
-@told()
-async def test_a_topic_created_anew_starts_at_its_beginning_once_and_later_at_what_is_committed(world: World) -> None:
-    """Where workers commit, each death has the position looked up."""
-    world.assignment.table.workers_commit = True
-    world.assignment.assign([ZERO])
-    await until(lambda: world.start_of(0) == FIRST)
-    world.committed[ZERO] = 700
-    await world.create_topic_anew(700)
-    await until(lambda: world.start_of(0) == FIRST)
-    world.committed[ZERO] = 800  # in transactions, of the new topic
-    world.stage.workers[0].consume(world.stage.start_of(0), 800)
-    world.stage.die()
-    await asyncio.sleep(1.0)
-    world.stage.revive()
-    await until(lambda: world.start_of(0) is not None)
-    assert world.start_of(0) == 800
-    assert world.committed[ZERO] == 800
 
 
 @pytest.mark.parametrize(
