@@ -21,6 +21,7 @@ from tests.fakes.memory_streams import MemoryNetwork
 
 T = TypeVar("T")
 S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 P = ParamSpec("P")
 
 _THREAD_PAUSE = 0.002
@@ -137,10 +138,10 @@ def virtual_time(*, sockets: bool = True) -> Callable[[Callable[P, Coroutine[Any
     return decorate
 
 
-class Teller(Protocol[S]):
+class Teller(Protocol[S_co]):
     """Makes a plain test of a coroutine whose first parameter is a scene; of the others pytest knows."""
 
-    def __call__(self, test: Callable[Concatenate[S, P], Coroutine[Any, Any, None]], /) -> Callable[P, None]: ...
+    def __call__(self, test: Callable[Concatenate[S_co, P], Coroutine[Any, Any, None]], /) -> Callable[P, None]: ...
 
 
 def with_scene(play: Callable[[Callable[[S], Coroutine[Any, Any, None]], Mapping[str, Any]], None]) -> Teller[S]:
